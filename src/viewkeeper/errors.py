@@ -1,0 +1,131 @@
+"""Every error that Viewkeeper raises on purpose.
+
+One base class. An error has a stable `code` (programs may branch on it), a message that names the object and what is
+wrong with it, and a `hint`: what to do next. Bad input raises before anything is written.
+"""
+
+from __future__ import annotations
+
+
+class ViewkeeperError(Exception):
+    """Base of all errors: `code` is stable, `hint` says what to do."""
+
+    code = "VK000"
+    default_hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+        super().__init__(f"[{self.code}] {message}" + (f" {self.hint}" if self.hint else ""))
+
+
+class UnknownName(ViewkeeperError):
+    """A table, view or column that does not exist."""
+
+    code = "VK101"
+    default_hint = "SHOW TABLES and SHOW VIEWS list what there is."
+
+
+class NameTaken(ViewkeeperError):
+    """The name is in use already."""
+
+    code = "VK102"
+    default_hint = "Choose another name, drop the old one, or write IF NOT EXISTS."
+
+
+class InUse(ViewkeeperError):
+    """The object is needed by another one."""
+
+    code = "VK103"
+
+
+class ReadOnly(ViewkeeperError):
+    """A write to a view, to a database opened with mode='r', or to a read-only disk."""
+
+    code = "VK104"
+
+
+class BadValue(ViewkeeperError):
+    """A row, key or column value does not fit its table."""
+
+    code = "VK201"
+
+
+class TooLarge(ViewkeeperError):
+    """A row, key or batch over the limit."""
+
+    code = "VK202"
+
+
+class BadStatement(ViewkeeperError):
+    """SQL that cannot be parsed or analysed."""
+
+    code = "VK301"
+
+
+class Unsupported(ViewkeeperError):
+    """SQL that is valid but that cannot be maintained; the message names the part."""
+
+    code = "VK302"
+
+
+class EvaluationError(ViewkeeperError):
+    """An expression of a view failed on the data (ANSI: division by zero, overflow, bad cast)."""
+
+    code = "VK401"
+    default_hint = "Correct or delete the row, or drop the view; nothing was published."
+
+
+class NotADatabase(ViewkeeperError):
+    """The path or address holds something else."""
+
+    code = "VK501"
+
+
+class FormatTooNew(ViewkeeperError):
+    """The database was written by a newer version."""
+
+    code = "VK502"
+    default_hint = "Upgrade viewkeeper."
+
+
+class StoreError(ViewkeeperError):
+    """The store failed: disk full, permission, lost connection."""
+
+    code = "VK503"
+
+
+class CorruptState(ViewkeeperError):
+    """A file's checksum or format is wrong."""
+
+    code = "VK504"
+
+
+class MissingDependency(ViewkeeperError):
+    """An optional package, Java or a server is not installed."""
+
+    code = "VK505"
+
+
+class MaintainerBusy(ViewkeeperError):
+    """Another process maintains this database."""
+
+    code = "VK601"
+
+
+class BadToken(ViewkeeperError):
+    """A token that is malformed or belongs to another database."""
+
+    code = "VK602"
+
+
+class Timeout(ViewkeeperError):
+    """A wait ended before its condition held."""
+
+    code = "VK603"
+
+
+class SnapshotGone(ViewkeeperError):
+    """The asked-for state is no longer kept."""
+
+    code = "VK604"

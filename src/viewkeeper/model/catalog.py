@@ -1,0 +1,101 @@
+"""The catalog: every table and view, as one immutable value with a version.
+
+It is stored as one JSON record. A change makes a new catalog with the next version; the store replaces the record
+atomically, and every process notices by the version. Ids are never used twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from viewkeeper.errors import NameTaken, UnknownName
+from viewkeeper.model.schema import Table
+
+
+@dataclass(frozen=True)
+class View:
+    """A materialized view: the table it lives in, the query as written, and its compiled plan as JSON."""
+
+    table: Table
+    query: str
+    plan: Mapping[str, Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> View:
+        return View(Table.from_json(data["table"]), data["query"], data["plan"], data["options"])
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All tables and views by id."""
+
+    version: int = 0
+    next_id: int = 1
+    tables: tuple[Table, ...] = ()
+    views: tuple[View, ...] = ()
+
+    def find(self, name: str) -> Table | View | None:
+        wanted = name.lower()
+        for table in self.tables:
+            if table.name.lower() == wanted:
+                return table
+        for view in self.views:
+            if view.table.name.lower() == wanted:
+                return view
+        return None
+
+    def table(self, name: str) -> Table:
+        """The table behind a name, a base table's or a view's."""
+        found = self.find(name)
+        if found is None:
+            raise UnknownName(f"There is no table or view {name!r}.")
+        return found.table if isinstance(found, View) else found
+
+    def view(self, name: str) -> View:
+        found = self.find(name)
+        if not isinstance(found, View):
+            raise UnknownName(f"There is no materialized view {name!r}.")
+        return found
+
+    def with_table(self, table: Table) -> Catalog:
+        self._check_free(table.name)
+        return replace(self, version=self.version + 1, next_id=max(self.next_id, table.id + 1), tables=(*self.tables, table))
+
+    def with_view(self, view: View) -> Catalog:
+        self._check_free(view.table.name)
+        return replace(self, version=self.version + 1, next_id=max(self.next_id, view.table.id + 1), views=(*self.views, view))
+
+    def without(self, table_id: int) -> Catalog:
+        return replace(
+            self,
+            version=self.version + 1,
+            tables=tuple(t for t in self.tables if t.id != table_id),
+            views=tuple(v for v in self.views if v.table.id != table_id),
+        )
+
+    def _check_free(self, name: str) -> None:
+        if self.find(name) is not None:
+            raise NameTaken(f"The name {name!r} is in use.")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "next_id": self.next_id,
+            "tables": [t.to_json() for t in self.tables],
+            "views": [v.to_json() for v in self.views],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Catalog:
+        return Catalog(
+            version=data["version"],
+            next_id=data["next_id"],
+            tables=tuple(Table.from_json(t) for t in data["tables"]),
+            views=tuple(View.from_json(v) for v in data["views"]),
+        )

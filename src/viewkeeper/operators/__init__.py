@@ -1,0 +1,1 @@
+"""4. Operators: deltas in, deltas out, over arrangements. Arrow and numpy; no Spark in here."""

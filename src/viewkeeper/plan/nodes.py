@@ -1,0 +1,333 @@
+"""The logical plan: what Catalyst's optimised plan says, in our own small frozen nodes.
+
+Every column of a plan has a name that is unique in the whole plan (`c0`, `c1`, …, given in the order of first
+appearance), so an expression needs no scope. Types are Spark's names. The same values go to JSON and back, so a plan
+is stored with its view and runs without Spark.
+
+    Scan ─ Filter ─ Project ─ Join ─ Aggregate ─ Union ─ Sort ─ Limit ─ Window ─ Expand ─ Generate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from viewkeeper.model.schema import Column
+
+
+@dataclass(frozen=True)
+class Expr:
+    """An expression. `op` is "column" (value: its name), "literal" (value: see below), or a Catalyst class name.
+
+    Literals keep their value as JSON: numbers as int, floats as `repr` text, decimals and strings as text, dates as
+    days and timestamps as microseconds since 1970, binary as hex, NULL as None. Other operators keep their
+    parameters (a cast's mode, a LIKE's escape character) in `value`.
+    """
+
+    op: str
+    type: str
+    args: tuple[Expr, ...] = ()
+    value: Any = None
+    nullable: bool = True
+
+    def walk(self) -> Iterator[Expr]:
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+    def columns(self) -> frozenset[str]:
+        return frozenset(e.value for e in self.walk() if e.op == "column")
+
+    def to_json(self) -> list[Any]:
+        return [self.op, self.type, [a.to_json() for a in self.args], self.value, self.nullable]
+
+    @staticmethod
+    def from_json(data: list[Any]) -> Expr:
+        op, type_, args, value, nullable = data
+        return Expr(op, type_, tuple(Expr.from_json(a) for a in args), _frozen(value), nullable)
+
+
+def column(name: str, type_: str, nullable: bool = True) -> Expr:
+    return Expr("column", type_, value=name, nullable=nullable)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An expression with the column name that it gives."""
+
+    name: str
+    expr: Expr
+
+    @property
+    def column(self) -> Column:
+        return Column(self.name, self.expr.type, self.expr.nullable)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One aggregate or window function call. `function` is a Catalyst class name: Count, Sum, Average, Min, …
+
+    `filter` is the FILTER (WHERE …) clause. `value` holds parameters (percentages, ignoreNulls, offset, frame).
+    """
+
+    name: str
+    function: str
+    args: tuple[Expr, ...]
+    type: str
+    distinct: bool = False
+    filter: Expr | None = None
+    value: Any = None
+    nullable: bool = True
+
+    @property
+    def column(self) -> Column:
+        return Column(self.name, self.type, self.nullable)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One ORDER BY item."""
+
+    expr: Expr
+    descending: bool = False
+    nulls_last: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """Base of all plan nodes. `columns` is what the node gives, in order."""
+
+    kind: ClassVar[str]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        raise AssertionError(self)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        found: list[Node] = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Node):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found.extend(v for v in value if isinstance(v, Node))
+        return tuple(found)
+
+    def walk(self) -> Iterator[Node]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Scan(Node):
+    """A base table or view. `fields` pairs each plan column with the stored column that it reads."""
+
+    table: int
+    fields: tuple[tuple[Column, str], ...]
+    kind: ClassVar[str] = "scan"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(c for c, _ in self.fields)
+
+
+@dataclass(frozen=True)
+class Filter(Node):
+    child: Node
+    condition: Expr
+    kind: ClassVar[str] = "filter"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class Project(Node):
+    child: Node
+    exprs: tuple[Named, ...]
+    kind: ClassVar[str] = "project"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(n.column for n in self.exprs)
+
+
+@dataclass(frozen=True)
+class Join(Node):
+    """`how`: inner, left, right, full, semi, anti, existence (then `exists` names the boolean column)."""
+
+    how: str
+    left: Node
+    right: Node
+    condition: Expr | None
+    exists: str | None = None
+    kind: ClassVar[str] = "join"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        left, right = self.left.columns, self.right.columns
+        if self.how in ("semi", "anti"):
+            return left
+        if self.how == "existence":
+            assert self.exists is not None
+            return (*left, Column(self.exists, "boolean", nullable=False))
+        if self.how in ("right", "full"):
+            left = tuple(Column(c.name, c.type) for c in left)
+        if self.how in ("left", "full"):
+            right = tuple(Column(c.name, c.type) for c in right)
+        return (*left, *right)
+
+
+@dataclass(frozen=True)
+class Aggregate(Node):
+    """GROUP BY `keys` (plain named expressions) with `calls`; no keys: one row, also over nothing.
+
+    Arithmetic on top of calls is a Project above; DISTINCT is an Aggregate without calls.
+    """
+
+    child: Node
+    keys: tuple[Named, ...]
+    calls: tuple[Call, ...]
+    kind: ClassVar[str] = "aggregate"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*(k.column for k in self.keys), *(c.column for c in self.calls))
+
+
+@dataclass(frozen=True)
+class Union(Node):
+    """UNION ALL by position; `output` names the result's columns."""
+
+    inputs: tuple[Node, ...]
+    output: tuple[Column, ...]
+    kind: ClassVar[str] = "union"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.output
+
+
+@dataclass(frozen=True)
+class Sort(Node):
+    child: Node
+    order: tuple[Order, ...]
+    kind: ClassVar[str] = "sort"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class Limit(Node):
+    """The first `count` rows after `offset` of its child, which is a Sort or an unordered plan."""
+
+    child: Node
+    count: int | None
+    offset: int = 0
+    kind: ClassVar[str] = "limit"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class Window(Node):
+    """Window functions over `partition` ordered by `order`; each call's `value` holds its frame."""
+
+    child: Node
+    partition: tuple[Expr, ...]
+    order: tuple[Order, ...]
+    calls: tuple[Call, ...]
+    kind: ClassVar[str] = "window"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.child.columns, *(c.column for c in self.calls))
+
+
+@dataclass(frozen=True)
+class Expand(Node):
+    """Each input row once for each projection (grouping sets)."""
+
+    child: Node
+    projections: tuple[tuple[Expr, ...], ...]
+    output: tuple[Column, ...]
+    kind: ClassVar[str] = "expand"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.output
+
+
+@dataclass(frozen=True)
+class Generate(Node):
+    """`explode` and its kin: for each row the elements of `generator`; `outer` keeps rows without any."""
+
+    child: Node
+    generator: Expr
+    outer: bool
+    kept: tuple[Column, ...]
+    output: tuple[Column, ...]
+    kind: ClassVar[str] = "generate"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.kept, *self.output)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A whole query: its plan, and for each output column the plan column and the name the user sees."""
+
+    root: Node
+    output: tuple[tuple[str, Column], ...]
+
+
+_NODES = {c.kind: c for c in (Scan, Filter, Project, Join, Aggregate, Union, Sort, Limit, Window, Expand, Generate)}
+
+
+def node_to_json(node: Node) -> dict[str, Any]:
+    return {"kind": node.kind, **{f.name: _to_json(getattr(node, f.name)) for f in fields(node)}}
+
+
+def node_from_json(data: Mapping[str, Any]) -> Node:
+    cls = _NODES[data["kind"]]
+    return cls(**{f.name: _from_json(data[f.name]) for f in fields(cls)})
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Node):
+        return node_to_json(value)
+    if isinstance(value, Expr):
+        return {"expr": value.to_json()}
+    if isinstance(value, (Column, Named, Call, Order)):
+        return {type(value).__name__.lower(): [_to_json(getattr(value, f.name)) for f in fields(value)]}
+    if isinstance(value, tuple):
+        return [_to_json(v) for v in value]
+    return value
+
+
+_VALUES = {"column": Column, "named": Named, "call": Call, "order": Order}
+
+
+def _from_json(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(_from_json(v) for v in data)
+    if isinstance(data, dict):
+        if "kind" in data:
+            return node_from_json(data)
+        ((tag, body),) = data.items()
+        return Expr.from_json(body) if tag == "expr" else _VALUES[tag](*(_from_json(v) for v in body))
+    return data
+
+
+def _frozen(value: Any) -> Any:
+    """JSON lists come back as tuples, so that an expression stays hashable."""
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""7. Reads: get, scan, read of tables and views."""

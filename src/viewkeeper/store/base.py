@@ -1,0 +1,197 @@
+"""What a store must do, and what it honestly can.
+
+Rows cross this border as Arrow, in a table's own schema (`Table.arrow`); how they are laid out in bytes is the store's
+business. A *position* is one number per write call; a *cut* is a position: all calls up to it have happened.
+
+    catalog     one JSON record, replaced atomically
+    rows        put / delete by key, get, scan of a key range
+    feed        head, and the changes of a table between two positions, as a delta
+    batches     commit of a batch (steps 3 and 4 of the protocol), the published batch
+    lease       one maintainer at a time
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.schema import Table
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a store can do. Never stated stronger than it is."""
+
+    change_feed: bool
+    """`changes` gives what was written between two positions."""
+    atomic_batch: bool
+    """All rows of a write call, and all writes of a commit, become visible together."""
+    snapshot_scan: bool
+    """A scan sees one state and knows that state's position."""
+    before_images: bool
+    """The feed carries the row that was there before."""
+    cell_versions: bool
+    """Old values stay readable by version."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The outcome of a write call: its position, rows that really changed, and whether the call was atomic."""
+
+    position: int
+    changed: int
+    atomic: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A published batch: its number, the cut it stands for, and the record that the maintainer wrote with it."""
+
+    number: int
+    cut: int
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """The rows to put into and the keys to delete from one view's table in a commit."""
+
+    table: Table
+    puts: pa.Table
+    """Full stored rows, unique by key."""
+    deletes: pa.Table
+    """Key columns only; none of them is in `puts`."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What waits in the log after a position."""
+
+    calls: int
+    rows: int
+    oldest: float | None
+    """Time (seconds since 1970) of the oldest waiting call."""
+
+
+class Lease(Protocol):
+    """The right to maintain, until released or the process ends."""
+
+    def release(self) -> None: ...
+
+
+class Store(ABC):
+    """One open database."""
+
+    url: str
+    uuid: str
+    capabilities: Capabilities
+    state_path: str
+    """Directory for the maintainer's run files."""
+
+    # -- catalog ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def catalog(self) -> Catalog:
+        """The current catalog; cheap when it has not changed."""
+
+    @abstractmethod
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
+        """Replace the catalog by `change(current)`, atomically. An error raised by `change` leaves it as it was."""
+
+    @abstractmethod
+    def drop_rows(self, table: Table) -> None:
+        """Free the rows of a table that the catalog no longer lists."""
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+        """Put full rows and delete keys (key columns only) in one call. Keys are unique over both."""
+
+    @abstractmethod
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
+        """Change some columns of one existing row, atomically: one-row tables. An absent key raises UnknownName."""
+
+    @abstractmethod
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        """One row by its whole key, as Python values of the *outside* types; a bag's `_count` included."""
+
+    @abstractmethod
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The stored rows found for these keys, in any order; absent keys are left out."""
+
+    @abstractmethod
+    def scan(
+        self,
+        table: Table,
+        columns: Sequence[str] | None = None,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Stored rows in key order, `start` ≤ encoded key < `stop`, all from one state where the store can."""
+
+    @abstractmethod
+    def scan_at(
+        self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a key range as they were at `cut`, exactly: the scan minus what the log says came after.
+
+        Batches carry `_w`; their consolidated sum is the state at the cut (a batch may hold retractions).
+        """
+
+    @abstractmethod
+    def split_points(self, table: Table, parts: int) -> list[bytes]:
+        """Up to `parts - 1` encoded keys that cut the table into ranges of similar size."""
+
+    @abstractmethod
+    def count(self, table: Table) -> int:
+        """Rows in the table now (an estimate where the store cannot know)."""
+
+    # -- feed ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def head(self) -> int:
+        """The position of the last write call."""
+
+    @abstractmethod
+    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+        """What write calls in (after, upto] did to the table: a delta over `columns`, not consolidated."""
+
+    @abstractmethod
+    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+        """How much of the log after a position concerns these tables."""
+
+    @abstractmethod
+    def truncate(self, upto: int) -> None:
+        """Forget log entries up to and including this position, as far as no hold keeps them."""
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def published(self) -> Batch | None:
+        """The last published batch."""
+
+    @abstractmethod
+    def commit(
+        self, batch: Batch, changes: Sequence[ViewChange], change_catalog: Callable[[Catalog], Catalog] | None = None
+    ) -> None:
+        """Steps 3 and 4: the view changes, their log entries and the batch record become visible together.
+
+        `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
+        """
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def acquire_lease(self) -> Lease:
+        """Become the maintainer, or raise MaintainerBusy naming the holder."""
+
+    @abstractmethod
+    def close(self) -> None: ...
