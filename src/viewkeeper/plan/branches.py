@@ -1,0 +1,76 @@
+"""A relation in the middle of compilation: a sum of branches.
+
+A **branch** is an operator's output seen through pending linear steps: for each plan column an expression over the
+operator's columns, and a list of conditions. Filters, projections, unions and grouping sets only rewrite branches, so
+consecutive linear nodes fuse by themselves; a segment is made when the next operator with a key is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from viewkeeper.model.schema import Column
+from viewkeeper.plan.dataflow import Operator, Segment
+from viewkeeper.plan.expressions import can_raise
+from viewkeeper.plan.nodes import Expr, Named, column
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`columns`: plan column → expression over the source's columns; `where`: conditions over them, in order."""
+
+    source: Operator
+    columns: Mapping[str, Expr]
+    where: tuple[Expr, ...] = ()
+
+    def filtered(self, condition: Expr) -> Branch:
+        return replace(self, where=(*self.where, *(self.see(c) for c in conjuncts(condition))))
+
+    def projected(self, exprs: Iterable[Named]) -> Branch:
+        return replace(self, columns={n.name: self.see(n.expr) for n in exprs})
+
+    def renamed(self, names: Mapping[str, str]) -> Branch:
+        """The same rows with plan columns under new names: new → old."""
+        return replace(self, columns={new: self.columns[old] for new, old in names.items()})
+
+    def see(self, expr: Expr) -> Expr:
+        """The expression in terms of the source's columns."""
+        return substitute(expr, self.columns)
+
+    def segment(self, exprs: Sequence[Named], key: tuple[str, ...] | None) -> Segment:
+        """The pending steps and a last projection (over plan columns) as one segment."""
+        return Segment(self.source.id, self.where, tuple(Named(n.name, self.see(n.expr)) for n in exprs), key)
+
+
+def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:
+    """The expression with each column replaced by what it stands for."""
+    if expr.op == "column":
+        return columns[expr.value]
+    if not expr.args:
+        return expr
+    return replace(expr, args=tuple(substitute(a, columns) for a in expr.args))
+
+
+def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
+    """The parts of an AND, in their order."""
+    if condition is None:
+        return ()
+    if condition.op == "And":
+        return (*conjuncts(condition.args[0]), *conjuncts(condition.args[1]))
+    if condition.op == "literal" and condition.value is True:
+        return ()
+    return (condition,)
+
+
+def raises(exprs: Iterable[Expr]) -> bool:
+    return any(can_raise(e) for e in exprs)
+
+
+def positional(columns: Sequence[Column], prefix: str) -> dict[str, Column]:
+    """Plan column → the column of that position: names inside the dataflow are positions, so equal plans are equal."""
+    return {c.name: Column(f"{prefix}{i}", c.type, c.nullable) for i, c in enumerate(columns)}
+
+
+def reference(col: Column) -> Expr:
+    return column(col.name, col.type, col.nullable)

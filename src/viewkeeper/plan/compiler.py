@@ -1,0 +1,231 @@
+"""From a logical plan to operators.
+
+Linear nodes rewrite branches (see `branches`); each node that needs rows of a key together becomes an operator. One
+handler a node kind, in the visible table `HANDLERS`; joins live in `joins`, functions of a key's rows in `slices`.
+The result is deterministic: the same plan and the same hints give the same operators, with the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from viewkeeper.errors import Unsupported
+from viewkeeper.model.schema import Column, Table
+from viewkeeper.plan import joins, nodes, slices
+from viewkeeper.plan.branches import Branch, positional, raises, reference
+from viewkeeper.plan.dataflow import (
+    Aggregate,
+    AggregateSpec,
+    BulkJoin,
+    Consolidate,
+    Image,
+    Input,
+    Lookup,
+    Measure,
+    Operator,
+    Sink,
+)
+from viewkeeper.plan.nodes import Call, Expr, Named, Node, Query, column
+
+KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max"})
+"""Aggregates that the aggregate operator maintains; any other is recomputed from its group's rows."""
+
+
+T = TypeVar("T", bound=Operator)
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """What the catalog keeps of a view's plan."""
+
+    query: Query
+    sizes: Mapping[int, int]
+    """Rows of each base table when the view was made: the cost model's hint, kept so that recompiling gives the same."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "root": nodes.node_to_json(self.query.root),
+            "output": [[name, c.name, c.type, c.nullable] for name, c in self.query.output],
+            "sizes": {str(k): v for k, v in self.sizes.items()},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ViewPlan:
+        output = tuple((name, Column(*c)) for name, *c in data["output"])
+        sizes = {int(k): v for k, v in data["sizes"].items()}
+        return ViewPlan(Query(nodes.node_from_json(data["root"]), output), sizes)
+
+
+@dataclass
+class Compiler:
+    """Compiles views into one set of operators. `tables` and `views` by id."""
+
+    tables: Mapping[int, Table]
+    views: Mapping[int, ViewPlan]
+    operators: dict[str, Operator] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
+
+    def view(self, view_id: int) -> Sink:
+        """The sink of a view, with everything behind it."""
+        plan = self.views[view_id]
+        self.sizes = plan.sizes
+        needed = frozenset(c.name for _, c in plan.query.output)
+        branches = self.settled(self.compile(without_sort(plan.query.root), needed), [])
+        exprs = [Named(f"o{i}", reference(c)) for i, (_, c) in enumerate(plan.query.output)]
+        branches = self.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
+        return self.add(Sink(view_id, tuple(b.segment(exprs, None) for b in branches)))
+
+    def compile(self, node: Node, needed: frozenset[str]) -> list[Branch]:
+        """The branches whose sum is the node, with at least the needed plan columns."""
+        handler = HANDLERS.get(node.kind)
+        if handler is None:
+            raise Unsupported(f"{node.kind.upper()} is not supported in a materialized view.")
+        return handler(self, node, needed)
+
+    def add(self, operator: T) -> T:
+        """The operator, or the equal one that another view made."""
+        return self.operators.setdefault(operator.id, operator)  # type: ignore[return-value]
+
+    def image(self, table: int, key: tuple[str, ...]) -> Image:
+        return self.add(Image(table, key))
+
+    def settled(self, branches: list[Branch], upcoming: list[Expr]) -> list[Branch]:
+        """Branches over which `upcoming` (in terms of the branches' sources) may run.
+
+        The paths of a join may bring combinations that another path takes back; before an expression that can raise
+        they are added up.
+        """
+        if not raises(upcoming) or not any(isinstance(b.source, (Lookup, BulkJoin)) for b in branches):
+            return branches
+        columns = [Column(name, e.type, e.nullable) for name, e in branches[0].columns.items()]
+        return self.consolidated(branches, columns)
+
+    def consolidated(self, branches: list[Branch], columns: list[Column]) -> list[Branch]:
+        names = positional(columns, "x")
+        exprs = [Named(names[c.name].name, reference(c)) for c in columns]
+        key = tuple(n.name for n in exprs)
+        operator = self.add(Consolidate(tuple(b.segment(exprs, key) for b in branches)))
+        return [Branch(operator, {c.name: reference(names[c.name]) for c in columns})]
+
+
+def without_sort(node: Node) -> Node:
+    """A Sort at the top only orders the view's key."""
+    while isinstance(node, nodes.Sort):
+        node = node.child
+    return node
+
+
+def _scan(compiler: Compiler, node: nodes.Scan, needed: frozenset[str]) -> list[Branch]:
+    wanted = [(c, stored) for c, stored in node.fields if c.name in needed]
+    if node.table in compiler.tables:
+        table = compiler.tables[node.table]
+        source = compiler.add(Input(node.table))
+        compiler.image(node.table, tuple(k.column for k in table.key))
+        return [Branch(source, {c.name: column(stored, c.type, c.nullable) for c, stored in wanted})]
+    plan = compiler.views[node.table]
+    inner = {name.lower(): c.name for name, c in plan.query.output}
+    names = {c.name: inner[stored.lower()] for c, stored in wanted}
+    branches = compiler.compile(without_sort(plan.query.root), frozenset(names.values()))
+    return [b.renamed(names) for b in branches]
+
+
+def _filter(compiler: Compiler, node: nodes.Filter, needed: frozenset[str]) -> list[Branch]:
+    branches = compiler.compile(node.child, needed | node.condition.columns())
+    branches = compiler.settled(branches, [b.see(node.condition) for b in branches])
+    return [b.filtered(node.condition) for b in branches]
+
+
+def _project(compiler: Compiler, node: nodes.Project, needed: frozenset[str]) -> list[Branch]:
+    exprs = [n for n in node.exprs if n.name in needed]
+    branches = compiler.compile(node.child, frozenset().union(*(n.expr.columns() for n in exprs)))
+    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
+    return [b.projected(exprs) for b in branches]
+
+
+def _union(compiler: Compiler, node: nodes.Union, needed: frozenset[str]) -> list[Branch]:
+    places = [i for i, c in enumerate(node.output) if c.name in needed]
+    result: list[Branch] = []
+    for child in node.inputs:
+        names = {node.output[i].name: child.columns[i].name for i in places}
+        result.extend(b.renamed(names) for b in compiler.compile(child, frozenset(names.values())))
+    return result
+
+
+def _expand(compiler: Compiler, node: nodes.Expand, needed: frozenset[str]) -> list[Branch]:
+    places = [i for i, c in enumerate(node.output) if c.name in needed]
+    inner = frozenset().union(*(p[i].columns() for p in node.projections for i in places))
+    branches = compiler.compile(node.child, inner)
+    projections = [[Named(node.output[i].name, p[i]) for i in places] for p in node.projections]
+    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for p in projections for n in p])
+    return [b.projected(p) for p in projections for b in branches]
+
+
+def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
+    calls = tuple(c for c in node.calls if c.name in needed)
+    if any(c.function not in KERNEL_FUNCTIONS for c in calls):
+        return slices.aggregate(compiler, node, calls)
+    arguments: dict[Expr, str] = {}
+    measures = [_measure(call, arguments, f"m{i}") for i, call in enumerate(calls)]
+    keys = [Named(f"k{i}", key.expr) for i, key in enumerate(node.keys)]
+    exprs = [*keys, *(Named(name, expr) for expr, name in arguments.items())]
+    branches = compiler.compile(node.child, frozenset().union(*(n.expr.columns() for n in exprs)))
+    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
+    spec = AggregateSpec(tuple(k.column for k in keys), tuple(measures))
+    source = tuple(b.segment(exprs, None) for b in branches)
+    operator = compiler.add(Aggregate(source, spec, 1 + len(value_arguments(spec))))
+    names = {key.name: reference(k) for key, k in zip(node.keys, spec.keys, strict=True)}
+    names |= {call.name: column(m.name, call.type, call.nullable) for call, m in zip(calls, measures, strict=True)}
+    return [Branch(operator, names)]
+
+
+def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
+    """The arguments whose values are counted: those of Min, Max and DISTINCT, each once, in order."""
+    found = [m.argument for m in spec.measures if m.distinct or m.function in ("Min", "Max")]
+    return tuple(dict.fromkeys(a for a in found if a is not None))
+
+
+def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
+    argument = call_argument(call)
+    if argument is None:
+        return Measure(name, call.function, None, None, call.type)
+    place = arguments.setdefault(argument, f"a{len(arguments)}")
+    distinct = call.distinct and call.function not in ("Min", "Max")
+    return Measure(name, call.function, place, argument.type, call.type, distinct)
+
+
+def call_argument(call: Call) -> Expr | None:
+    """The one argument of a call with its FILTER folded in: NULL where the row does not count; None for count(*)."""
+    args = call.args
+    if call.function == "Count" and not call.distinct:
+        args = tuple(a for a in args if a.nullable)
+        if len(args) > 1 or (not args and call.filter is not None):
+            present = [Expr("IsNotNull", "boolean", (a,), nullable=False) for a in args]
+            condition = present[0] if present else call.filter
+            assert condition is not None
+            for extra in present[1:]:
+                condition = Expr("And", "boolean", (condition, extra), nullable=False)
+            one = Expr("literal", "int", value=1, nullable=False)
+            args = (Expr("CaseWhen", "int", (condition, one)),)
+    if len(args) > 1:
+        raise Unsupported(f"{call.function}(DISTINCT …) of several columns is not supported.")
+    if not args:
+        return None
+    if call.filter is None:
+        return args[0]
+    return Expr("CaseWhen", args[0].type, (call.filter, args[0]))
+
+
+HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] = {
+    "scan": _scan,
+    "filter": _filter,
+    "project": _project,
+    "union": _union,
+    "expand": _expand,
+    "aggregate": _aggregate,
+    "join": joins.join,
+    "window": slices.window,
+    "sort": lambda compiler, node, needed: compiler.compile(node.child, needed),
+    "limit": slices.limit,
+}

@@ -1,0 +1,340 @@
+"""The maintenance plan: a graph of operators through which deltas flow.
+
+    Input ──segment──▶ Arrange            state: rows by key, shared by every view that looks them up
+      └────segment──▶ Lookup ──segment──▶ Lookup ──segment──▶ Aggregate ──segment──▶ Sink
+
+An **operator** has ports; a port is fed by segments. A **segment** is a linear statement (filter, projection, and the
+hash of the key by which its consumer is distributed) over the output of one operator: it runs where its source ran,
+needs no state, and is one prepared DuckDB statement. Between a segment and an operator with a key lies an exchange.
+
+An operator's id is the hash of what it computes, its sources included, so equal sub-plans of all views are one node,
+and state on disk is found again by what it means. Column names inside are positions, never names of a query.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.plan.expressions import render
+from viewkeeper.plan.nodes import Expr, Named, Node, Order, node_to_json
+
+HASH = "_h"
+"""The column that holds the 64-bit hash of a row's distribution key."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed."""
+
+    source: str
+    where: tuple[Expr, ...]
+    exprs: tuple[Named, ...]
+    key: tuple[str, ...] | None
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(n.column for n in self.exprs)
+
+    @cached_property
+    def sql(self) -> str:
+        outer = [quoted(n.name) for n in self.exprs] + [WEIGHT]
+        if self.key is not None:
+            outer.append(f"{hash_sql(self.key)} AS {HASH}")
+        inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [WEIGHT]
+        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
+        inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
+        return inner_sql if self.key is None else f"SELECT {', '.join(outer)} FROM ({inner_sql})"
+
+    @cached_property
+    def is_identity(self) -> bool:
+        """Whether it passes its source's columns on under the same names, unfiltered and without a hash."""
+        return self.key is None and not self.where and all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
+
+    def used(self) -> frozenset[str]:
+        """The columns it reads of its source."""
+        return frozenset().union(*(e.columns() for e in self.where), *(n.expr.columns() for n in self.exprs))
+
+
+def where_sql(conjuncts: tuple[Expr, ...]) -> str:
+    """One condition; the conjuncts keep their order, so a guard in front of a division guards it."""
+    condition = conjuncts[0]
+    for conjunct in conjuncts[1:]:
+        condition = Expr("And", "boolean", (condition, conjunct))
+    return render(condition)
+
+
+def hash_sql(columns: tuple[str, ...]) -> str:
+    """The hash by which rows of a key are distributed and arranged; no key: all rows together."""
+    return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Base of the operators. `ports` holds, for each port, the segments that feed it."""
+
+    kind: ClassVar[str]
+    stateful: ClassVar[bool] = False
+    keyed: ClassVar[bool] = True
+
+    @cached_property
+    def id(self) -> str:
+        text = json.dumps([self.kind, *(_json(getattr(self, f.name)) for f in fields(self))], sort_keys=True)
+        return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        raise AssertionError(self)
+
+    @property
+    def slots(self) -> int:
+        """How many arrangements of its own it keeps."""
+        return 0
+
+    def segments(self) -> Iterator[Segment]:
+        for port in self.ports:
+            yield from port
+
+
+@dataclass(frozen=True)
+class Input(Operator):
+    """The changes of a base table: the columns that any view uses, consolidated."""
+
+    table: int
+    kind: ClassVar[str] = "input"
+    keyed: ClassVar[bool] = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        raise AssertionError("an input's columns are those that the segments over it read")
+
+
+@dataclass(frozen=True)
+class Image(Operator):
+    """A base table arranged by plain columns; by its primary key it is the table image.
+
+    It holds every column that any view uses, so it is shared by (table, key) whatever the views select.
+    """
+
+    table: int
+    key: tuple[str, ...]
+    kind: ClassVar[str] = "image"
+    stateful: ClassVar[bool] = True
+
+    @property
+    def slots(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Arrange(Operator):
+    """A relation that is no plain base table, arranged by the key on which it is looked up."""
+
+    source: tuple[Segment, ...]
+    kind: ClassVar[str] = "arrange"
+    stateful: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source[0].columns
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        assert self.source[0].key is not None
+        return self.source[0].key
+
+    @property
+    def slots(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Lookup(Operator):
+    """Probe rows times the rows of an arrangement with the same hash; the next segment compares the real keys.
+
+    `fresh`: the arrangement with this batch's changes, else as the last batch left it. `take` pairs an arrangement's
+    column with the name that it gets here.
+    """
+
+    probe: tuple[Segment, ...]
+    arrangement: str
+    fresh: bool
+    take: tuple[tuple[str, Column], ...]
+    load: bool = False
+    """Whether this lookup also runs in a first load on Spark (the path of the join's last relation)."""
+    kind: ClassVar[str] = "lookup"
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.probe,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.probe[0].columns, *(c for _, c in self.take))
+
+
+@dataclass(frozen=True)
+class BulkJoin(Operator):
+    """The whole join at once, for first loads in the driver: one DuckDB statement over all relations."""
+
+    relations: tuple[tuple[Segment, ...], ...]
+    where: tuple[Expr, ...]
+    kind: ClassVar[str] = "bulkjoin"
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return self.relations
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(c for relation in self.relations for c in relation[0].columns)
+
+    @cached_property
+    def sql(self) -> str:
+        """Each relation is a table `input0`, `input1`, …; their weights multiply."""
+        names = [f"input{i}" for i in range(len(self.relations))]
+        weight = " * ".join(f"{n}.{WEIGHT}" for n in names)
+        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
+        columns = ", ".join(quoted(c.name) for c in self.columns)
+        return f"SELECT {columns}{', ' if columns else ''}CAST({weight} AS BIGINT) AS {WEIGHT} FROM {', '.join(names)}{condition}"
+
+
+@dataclass(frozen=True)
+class Consolidate(Operator):
+    """The sum of its inputs with what cancels removed.
+
+    Stands between a join's paths and an expression that can raise: a path may bring a combination of rows that was
+    never in any state, which another path takes back.
+    """
+
+    source: tuple[Segment, ...]
+    kind: ClassVar[str] = "consolidate"
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source[0].columns
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One aggregate: `function` (a Catalyst class name) of the input column `argument` (None: count(*))."""
+
+    name: str
+    function: str
+    argument: str | None
+    argument_type: str | None
+    type: str
+    distinct: bool = False
+
+    @property
+    def column(self) -> Column:
+        return Column(self.name, self.type)
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    keys: tuple[Column, ...]
+    measures: tuple[Measure, ...]
+
+
+@dataclass(frozen=True)
+class Aggregate(Operator):
+    """Groups as a vector space: exact sums and counts by group, value counts for extremes and DISTINCT."""
+
+    source: tuple[Segment, ...]
+    spec: AggregateSpec
+    exchanges: int
+    kind: ClassVar[str] = "aggregate"
+    stateful: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.spec.keys, *(m.column for m in self.spec.measures))
+
+    @property
+    def slots(self) -> int:
+        return self.exchanges
+
+
+@dataclass(frozen=True)
+class Recompute(Operator):
+    """The output of a key is a function of the rows of that key: run the real SQL on the slices that changed.
+
+    `sql` reads `input0`, `input1`, …, one for each port, with rows repeated by weight. State: each input by key, and
+    the output last emitted. `why` says, for EXPLAIN, why no cheaper kind does it.
+    """
+
+    inputs: tuple[tuple[Segment, ...], ...]
+    sql: str
+    output: tuple[Column, ...]
+    why: str
+    clip: int | None = None
+    kind: ClassVar[str] = "recompute"
+    stateful: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return self.inputs
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.output
+
+    @property
+    def slots(self) -> int:
+        return len(self.inputs) + 1
+
+
+@dataclass(frozen=True)
+class Sink(Operator):
+    """The end of a view: its table in the store."""
+
+    view: int
+    source: tuple[Segment, ...]
+    kind: ClassVar[str] = "sink"
+    keyed: ClassVar[bool] = False
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source[0].columns
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Expr):
+        return value.to_json()
+    if isinstance(value, Node):
+        return node_to_json(value)
+    if isinstance(value, (Segment, Named, Column, Measure, AggregateSpec, Order)):
+        return [_json(getattr(value, f.name)) for f in fields(value)]
+    if isinstance(value, tuple):
+        return [_json(v) for v in value]
+    return value

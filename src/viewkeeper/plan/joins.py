@@ -1,0 +1,317 @@
+"""Inner joins as lookup paths, with no intermediate result.
+
+    Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈Rᵢ₋₁ⁿᵉʷ ⋈ ΔRᵢ ⋈ Rᵢ₊₁ᵒˡᵈ⋈…⋈Rₙᵒˡᵈ
+
+All inner joins that touch are flattened into relations, equalities between two relations (edges) and other
+conditions. For each relation there is one path: its delta is looked up in the other relations, one after the other,
+each by the edges that the bound ones give. A base table is looked up in an image shared by (table, key); the view's
+own filter on it runs after the lookup. A first load in the driver runs the whole join as one statement instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from viewkeeper.model.schema import Column
+from viewkeeper.plan import slices
+from viewkeeper.plan.branches import Branch, conjuncts, positional, raises, reference, substitute
+from viewkeeper.plan.dataflow import Arrange, BulkJoin, Input, Lookup, Operator
+from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
+
+if TYPE_CHECKING:
+    from viewkeeper.plan.compiler import Compiler
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`left` of relation `a` equals `right` of relation `b`."""
+
+    a: int
+    b: int
+    left: Expr
+    right: Expr
+    null_safe: bool
+
+    def side(self, relation: int) -> Expr:
+        return self.left if relation == self.a else self.right
+
+    def other(self, relation: int) -> int:
+        return self.b if relation == self.a else self.a
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One input of the join: its branches, the plan columns that it must give, and its size for the cost model."""
+
+    branches: list[Branch]
+    columns: tuple[Column, ...]
+    rows: float
+    unique: tuple[frozenset[str], ...]
+    """Sets of stored columns that are unique (a base table's primary key)."""
+
+    @property
+    def is_base(self) -> bool:
+        return len(self.branches) == 1 and isinstance(self.branches[0].source, Input)
+
+    def stored(self, expr: Expr) -> str | None:
+        """The base column behind an expression, if it is nothing but one."""
+        seen = self.branches[0].see(expr) if self.is_base else None
+        return seen.value if seen is not None and seen.op == "column" else None
+
+
+def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+    if node.how != "inner":
+        return slices.join(compiler, node, needed)
+    inputs, conditions, output = _flatten(node)
+    owner = {c.name: i for i, child in enumerate(inputs) for c in child.columns}
+    wanted = {name: expr for name, expr in output.items() if name in needed}
+    edges, local, rest = _classify(conditions, owner)
+    used = frozenset().union(*(e.columns() for e in [*wanted.values(), *conditions]))
+    relations = [_relation(compiler, child, local[i], used) for i, child in enumerate(inputs)]
+    late = [c for c in rest if raises([c])]
+    early = [c for c in rest if not raises([c])]
+    keep = frozenset().union(*(e.columns() for e in [*wanted.values(), *late]))
+    order = sorted(range(len(relations)), key=lambda i: (relations[i].rows, i))
+    branches = [_path(compiler, relations, edges, early, keep, start, order) for start in range(len(relations))]
+    branches.append(_bulk(compiler, relations, edges, early, keep))
+    if late:
+        columns = [c for r in relations for c in r.columns if c.name in keep]
+        branches = [b.filtered(c) for b in compiler.consolidated(branches, columns) for c in [_conjunction(late)]]
+    exprs = [Named(name, expr) for name, expr in wanted.items()]
+    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
+    return [b.projected(exprs) for b in branches]
+
+
+def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
+    """The relations below touching inner joins, all conditions, and the node's columns over the relations' columns."""
+    if isinstance(node, Join) and node.how == "inner":
+        left, left_conditions, left_columns = _flatten(node.left)
+        right, right_conditions, right_columns = _flatten(node.right)
+        columns = left_columns | right_columns
+        own = [substitute(c, columns) for c in conjuncts(node.condition)]
+        return left + right, left_conditions + right_conditions + own, columns
+    if isinstance(node, Filter) and _holds_join(node.child):
+        inputs, conditions, columns = _flatten(node.child)
+        return inputs, conditions + [substitute(c, columns) for c in conjuncts(node.condition)], columns
+    if isinstance(node, Project) and _holds_join(node.child):
+        inputs, conditions, columns = _flatten(node.child)
+        return inputs, conditions, {n.name: substitute(n.expr, columns) for n in node.exprs}
+    return [node], [], {c.name: reference(c) for c in node.columns}
+
+
+def _holds_join(node: Node) -> bool:
+    while isinstance(node, (Filter, Project)):
+        node = node.child
+    return isinstance(node, Join) and node.how == "inner"
+
+
+def _classify(
+    conditions: Sequence[Expr], owner: dict[str, int]
+) -> tuple[list[Edge], dict[int, list[Expr]], list[Expr]]:
+    """Edges, conditions on one relation, and the rest."""
+    edges: list[Edge] = []
+    local: dict[int, list[Expr]] = {i: [] for i in owner.values()}
+    rest: list[Expr] = []
+    for condition in conditions:
+        touched = {owner[c] for c in condition.columns()}
+        if len(touched) == 1 and not raises([condition]):
+            local[touched.pop()].append(condition)
+        elif (edge := _edge(condition, owner)) is not None:
+            edges.append(edge)
+        else:
+            rest.append(condition)
+    return edges, local, rest
+
+
+def _edge(condition: Expr, owner: dict[str, int]) -> Edge | None:
+    if condition.op not in ("EqualTo", "EqualNullSafe"):
+        return None
+    left, right = condition.args
+    a, b = ({owner[c] for c in side.columns()} for side in (left, right))
+    if len(a) != 1 or len(b) != 1 or a == b or raises([left, right]):
+        return None
+    return Edge(a.pop(), b.pop(), left, right, condition.op == "EqualNullSafe")
+
+
+def _relation(compiler: Compiler, node: Node, local: list[Expr], used: frozenset[str]) -> Relation:
+    columns = tuple(c for c in node.columns if c.name in used)
+    branches = compiler.compile(node, frozenset(c.name for c in columns))
+    if local:
+        branches = [b.filtered(_conjunction(local)) for b in branches]
+    first = branches[0].source
+    if len(branches) == 1 and isinstance(first, Input):
+        rows = compiler.sizes.get(first.table, 0) * (0.3 if branches[0].where else 1.0)
+        key = frozenset(k.column.lower() for k in compiler.tables[first.table].key)
+        return Relation(branches, columns, rows, (key,))
+    # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
+    tables = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
+    return Relation(branches, columns, max(tables, default=0) * 0.5, ())
+
+
+def _tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
+    found: set[int] = set()
+    waiting: list[Operator] = [b.source for b in branches]
+    while waiting:
+        operator = waiting.pop()
+        if isinstance(operator, Input):
+            found.add(operator.table)
+        waiting.extend(compiler.operators[s.source] for s in operator.segments())
+    return found
+
+
+def _path(
+    compiler: Compiler,
+    relations: list[Relation],
+    edges: list[Edge],
+    conditions: list[Expr],
+    keep: frozenset[str],
+    start: int,
+    order: list[int],
+) -> Branch:
+    """The lookups that turn the delta of relation `start` into its share of the join's delta."""
+    bound = [start]
+    current = relations[start].branches
+    open_edges, waiting = list(edges), list(conditions)
+    last = order[-1]
+    while len(bound) < len(relations):
+        step = _next(relations, open_edges, bound, order)
+        used = [e for e in open_edges if step in (e.a, e.b) and e.other(step) in bound]
+        lookup_by = _lookup_edges(relations[step], step, used)
+        open_edges = [e for e in open_edges if e not in used]
+        later = keep.union(
+            *(c.columns() for c in waiting), *(e.side(x).columns() for e in [*used, *open_edges] for x in (e.a, e.b))
+        )
+        # "Before" in the law is a fixed order of the relations: here by size, so that the largest, which is last,
+        # is the one whose path also serves a first load.
+        fresh = order.index(step) < order.index(start)
+        branch = _lookup(compiler, relations, bound, current, step, lookup_by, later, fresh, start == last)
+        bound.append(step)
+        covered = {c.name for i in bound for c in relations[i].columns}
+        checks = [_equality(e) for e in used]
+        ready = [c for c in waiting if c.columns() <= covered]
+        waiting = [c for c in waiting if c not in ready]
+        for condition in [*checks, *ready]:
+            branch = branch.filtered(condition)
+        current = [branch]
+    if len(current) == 1 and len(relations) > 1:
+        return current[0]
+    raise AssertionError("a join has at least two relations")
+
+
+def _next(relations: list[Relation], edges: list[Edge], bound: list[int], order: list[int]) -> int:
+    """The cheapest relation to look up next: by a unique key first, then filtered or small ones, crosses last."""
+
+    def cost(i: int) -> tuple[int, int, int]:
+        links = [e for e in edges if i in (e.a, e.b) and e.other(i) in bound]
+        if not links:
+            return (2, 0, order.index(i))
+        stored = {(relations[i].stored(e.side(i)) or "").lower() for e in links}
+        unique = any(key <= stored for key in relations[i].unique)
+        filtered = any(b.where for b in relations[i].branches)
+        return (0 if unique else 1, 0 if filtered else 1, order.index(i))
+
+    return min((i for i in range(len(relations)) if i not in bound), key=cost)
+
+
+def _lookup_edges(relation: Relation, index: int, edges: list[Edge]) -> list[Edge]:
+    """The edges that make the key: a unique key alone when they cover one (its image exists anyway), else all."""
+    stored = [(relation.stored(e.side(index)) or "").lower() for e in edges]
+    for key in relation.unique:
+        if key <= set(stored):
+            picked = {name: e for name, e in zip(stored, edges, strict=True) if name in key}
+            return list(picked.values())
+    return edges
+
+
+def _lookup(
+    compiler: Compiler,
+    relations: list[Relation],
+    bound: list[int],
+    current: list[Branch],
+    step: int,
+    edges: list[Edge],
+    later: frozenset[str],
+    fresh: bool,
+    load: bool,
+) -> Branch:
+    relation = relations[step]
+    arranged, key_edges, take, inner, where = _arranged(compiler, relation, step, edges)
+    probe_columns = [c for i in bound for c in relations[i].columns if c.name in later]
+    names = positional(probe_columns, "p")
+    exprs = [Named(names[c.name].name, reference(c)) for c in probe_columns]
+    key: list[str] = []
+    for number, edge in enumerate(key_edges):
+        side = edge.side(edge.other(step))
+        if side.op == "column":
+            key.append(names[side.value].name)
+        else:
+            exprs.append(Named(f"q{number}", side))
+            key.append(f"q{number}")
+    probe = tuple(b.segment(exprs, tuple(key)) for b in current)
+    operator = compiler.add(Lookup(probe, arranged.id, fresh, take, load))
+    columns = {c.name: reference(names[c.name]) for c in probe_columns} | inner
+    return Branch(operator, columns, where)
+
+
+def _arranged(
+    compiler: Compiler, relation: Relation, index: int, edges: list[Edge]
+) -> tuple[Operator, list[Edge], tuple[tuple[str, Column], ...], dict[str, Expr], tuple[Expr, ...]]:
+    """Where the relation is looked up by these edges: operator, edges in key order, columns taken, how they give the
+    relation's plan columns, and the relation's own conditions that are still to be checked."""
+    stored = [relation.stored(e.side(index)) for e in edges]
+    if relation.is_base and all(name is not None for name in stored) and len(set(stored)) == len(stored):
+        branch = relation.branches[0]
+        assert isinstance(branch.source, Input)
+        by_name = {name.lower(): (name, e) for name, e in zip(stored, edges, strict=True) if name is not None}
+        primary = [k.column.lower() for k in compiler.tables[branch.source.table].key]
+        names = primary if set(primary) == set(by_name) else sorted(by_name)
+        image = compiler.image(branch.source.table, tuple(by_name[n][0] for n in names))
+        seen = {e.value: e for c in relation.columns for e in branch.columns[c.name].walk() if e.op == "column"}
+        seen |= {e.value: e for w in branch.where for e in w.walk() if e.op == "column"}
+        take = tuple((name, Column(f"a{i}", e.type, e.nullable)) for i, (name, e) in enumerate(sorted(seen.items())))
+        renamed = {name: reference(c) for name, c in take}
+        inner = {c.name: substitute(branch.columns[c.name], renamed) for c in relation.columns}
+        return image, [by_name[n][1] for n in names], take, inner, tuple(substitute(w, renamed) for w in branch.where)
+    ordered = sorted(edges, key=lambda e: str(e.side(index).to_json()))
+    names_of = positional(relation.columns, "x")
+    exprs = [Named(names_of[c.name].name, reference(c)) for c in relation.columns]
+    key: list[str] = []
+    for number, edge in enumerate(ordered):
+        side = edge.side(index)
+        if side.op == "column":
+            key.append(names_of[side.value].name)
+        else:
+            exprs.append(Named(f"y{number}", side))
+            key.append(f"y{number}")
+    arrange = compiler.add(Arrange(tuple(b.segment(exprs, tuple(key)) for b in relation.branches)))
+    take = tuple((names_of[c.name].name, Column(f"a{i}", c.type, c.nullable)) for i, c in enumerate(relation.columns))
+    inner = {c.name: reference(taken) for c, (_, taken) in zip(relation.columns, take, strict=True)}
+    return arrange, ordered, take, inner, ()
+
+
+def _bulk(
+    compiler: Compiler, relations: list[Relation], edges: list[Edge], conditions: list[Expr], keep: frozenset[str]
+) -> Branch:
+    names: dict[str, Column] = {}
+    ports = []
+    for i, relation in enumerate(relations):
+        own = positional(relation.columns, f"r{i}_")
+        names |= own
+        exprs = [Named(own[c.name].name, reference(c)) for c in relation.columns]
+        ports.append(tuple(b.segment(exprs, None) for b in relation.branches))
+    columns = {name: reference(c) for name, c in names.items()}
+    where = tuple(substitute(c, columns) for c in [*(_equality(e) for e in edges), *conditions])
+    return Branch(compiler.add(BulkJoin(tuple(ports), where)), {n: e for n, e in columns.items() if n in keep})
+
+
+def _equality(edge: Edge) -> Expr:
+    return Expr("EqualNullSafe" if edge.null_safe else "EqualTo", "boolean", (edge.left, edge.right))
+
+
+def _conjunction(conditions: Sequence[Expr]) -> Expr:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = Expr("And", "boolean", (result, condition))
+    return result
