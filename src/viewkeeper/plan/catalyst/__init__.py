@@ -1,0 +1,58 @@
+"""The front end: Spark parses, checks and optimises a query; this package reads the plan into our own nodes.
+
+    session.py      a session with pinned settings; tables as empty relations; Spark's errors as ours
+    refusals.py     what depends on time or chance, looked for in the analysed plan
+    tree.py         Spark's plan as Python trees, with types, in few calls into the JVM
+    expressions.py  Catalyst expressions → nodes.Expr
+    reader.py       Catalyst plan nodes → nodes.Node
+
+Nothing outside this package reads a Spark plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from viewkeeper.errors import BadStatement
+from viewkeeper.model import types
+from viewkeeper.model.schema import Table
+from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
+from viewkeeper.plan.catalyst.pruning import pruned
+from viewkeeper.plan.catalyst.reader import Reader, exactly
+from viewkeeper.plan.catalyst.refusals import refuse_volatile
+from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session
+from viewkeeper.plan.nodes import Query
+
+__all__ = ["CALL_FIELDS", "FIELDS", "SETTINGS", "front_session", "read_query"]
+
+
+def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
+    """The logical plan of a query over these tables. Raises BadStatement, UnknownName or Unsupported."""
+    analysed = analyse(spark, sql, tables)
+    names = [str(n) for n in analysed.analysed.schema().fieldNames()]
+    _refuse_duplicates(names)
+    refuse_volatile(analysed.jvm, analysed.analysed)
+    raw = analysed.jvm.plan(analysed.optimised)
+    reader = Reader()
+    root = exactly(reader, reader.read(raw), raw.output)
+    for name, column in zip(names, root.node.columns, strict=True):
+        _refuse_type(name, column.type)
+    node = pruned(root.node, tables)
+    return Query(node, tuple(zip(names, node.columns, strict=True)))
+
+
+def _refuse_duplicates(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise BadStatement(f"Two columns of the result are called {name}.", hint="Rename one with AS.")
+        seen.add(name.lower())
+
+
+def _refuse_type(name: str, type_: str) -> None:
+    try:
+        types.arrow(type_)
+    except types.Unsupported as error:
+        raise type(error)(f"Column {name} of the result: {error.message}", hint=error.hint) from None

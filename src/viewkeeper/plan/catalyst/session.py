@@ -1,0 +1,198 @@
+"""A Spark session of our own, and the queries that it analyses.
+
+The settings below are pinned: they are part of what a stored plan means. A user's own session keeps its settings,
+because ours is a new session on the same context.
+
+Each table that a query may read is a temporary view over an empty RDD (over an empty local relation the optimiser
+would fold the query away). Every column carries its table's id and its own name as metadata, by which the reader
+knows it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from viewkeeper.errors import BadStatement, MissingDependency, UnknownName, Unsupported
+from viewkeeper.model.schema import Table
+from viewkeeper.plan.catalyst.tree import Jvm
+
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.cbo.enabled": "false",
+    "spark.sql.crossJoin.enabled": "true",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    # IN lists stay lists: a set has no order, and its members are no expressions.
+    "spark.sql.optimizer.inSetConversionThreshold": "1000000",
+    # Physical hints in logical clothes; they would only have to be recognised and dropped.
+    "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.LimitPushDownThroughWindow",
+}
+
+TABLE, COLUMN = "viewkeeper.table", "viewkeeper.column"
+"""Metadata of a registered table's columns."""
+
+_TYPE_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+_WORD = re.compile(r"\w+")
+
+
+@dataclass
+class _Front:
+    """What is kept for one session: its JVM objects, and the tables registered so far by lower-case name."""
+
+    jvm: Jvm
+    registered: dict[str, Table] = field(default_factory=dict)
+
+
+_fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictionary()
+
+
+def front_session(spark: SparkSession | None) -> SparkSession:
+    """A session with pinned settings: on the given session's context, or on a local one that is started."""
+    session = (_local() if spark is None else spark).newSession()
+    for name, value in SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _local() -> SparkSession:
+    """The running session, or a new local one that retries a task whose worker dies."""
+    if (running := SparkSession.getActiveSession()) is not None:
+        return running
+    try:
+        spark = (
+            SparkSession.builder.master(f"local[{os.cpu_count() or 1},4]")
+            .appName("viewkeeper")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
+    except PySparkException as error:
+        raise MissingDependency(
+            f"Spark could not be started: {first_lines(str(error))}", hint="Install Java 17 or newer and set JAVA_HOME."
+        ) from error
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A query as Spark understands it: the live analysed and optimised plans, and the names of its columns."""
+
+    jvm: Jvm
+    analysed: Any
+    execution: Any
+
+    @property
+    def optimised(self) -> Any:
+        with _translated():
+            return self.execution.optimizedPlan()
+
+
+def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analysed:
+    """Parse and analyse one query. Nothing runs: a statement that is no query is refused before that."""
+    front = _front(spark)
+    _register(spark, front, sql, tables)
+    state = spark._jsparkSession.sessionState()
+    with _translated():
+        parsed = state.sqlParser().parsePlan(sql)
+        if _is_command(front.jvm, parsed):
+            raise BadStatement("Only a query (SELECT …) can define a view.")
+        execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
+        return Analysed(front.jvm, execution.analyzed(), execution)
+
+
+def _front(spark: SparkSession) -> _Front:
+    if spark not in _fronts:
+        _fronts[spark] = _Front(Jvm(spark._jvm))
+    return _fronts[spark]
+
+
+def _is_command(jvm: Jvm, plan: Any) -> bool:
+    loader = plan.getClass().getClassLoader()
+    names = ("Command", "ParsedStatement", "CompoundBody")
+    package = "org.apache.spark.sql.catalyst.plans.logical."
+    return any(jvm.gateway.java.lang.Class.forName(package + name, False, loader).isInstance(plan) for name in names)
+
+
+def _register(spark: SparkSession, front: _Front, sql: str, tables: Mapping[str, Table]) -> None:
+    """Register the tables that the query may mean; forget those that are gone or have changed."""
+    known = {name.lower(): table for name, table in tables.items()}
+    for name in [n for n, table in front.registered.items() if known.get(n) != table]:
+        spark.catalog.dropTempView(name)
+        del front.registered[name]
+    words = {w.lower() for w in _WORD.findall(sql)}
+    for name, table in known.items():
+        # A name that is no plain word could be quoted in more than one way: register it always.
+        if name not in front.registered and (name in words or not _WORD.fullmatch(name)):
+            schema = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(_schema(table)))
+            rows = spark._jsparkSession.createDataFrame(spark.sparkContext._jsc.emptyRDD(), schema)
+            rows.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+            front.registered[name] = table
+
+
+def _schema(table: Table) -> dict[str, Any]:
+    key = {c.name for c in table.key_columns} if not table.is_view else set()
+    fields = [
+        {
+            "name": c.name,
+            "type": _TYPE_NAMES.get(c.type, c.type),
+            "nullable": c.nullable and c.name not in key,
+            "metadata": {TABLE: table.id, COLUMN: c.name},
+        }
+        for c in table.columns
+    ]
+    return {"type": "struct", "fields": fields}
+
+
+class _translated:
+    """Spark's errors as ours, in a line or two."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (PySparkException, Py4JJavaError)):
+            raise _translate(error) from None
+
+
+def _translate(error: PySparkException | Py4JJavaError) -> Exception:
+    if isinstance(error, PySparkException):
+        message, condition = str(error), error.getCondition() or ""
+        parameters = error.getMessageParameters() or {}
+    else:
+        message, condition, parameters = str(error.java_exception.toString()), "", {}
+    if condition == "TABLE_OR_VIEW_NOT_FOUND":
+        name = parameters.get("relationName", "").replace("`", "")
+        return UnknownName(f"There is no table or view {name}.")
+    kind = Unsupported if condition.startswith("UNSUPPORTED") else BadStatement
+    return kind(f"The query is not valid: {first_lines(message)}")
+
+
+def first_lines(message: str, limit: int = 300) -> str:
+    """Spark's message without its error class, SQLSTATE, plan dump and JVM stack."""
+    text = message.split("\nJVM stacktrace")[0].split(";\n")[0].split("\n== SQL")[0]
+    text = re.sub(r"\s*SQLSTATE: \w+", "", text)
+    text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
