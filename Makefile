@@ -1,0 +1,46 @@
+# Every target sets up what it needs on first use: a virtual environment in .venv, and Java where it may.
+
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean setup java
+
+help:            ## what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo: setup      ## a small shop with live views, in under a minute
+	@$(BIN)/vk demo
+
+test: setup      ## all tests: first those that need no Java, then those on Spark
+	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/docs $(ARGS)
+
+lint: $(STAMP)   ## ruff, mypy --strict, and the layers of the source tree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## let ruff format everything
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup     ## the small benchmarks; each prints a table and writes JSON
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file --small || exit 1; done
+
+clean:           ## remove the environment and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(STAMP) java
+
+java:
+	@tools/java
+
+$(STAMP): pyproject.toml tools/venv
+	@PYTHON=$(PYTHON) tools/venv $(VENV)
+	@touch $@

@@ -1,0 +1,304 @@
+"""One column of what a user gave, made into a column of the table's own type, or refused.
+
+Values come as a Python list or as Arrow data; both end in the type that the column has inside (`types.arrow`). Nothing
+is rounded, cut or wrapped on the way: what does not fit is an error that names the first row that does not.
+
+    column type         Python values                 Arrow types
+    BOOLEAN             bool                          bool
+    TINYINT … BIGINT    int                           integers, floats without a fraction (pandas keeps ints so)
+    FLOAT, DOUBLE       float, int                    floats and integers, if the value stays the same
+    DECIMAL(p,s)        Decimal, int, text            decimals, integers, text
+    STRING              str                           text, valid UTF-8
+    BINARY              bytes                         binary
+    DATE                date, ISO text                dates, timestamps at midnight (pandas has no dates), ISO text
+    TIMESTAMP           datetime, ISO text            timestamps, ISO text; without a zone they are in UTC
+    TIMESTAMP_NTZ       datetime, ISO text, no zone   timestamps without a zone, ISO text
+
+A Python number for a FLOAT column is the one thing that is rounded: Python has no 32-bit floats to write it exactly.
+A float is never a decimal: it would bring digits that nobody wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column
+
+Values = Any
+"""A Python list or a pyarrow ChunkedArray; both have a length and slices."""
+
+
+class _Misfit(Exception):
+    """Some value does not fit; which one is found by looking at slices."""
+
+
+class _WrongType(Exception):
+    """The Arrow type does not fit, whatever the values."""
+
+
+def column_values(table: str, column: Column, values: Values) -> pa.Array:
+    """The values as one array of the column's inside type, or BadValue naming the first row that does not fit."""
+    try:
+        array = _fit(column.type, values)
+    except _WrongType:
+        raise BadValue(
+            f"{table}.{column.name}: Arrow type {values.type} does not fit {column.type.upper()}.",
+            hint=f"Cast it first: {accepted(column.type)}",
+        ) from None
+    except _MISFITS:
+        row = _first_bad(column.type, values)
+        raise BadValue(
+            f"{table}.{column.name}, row {row + 1}: {_shown(values, row)} is no {column.type.upper()} value.",
+            hint=f"Give {accepted(column.type)}",
+        ) from None
+    if not column.nullable and array.null_count:
+        row = pc.index(array.is_null(), True).as_py()
+        raise BadValue(
+            f"{table}.{column.name}, row {row + 1}: NULL or missing, but the column is NOT NULL.",
+            hint="Give every row a value for it.",
+        )
+    return array
+
+
+def accepted(type_: str) -> str:
+    """What a column of this type takes, as the end of a sentence."""
+    if digits := types.decimal_digits(type_):
+        precision, scale = digits
+        return f"text, an int or a Decimal with at most {precision - scale} digits before and {scale} after the point."
+    if types.is_integer(type_):
+        bits = types.arrow(type_).bit_width
+        return f"an integer from {-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1}."
+    return {
+        "boolean": "True or False.",
+        "float": "a number in the range of a 32-bit float.",
+        "double": "a number that a 64-bit float holds exactly.",
+        "string": "text that is valid UTF-8.",
+        "binary": "bytes.",
+        "date": "a date, or text such as '2024-02-29'.",
+        "timestamp": "a datetime, or text such as '2024-02-29 12:30:00' (UTC) or '2024-02-29T12:30:00+02:00'.",
+        "timestamp_ntz": "a datetime without a zone, or text such as '2024-02-29 12:30:00'.",
+    }[type_]
+
+
+def _fit(type_: str, values: Values) -> pa.Array:
+    target = types.arrow(type_)
+    array = _from_python(type_, values) if isinstance(values, list) else _decoded(values)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    return _FROM_ARROW[_family(type_)](array, type_)
+
+
+_MISFITS = (_Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
+
+
+def _first_bad(type_: str, values: Values) -> int:
+    """The index of the first value that does not fit, by halving: about two more passes, and only for an error."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _fit(type_, values[low:middle])
+            low = middle
+        except _MISFITS:
+            high = middle
+    return low
+
+
+def _shown(values: Values, row: int) -> str:
+    if isinstance(values, list):
+        text = repr(values[row])
+    else:
+        try:
+            text = repr(values[row].as_py())
+        except ValueError:  # a date past the year 9999, text that is not UTF-8: Python has no value for it
+            text = "the value"
+        except OverflowError:
+            text = "the value"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _family(type_: str) -> str:
+    if types.is_integer(type_):
+        return "integer"
+    if types.is_float(type_):
+        return "floating"
+    return "decimal" if types.decimal_digits(type_) else type_
+
+
+# -- from Python -------------------------------------------------------------------------------------------------------
+
+_PYTHON: dict[str, tuple[tuple[type, ...], tuple[type, ...]]] = {
+    "boolean": ((bool, np.bool_), ()),
+    "integer": ((int, np.integer), (bool,)),
+    "floating": ((float, int, np.floating, np.integer), (bool,)),
+    "decimal": ((Decimal, int, np.integer, str), (bool,)),
+    "string": ((str,), ()),
+    "binary": ((bytes, bytearray, memoryview), ()),
+    "date": ((date, str), (datetime,)),
+    "timestamp": ((datetime, str), ()),
+    "timestamp_ntz": ((datetime, str), ()),
+}
+"""For each family the Python classes that it takes, and their subclasses that it does not."""
+
+
+def _from_python(type_: str, values: list[Any]) -> pa.Array:
+    """A Python list as an Arrow array that `_FROM_ARROW` takes, its classes checked first."""
+    family = _family(type_)
+    taken, refused = _PYTHON[family]
+    kinds = set(map(type, values)) - {type(None)}
+    if any(not issubclass(kind, taken) or issubclass(kind, refused) for kind in kinds):
+        raise _Misfit
+    if family == "decimal":
+        return pa.array([v if v is None or type(v) is str else str(v) for v in values], pa.string())
+    if family in ("date", "timestamp", "timestamp_ntz"):
+        if family == "timestamp_ntz" and any(v.tzinfo for v in values if isinstance(v, datetime)):
+            raise _Misfit
+        if str in kinds:
+            return pa.array([v.isoformat() if isinstance(v, date) else v for v in values], pa.string())
+        return pa.array(values, types.arrow(type_))
+    if type_ == "float":
+        wide = pa.array(values, pa.float64())
+        return _checked(wide.cast(pa.float32()), lambda narrow: pc.equal(pc.is_inf(narrow), pc.is_inf(wide)))
+    natural = {"integer": pa.int64(), "floating": pa.float64()}
+    return pa.array(values, natural.get(family, types.arrow(type_)))
+
+
+# -- from Arrow --------------------------------------------------------------------------------------------------------
+
+
+def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dictionaries, run-end encoding and views unpacked."""
+    source = values.type
+    if pa.types.is_run_end_encoded(source):
+        return _decoded(pa.chunked_array([pc.run_end_decode(c) for c in values.chunks], source.value_type))
+    if pa.types.is_dictionary(source):
+        # Through plain text: pyarrow cannot take from a dictionary of string views.
+        words = pa.chunked_array([c.dictionary for c in values.chunks], source.value_type)
+        plain = _decoded(words).type
+        chunks = [
+            pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(plain)).dictionary_decode()
+            for c in values.chunks
+        ]
+        return pa.chunked_array(chunks, plain)
+    if pa.types.is_string_view(source) or pa.types.is_large_string(source):
+        return values.cast(pa.string())
+    if pa.types.is_binary_view(source) or pa.types.is_large_binary(source) or pa.types.is_fixed_size_binary(source):
+        return values.cast(pa.binary())
+    return values
+
+
+def _checked(array: pa.Array, holds: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """The array, if `holds` is true or NULL for all of it."""
+    if not pc.all(holds(array), skip_nulls=True, min_count=0).as_py():
+        raise _Misfit
+    return array
+
+
+def _to_same(array: pa.Array, type_: str) -> pa.Array:
+    if array.type != types.arrow(type_):
+        raise _WrongType
+    return array
+
+
+def _to_string(array: pa.Array, type_: str) -> pa.Array:
+    _to_same(array, type_).validate(full=True)
+    return array
+
+
+def _to_integer(array: pa.Array, type_: str) -> pa.Array:
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise _WrongType
+    return array.cast(types.arrow(type_))
+
+
+def _to_floating(array: pa.Array, type_: str) -> pa.Array:
+    target = types.arrow(type_)
+    if pa.types.is_integer(array.type) or not pa.types.is_floating(array.type):
+        return _to_integer(array, type_)
+    narrow = array.cast(target)
+    if target.bit_width < array.type.bit_width:
+        back = narrow.cast(array.type)
+        _checked(array, lambda wide: pc.or_(pc.equal(wide, back), pc.is_nan(wide)))
+    return narrow
+
+
+def _to_decimal(array: pa.Array, type_: str) -> pa.Array:
+    source, target = array.type, types.arrow(type_)
+    if pa.types.is_integer(source):
+        array = array.cast(pa.decimal128(20, 0))
+    elif not (pa.types.is_decimal(source) or pa.types.is_string(source)):
+        raise _WrongType
+    # Arrow multiplies up to the wider scale without noticing a 128-bit overflow (10^10 as decimal(38,38) comes out as
+    # 0.1896…). A value this far out of range is plain to see as a float; the border itself Arrow checks exactly.
+    bound = 10.0 ** (target.precision - target.scale) * (1 + 1e-9)
+    _checked(array.cast(pa.float64()), lambda size: pc.less(pc.abs(size), bound))
+    return array.cast(target)
+
+
+_DAYS = (-719_162, 2_932_896)
+"""0001-01-01 and 9999-12-31, the dates that Spark and Python both have."""
+
+
+def _to_date(array: pa.Array, type_: str) -> pa.Array:
+    source = array.type
+    if pa.types.is_timestamp(source) and source.tz is None:
+        days = array.cast(pa.date32())
+        _checked(array, lambda given: pc.equal(given, days.cast(source)))
+    elif pa.types.is_date(source) or pa.types.is_string(source):
+        days = array.cast(pa.date32())
+    else:
+        raise _WrongType
+    return _checked(days, lambda d: _between(d.view(pa.int32()), *_DAYS))
+
+
+def _to_timestamp(array: pa.Array, type_: str) -> pa.Array:
+    source = array.type
+    zoned = type_ == "timestamp"
+    if pa.types.is_string(source):
+        array = _parsed_timestamps(array) if zoned else array.cast(pa.timestamp("us"))
+    elif not pa.types.is_timestamp(source) or (source.tz is not None and not zoned):
+        raise _WrongType
+    elif source.tz is not None:
+        array = array.cast(pa.timestamp("us", "UTC"))
+    first, last = _DAYS
+    day = 86_400_000_000
+    return _checked(
+        array.cast(pa.timestamp("us")), lambda t: _between(t.view(pa.int64()), first * day, (last + 1) * day - 1)
+    )
+
+
+def _parsed_timestamps(text: pa.Array) -> pa.Array:
+    """ISO text with and without a zone, side by side; Arrow parses one kind at a time."""
+    zoned = pc.match_substring_regex(text, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
+    nothing = pa.scalar(None, pa.string())
+    with_zone = pc.if_else(zoned, text, nothing).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+    without = pc.if_else(zoned, nothing, text).cast(pa.timestamp("us"))
+    return pc.coalesce(with_zone, without)
+
+
+def _between(array: pa.Array, low: int, high: int) -> pa.Array:
+    return pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
+
+
+_FROM_ARROW: dict[str, Callable[[pa.Array, str], pa.Array]] = {
+    "boolean": _to_same,
+    "integer": _to_integer,
+    "floating": _to_floating,
+    "decimal": _to_decimal,
+    "string": _to_string,
+    "binary": _to_same,
+    "date": _to_date,
+    "timestamp": _to_timestamp,
+    "timestamp_ntz": _to_timestamp,
+}

@@ -1,0 +1,341 @@
+"""The few statements of our own; a view's query is not read here, it goes to Catalyst as it was written.
+
+    statement ::= CREATE TABLE [IF NOT EXISTS] name ( column, …, PRIMARY KEY ( names ) ) [options]
+                | DROP TABLE [IF EXISTS] name
+                | ALTER TABLE name ADD COLUMN name type
+                | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [KEY ( names )] [options] AS query
+                | DROP MATERIALIZED VIEW [IF EXISTS] name
+                | SHOW TABLES | SHOW VIEWS | DESCRIBE name | EXPLAIN name
+    column    ::= name type [NOT NULL] [PRIMARY KEY]
+    options   ::= WITH ( name = value, … )
+
+`words` cuts the text (comments, quoting, where a statement ends); the grammar is small enough to be read off below, one
+function for each statement. Keywords and names are case-insensitive; a name in
+backticks may hold anything. Types are returned by the names that `model.types` uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from viewkeeper.errors import BadStatement, Unsupported
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column
+from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
+
+Options = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class CreateTable:
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    """Names of the key columns, spelled as in `columns`, in key order."""
+    options: Options = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropTable:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    table: str
+    column: Column
+
+
+@dataclass(frozen=True)
+class CreateView:
+    name: str
+    query: str
+    """As written, from its first word to its last."""
+    key: tuple[str, ...] = ()
+    options: Options = ()
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class DropView:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class ShowTables:
+    pass
+
+
+@dataclass(frozen=True)
+class ShowViews:
+    pass
+
+
+@dataclass(frozen=True)
+class Describe:
+    name: str
+
+
+@dataclass(frozen=True)
+class Explain:
+    name: str
+
+
+Statement = CreateTable | DropTable | AddColumn | CreateView | DropView | ShowTables | ShowViews | Describe | Explain
+
+
+def parse(text: str) -> Statement:
+    """The one statement in `text`."""
+    found = list(statements(text))
+    if not found:
+        raise BadStatement("There is no statement in the text.", hint=f"Statements are: {SUPPORTED}.")
+    if len(found) > 1:
+        raise BadStatement(
+            f"The text has {len(found)} statements; one is run at a time.", hint="Call sql() for each of them."
+        )
+    return _statement(Words(text, found[0]))
+
+
+def split(text: str) -> list[str]:
+    """The statements of a script, each as it was written, without its semicolon."""
+    return [text[tokens[0].start : tokens[-1].end + 1] for tokens in statements(text)]
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+
+def _statement(words: Words) -> Statement:
+    for start, read in _STATEMENTS:
+        if words.take(*start):
+            statement = read(words)
+            words.end()
+            return statement
+    first = words.shown()
+    if words.at("SELECT") or words.at("WITH"):
+        raise BadStatement(
+            "A query by itself is not run here.",
+            hint="CREATE MATERIALIZED VIEW name AS the query, then read, scan or get from the view.",
+        )
+    raise BadStatement(f"{first} starts no statement known here.", hint=f"Statements are: {SUPPORTED}.")
+
+
+def _create_table(words: Words) -> CreateTable:
+    missing_ok = words.take("IF", "NOT", "EXISTS")
+    name = words.name("table")
+    words.need("(")
+    columns: list[Column] = []
+    key: tuple[str, ...] = ()
+    while True:
+        if words.take("PRIMARY", "KEY"):
+            key = _one_key(name, key, words.names("key column"))
+        else:
+            column, is_key = _column(words)
+            columns.append(column)
+            if is_key:
+                key = _one_key(name, key, (column.name,))
+        if not words.take(","):
+            break
+    words.need(")")
+    return _checked_table(CreateTable(name, tuple(columns), key, _options(words), missing_ok))
+
+
+def _drop_table(words: Words) -> DropTable:
+    absent_ok = words.take("IF", "EXISTS")
+    return DropTable(words.name("table"), absent_ok)
+
+
+def _alter_table(words: Words) -> AddColumn:
+    table = words.name("table")
+    words.need("ADD", "COLUMN")
+    column, is_key = _column(words)
+    if is_key or not column.nullable:
+        raise BadStatement(
+            f"Column {column.name}: an added column can be neither NOT NULL nor part of the key.",
+            hint="Rows that are there already have no value for it.",
+        )
+    return AddColumn(table, column)
+
+
+def _create_view(words: Words, or_replace: bool) -> CreateView:
+    exists_ok = words.take("IF", "NOT", "EXISTS")
+    name = words.name("view")
+    if exists_ok and or_replace:
+        raise BadStatement(f"View {name}: OR REPLACE and IF NOT EXISTS exclude each other.", hint="Write one of them.")
+    if words.at("("):
+        raise BadStatement(
+            f"View {name}: a list of columns is not taken here.",
+            hint="Name columns in the query (expression AS name); the view's key goes into KEY (…).",
+        )
+    key = words.names("key column") if words.take("KEY") else ()
+    _refuse_twice(f"View {name}: key column", key)
+    options = _options(words)
+    words.need("AS")
+    query = words.rest()
+    if re.match(r"(select|with|from|values|table)\b|\(", query, re.IGNORECASE) is None:
+        raise BadStatement(
+            f"View {name}: {quoted(query)} is no query." if query else f"View {name} has no query.",
+            hint="After AS write SELECT … or WITH … SELECT ….",
+        )
+    return CreateView(name, query, key, options, exists_ok, or_replace)
+
+
+def _drop_view(words: Words) -> DropView:
+    absent_ok = words.take("IF", "EXISTS")
+    return DropView(words.name("view"), absent_ok)
+
+
+def _no_plain_view(words: Words) -> Statement:
+    raise BadStatement("Plain views are not kept here.", hint="Write MATERIALIZED VIEW.")
+
+
+_STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = (
+    (("CREATE", "TABLE"), _create_table),
+    (("DROP", "TABLE"), _drop_table),
+    (("ALTER", "TABLE"), _alter_table),
+    (("CREATE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=False)),
+    (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=True)),
+    (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
+    (("SHOW", "TABLES"), lambda _: ShowTables()),
+    (("SHOW", "VIEWS"), lambda _: ShowViews()),
+    (("DESCRIBE",), lambda words: Describe(words.name("table or view"))),
+    (("EXPLAIN",), lambda words: Explain(words.name("view"))),
+    (("CREATE", "VIEW"), _no_plain_view),
+    (("CREATE", "OR", "REPLACE", "VIEW"), _no_plain_view),
+    (("DROP", "VIEW"), _no_plain_view),
+)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _column(words: Words) -> tuple[Column, bool]:
+    name = words.name("column")
+    if name.startswith("_"):
+        raise BadStatement(
+            f"Column {name}: names that begin with _ are kept for hidden columns.", hint="Choose another name."
+        )
+    type_ = _type(words, name)
+    nullable, is_key = True, False
+    while True:
+        if words.take("NOT", "NULL"):
+            nullable = False
+        elif words.take("PRIMARY", "KEY"):
+            is_key = True
+        else:
+            break
+    if not (words.at(",") or words.at(")") or words.done()):
+        raise BadStatement(
+            f"Column {name}: {words.shown()} after its type is not known here.",
+            hint="A column has a name, a type and, if wanted, NOT NULL or PRIMARY KEY.",
+        )
+    return Column(name, type_, nullable), is_key
+
+
+_TYPES = {
+    **{name: name for name in types.NAMES if "(" not in name},
+    "bool": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "double precision": "double",
+    "text": "string",
+    "varchar": "string",
+    "timestamp_ltz": "timestamp",
+}
+
+
+def _type(words: Words, column: str) -> str:
+    if words.done() or words.at(",") or words.at(")"):
+        raise BadStatement(f"Column {column} has no type.", hint=f"Types are: {', '.join(types.NAMES).upper()}.")
+    written = words.word().lower()
+    digits = words.numbers() if words.take("(") else ()
+    if written in ("decimal", "dec", "numeric"):
+        precision, scale = (*digits, *(10, 0)[len(digits) :])[:2]
+        if len(digits) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
+            raise BadStatement(
+                f"Column {column}: DECIMAL({','.join(map(str, digits))}) is no type.",
+                hint="DECIMAL(p,s) takes 1 to 38 digits, 0 to p of them after the point.",
+            )
+        return f"decimal({precision},{scale})"
+    if written in ("varchar", "char", "character", "character varying") and digits:
+        raise Unsupported(
+            f"Column {column}: {written.upper()}({digits[0]}) is not supported, lengths are not enforced.",
+            hint="Write STRING.",
+        )
+    if written not in _TYPES or digits or words.at("<"):
+        raise Unsupported(
+            f"Column {column}: type {written.upper()} is not supported.",
+            hint=f"Supported types: {', '.join(types.NAMES).upper()}.",
+        )
+    return _TYPES[written]
+
+
+def _options(words: Words) -> Options:
+    if not words.take("WITH"):
+        return ()
+    words.need("(")
+    found: dict[str, str] = {}
+    while True:
+        name = words.name("option").lower()
+        words.need("=")
+        if name in found:
+            raise BadStatement(f"Option {name} is there twice.", hint="Give each option once.")
+        found[name] = words.value()
+        if not words.take(","):
+            break
+    words.need(")")
+    return tuple(found.items())
+
+
+def _one_key(table: str, before: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...]:
+    if before:
+        raise BadStatement(
+            f"Table {table} has more than one PRIMARY KEY.",
+            hint="Write one: PRIMARY KEY (column, …), last in the list.",
+        )
+    return key
+
+
+def _checked_table(made: CreateTable) -> CreateTable:
+    """The table with its key spelled as its columns are, if it is one that can be stored."""
+    where = f"Table {made.name}"
+    _refuse_twice(f"{where}: column", [c.name for c in made.columns])
+    _refuse_twice(f"{where}: key column", made.key)
+    if not made.key:
+        raise BadStatement(f"{where} has no PRIMARY KEY.", hint="Add PRIMARY KEY (column, …): rows are stored by it.")
+    columns = {c.name.lower(): c for c in made.columns}
+    for name in made.key:
+        if name.lower() not in columns:
+            raise BadStatement(
+                f"{where}: key column {name} is not one of its columns.",
+                hint=f"They are: {', '.join(c.name for c in made.columns)}.",
+            )
+        if types.is_float(columns[name.lower()].type):
+            raise BadStatement(
+                f"{where}: {name} is a {columns[name.lower()].type.upper()} and cannot be in the key.",
+                hint="Equality of floats is no identity (NaN, −0.0, rounding): use DECIMAL, BIGINT or STRING.",
+            )
+    key = tuple(columns[name.lower()].name for name in made.key)
+    return CreateTable(
+        made.name,
+        tuple(Column(c.name, c.type, c.nullable and c.name not in key) for c in made.columns),
+        key,
+        made.options,
+        made.if_not_exists,
+    )
+
+
+def _refuse_twice(what: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise BadStatement(f"{what} {name} is there twice.", hint="Names do not differ by case.")
+        seen.add(name.lower())

@@ -1,0 +1,163 @@
+"""The words of a statement: sqlglot's Spark tokenizer, and a cursor over what it gives.
+
+A word is taken as it stands in the text, so what is left over after the statement's own part (a view's query) can be
+handed on untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from viewkeeper.errors import BadStatement
+
+SUPPORTED = (
+    "CREATE TABLE, DROP TABLE, ALTER TABLE … ADD COLUMN, CREATE MATERIALIZED VIEW, DROP MATERIALIZED VIEW, "
+    "SHOW TABLES, SHOW VIEWS, DESCRIBE, EXPLAIN"
+)
+
+
+class _Tokenizer(Spark.Tokenizer):
+    """Spark's words, but SHOW and EXPLAIN are words too: sqlglot takes the rest of their line as one string."""
+
+    COMMANDS = set()  # noqa: RUF012
+
+
+def statements(text: str) -> Iterator[Sequence[Token]]:
+    """The tokens of each statement; semicolons divide them."""
+    try:
+        tokens = _Tokenizer(dialect=Spark()).tokenize(text)
+    except SqlglotError as error:
+        raise BadStatement(
+            "The statement has an unclosed quote or comment, or a character that SQL does not have.",
+            hint=f"The tokenizer says: {' '.join(str(error).split())[:120]}",
+        ) from None
+    current: list[Token] = []
+    for token in tokens:
+        if token.token_type != TokenType.SEMICOLON:
+            current.append(token)
+        elif current:
+            yield current
+            current = []
+    if current:
+        yield current
+
+
+class Words:
+    """A cursor over the tokens of one statement."""
+
+    def __init__(self, text: str, tokens: Sequence[Token]) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.next = 0
+
+    def done(self) -> bool:
+        return self.next >= len(self.tokens)
+
+    def written(self, ahead: int = 0) -> str:
+        """A token as it stands in the text, quotes and all; several words of one token joined by one space."""
+        if self.next + ahead >= len(self.tokens):
+            return ""
+        token = self.tokens[self.next + ahead]
+        return " ".join(self.text[token.start : token.end + 1].split())
+
+    def shown(self) -> str:
+        if self.done():
+            return "The end of the text"
+        token = self.tokens[self.next]
+        return f"{quoted(self.written())} (line {token.line})"
+
+    def take(self, *words: str) -> bool:
+        """Step over these words if they are next. A token may hold several of them (PRIMARY KEY)."""
+        step, left = 0, " ".join(words)
+        while left:
+            word = self.written(step).upper()
+            if not word or not (left + " ").startswith(word + " "):
+                return False
+            left = left[len(word) + 1 :]
+            step += 1
+        self.next += step
+        return True
+
+    def at(self, word: str) -> bool:
+        return self.written().upper() == word
+
+    def need(self, *words: str) -> None:
+        for word in words:
+            if not self.take(word):
+                raise BadStatement(f"{self.shown()} is where {word} should be.", hint=f"Statements are: {SUPPORTED}.")
+
+    def end(self) -> None:
+        if not self.done():
+            raise BadStatement(f"{self.shown()} is more than the statement takes.", hint="Take it out.")
+
+    def word(self) -> str:
+        """The next token as written, whatever it is."""
+        word = self.written()
+        self.next += 1
+        return word
+
+    def name(self, what: str) -> str:
+        """A name, plain or in backticks. Keywords are names too, as in Spark."""
+        if self.done():
+            raise BadStatement(f"The text ends where the name of a {what} should be.", hint="Write the name.")
+        token, word = self.tokens[self.next], self.written()
+        if token.token_type == TokenType.IDENTIFIER:
+            word = token.text
+        elif not re.fullmatch(r"[^\W\d]\w*", word):
+            raise BadStatement(
+                f"{self.shown()} is no name of a {what}.",
+                hint="A name has letters, digits and _; anything else goes in backticks.",
+            )
+        if not word.strip() or not word.isprintable():
+            raise BadStatement(f"The name of a {what} is empty or has control characters.", hint="Choose another one.")
+        self.next += 1
+        if self.at("."):
+            raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
+        return word
+
+    def names(self, what: str) -> tuple[str, ...]:
+        """( name, … )"""
+        self.need("(")
+        found = [self.name(what)]
+        while self.take(","):
+            found.append(self.name(what))
+        self.need(")")
+        return tuple(found)
+
+    def numbers(self) -> tuple[int, ...]:
+        """number, … ): what follows a type's opening parenthesis."""
+        found: list[int] = []
+        while not found or self.take(","):
+            word = self.written()
+            if not word.isdecimal():
+                raise BadStatement(f"{self.shown()} is where a number should be.", hint="Write it as in DECIMAL(12,2).")
+            found.append(int(word))
+            self.next += 1
+        self.need(")")
+        return tuple(found)
+
+    def value(self) -> str:
+        """An option's value: text in quotes, a number, or a word such as true."""
+        if self.done() or not re.fullmatch(r"[\w.'\"-].*", self.written(), re.DOTALL):
+            raise BadStatement(f"{self.shown()} is no option value.", hint="Write name = 'value'.")
+        token = self.tokens[self.next]
+        self.next += 1
+        return token.text
+
+    def rest(self) -> str:
+        """All the text that is left, as written."""
+        if self.done():
+            return ""
+        found = self.text[self.tokens[self.next].start : self.tokens[-1].end + 1]
+        self.next = len(self.tokens)
+        return found
+
+
+def quoted(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= 40 else line[:37] + "...")

@@ -1,0 +1,73 @@
+"""Fixtures that all tests share. No JVM starts unless a test asks for `spark`; such tests are marked so by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# One small JVM and UTC, before anything starts either: the machine is shared, and a laptop's zone must not matter.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ["TZ"] = "UTC"
+
+_SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=_SLOW)
+settings.register_profile("deep", max_examples=2_000, deadline=None, suppress_health_check=_SLOW)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses `spark` is marked so, and `-m "not spark"` leaves the JVM out."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One quiet local session for the whole run: two cores, and a task that dies is retried."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("viewkeeper-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.ansi.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_db(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens databases in the test's own directory, by name, and closes them at the end: `make_db("shop", mode="r")`."""
+    import viewkeeper
+
+    opened: list[Any] = []
+
+    def make(name: str = "db", **options: Any) -> Any:
+        db = viewkeeper.open(f"lmdb:{tmp_path / name}", **options)
+        opened.append(db)
+        return db
+
+    yield make
+    for db in reversed(opened):
+        db.close()
+
+
+@pytest.fixture
+def db(make_db: Callable[..., Any]) -> Any:
+    """An empty LMDB database."""
+    return make_db()
