@@ -1,0 +1,210 @@
+"""The statements of our own: what is read, and what is refused with a next step."""
+
+from __future__ import annotations
+
+import pytest
+
+from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
+from viewkeeper.model.schema import Column
+from viewkeeper.plan.statements import (
+    AddColumn,
+    CreateTable,
+    CreateView,
+    Describe,
+    DropTable,
+    DropView,
+    Explain,
+    ShowTables,
+    ShowViews,
+    parse,
+    split,
+)
+
+
+def table(text: str) -> CreateTable:
+    made = parse(text)
+    assert isinstance(made, CreateTable)
+    return made
+
+
+def view(text: str) -> CreateView:
+    made = parse(text)
+    assert isinstance(made, CreateView)
+    return made
+
+
+def test_create_table_gives_columns_types_and_key() -> None:
+    made = parse(
+        "CREATE TABLE items (item_id BIGINT, category STRING NOT NULL, price DECIMAL(12, 2), PRIMARY KEY (item_id))"
+    )
+    assert made == CreateTable(
+        "items",
+        (
+            Column("item_id", "bigint", nullable=False),
+            Column("category", "string", nullable=False),
+            Column("price", "decimal(12,2)"),
+        ),
+        ("item_id",),
+    )
+
+
+def test_key_columns_are_not_null_and_spelled_as_declared() -> None:
+    made = table("create table t (Shop int, `Item Id` string, n int, primary key (`item id`, SHOP))")
+    assert made.key == ("Item Id", "Shop")
+    assert [c.nullable for c in made.columns] == [False, False, True]
+
+
+def test_the_key_may_be_written_at_its_column() -> None:
+    assert table("CREATE TABLE t (a INT PRIMARY KEY, b INT)").key == ("a",)
+
+
+def test_options_and_if_not_exists() -> None:
+    made = table("CREATE TABLE IF NOT EXISTS t (a INT PRIMARY KEY) WITH (Image = 'off', parts = 4, wide = true)")
+    assert made.if_not_exists
+    assert made.options == (("image", "off"), ("parts", "4"), ("wide", "true"))
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("BOOLEAN", "boolean"),
+        ("byte", "tinyint"),
+        ("TINYINT", "tinyint"),
+        ("SHORT", "smallint"),
+        ("INT", "int"),
+        ("Integer", "int"),
+        ("BIGINT", "bigint"),
+        ("LONG", "bigint"),
+        ("REAL", "float"),
+        ("FLOAT", "float"),
+        ("DOUBLE", "double"),
+        ("DOUBLE PRECISION", "double"),
+        ("DECIMAL", "decimal(10,0)"),
+        ("NUMERIC(7)", "decimal(7,0)"),
+        ("dec(38, 38)", "decimal(38,38)"),
+        ("STRING", "string"),
+        ("VARCHAR", "string"),
+        ("BINARY", "binary"),
+        ("DATE", "date"),
+        ("TIMESTAMP", "timestamp"),
+        ("TIMESTAMP_LTZ", "timestamp"),
+        ("TIMESTAMP_NTZ", "timestamp_ntz"),
+    ],
+)
+def test_types_have_one_name(written: str, canonical: str) -> None:
+    assert table(f"CREATE TABLE t (k INT PRIMARY KEY, c {written} NOT NULL)").columns[1] == Column(
+        "c", canonical, False
+    )
+
+
+def test_keywords_may_be_names_as_in_spark() -> None:
+    made = table("CREATE TABLE order (date DATE, key INT, primary STRING, PRIMARY KEY (key))")
+    assert (made.name, [c.name for c in made.columns]) == ("order", ["date", "key", "primary"])
+
+
+def test_a_query_is_kept_as_it_was_written() -> None:
+    query = "WITH x AS (SELECT 'a; -- é' AS s,  \"q\" FROM `t u`) /* why */\n  SELECT s\tFROM x WHERE s RLIKE r'\\d'"
+    made = view(f"CREATE MATERIALIZED VIEW v AS -- the view\n {query} ; -- done")
+    assert made == CreateView("v", query)
+
+
+def test_create_view_with_key_and_options() -> None:
+    made = view("create or replace materialized view V key (a, `b c`) with (strategy = 'SNI') as (select 1 as a)")
+    assert made == CreateView("V", "(select 1 as a)", ("a", "b c"), (("strategy", "SNI"),), or_replace=True)
+    assert view("CREATE MATERIALIZED VIEW IF NOT EXISTS v AS SELECT 1").if_not_exists
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("DROP TABLE t", DropTable("t")),
+        ("drop table if exists `t-1`;", DropTable("t-1", if_exists=True)),
+        ("DROP MATERIALIZED VIEW v", DropView("v")),
+        ("DROP MATERIALIZED VIEW IF EXISTS v", DropView("v", if_exists=True)),
+        ("/* all */ show\n tables ;;", ShowTables()),
+        ("SHOW VIEWS -- please", ShowViews()),
+        ("DESCRIBE items", Describe("items")),
+        ("explain by_category", Explain("by_category")),
+        ("ALTER TABLE t ADD COLUMN note STRING", AddColumn("t", Column("note", "string"))),
+    ],
+)
+def test_small_statements(text: str, statement: object) -> None:
+    assert parse(text) == statement
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("CREATE TABLE t (a INT)", "PRIMARY KEY"),
+        ("CREATE TABLE t (a INT, A STRING, PRIMARY KEY (a))", "column A is there twice"),
+        ("CREATE TABLE t (a INT, PRIMARY KEY (a, A))", "key column A is there twice"),
+        ("CREATE TABLE t (a INT, PRIMARY KEY (b))", "key column b"),
+        ("CREATE TABLE t (a INT PRIMARY KEY, PRIMARY KEY (a))", "more than one PRIMARY KEY"),
+        ("CREATE TABLE t (a DOUBLE, PRIMARY KEY (a))", "DOUBLE"),
+        ("CREATE TABLE t (a FLOAT PRIMARY KEY)", "FLOAT"),
+        ("CREATE TABLE t (_w INT, PRIMARY KEY (_w))", "_w"),
+        ("CREATE TABLE t (k INT PRIMARY KEY, `_x` INT)", "_x"),
+        ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(39,2))", "DECIMAL(39,2)"),
+        ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(5,6))", "DECIMAL(5,6)"),
+        ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(x))", "'x'"),
+        ("CREATE TABLE t (k INT PRIMARY KEY, d)", "Column d has no type"),
+        ("CREATE TABLE t (k INT DEFAULT 3, PRIMARY KEY (k))", "'DEFAULT'"),
+        ("CREATE TABLE t (k INT PRIMARY KEY", "The end of the text"),
+        ("CREATE TABLE t (k INT PRIMARY KEY) PARTITIONED BY (k)", "'PARTITIONED BY'"),
+        ("CREATE TABLE a.t (k INT PRIMARY KEY)", "one part"),
+        ("CREATE TABLE `` (k INT PRIMARY KEY)", "empty"),
+        ("CREATE TABLE 't' (k INT PRIMARY KEY)", "'t'"),
+        ("CREATE TABLE t (k INT PRIMARY KEY) WITH (a = 'x', A = 'y')", "Option a"),
+        ("CREATE TABLE t (k INT PRIMARY KEY) WITH (a)", "="),
+        ("ALTER TABLE t ADD COLUMN c INT NOT NULL", "Column c"),
+        ("CREATE MATERIALIZED VIEW v", "AS"),
+        ("CREATE MATERIALIZED VIEW v AS", "no query"),
+        ("CREATE MATERIALIZED VIEW v AS DROP TABLE t", "'DROP TABLE t'"),
+        ("CREATE MATERIALIZED VIEW v (a) AS SELECT 1", "list of columns"),
+        ("CREATE MATERIALIZED VIEW v KEY (a, A) AS SELECT 1 AS a", "key column A"),
+        ("CREATE OR REPLACE MATERIALIZED VIEW IF NOT EXISTS v AS SELECT 1", "OR REPLACE"),
+        ("CREATE VIEW v AS SELECT 1", "Plain views"),
+        ("SELECT 1", "query"),
+        ("INSERT INTO t VALUES (1)", "'INSERT'"),
+        ("SHOW TABLES t", "'t'"),
+        ("DROP TABLE", "ends"),
+        ("SHOW TABLES; SHOW VIEWS", "2 statements"),
+        ("SELECT 'open", "unclosed"),
+        (" -- nothing\n;", "no statement"),
+        ("", "no statement"),
+    ],
+)
+def test_malformed_statements_say_what_and_what_next(text: str, names: str) -> None:
+    with pytest.raises(BadStatement) as caught:
+        parse(text)
+    assert names in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "type_", ["ARRAY<INT>", "MAP<STRING,INT>", "VARCHAR(10)", "CHAR(3)", "INTERVAL", "UUID", "INT(4)"]
+)
+def test_unsupported_types_are_named_with_what_to_use(type_: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        parse(f"CREATE TABLE t (k INT PRIMARY KEY, c {type_})")
+    assert "Column c" in caught.value.message
+    assert "STRING" in caught.value.hint
+
+
+def test_an_unknown_statement_lists_the_known_ones() -> None:
+    with pytest.raises(BadStatement, match="CREATE MATERIALIZED VIEW, DROP MATERIALIZED VIEW, SHOW TABLES"):
+        parse("GRANT ALL TO me")
+
+
+def test_split_keeps_each_statement_of_a_script() -> None:
+    script = "-- the shop\nCREATE TABLE t (a INT PRIMARY KEY);\n\nSHOW  TABLES -- all\n; ; EXPLAIN `a;b`"
+    assert split(script) == ["CREATE TABLE t (a INT PRIMARY KEY)", "SHOW  TABLES", "EXPLAIN `a;b`"]
+    assert split("-- nothing") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["CREATE", "CREATE TABLE t (", "DROP", "ALTER TABLE", "KEY", "((", "`", "\x00", "EXPLAIN"]
+)
+def test_no_text_escapes_as_another_error(text: str) -> None:
+    with pytest.raises(ViewkeeperError):
+        parse(text)
