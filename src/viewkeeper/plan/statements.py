@@ -2,7 +2,6 @@
 
     statement ::= CREATE TABLE [IF NOT EXISTS] name ( column, …, PRIMARY KEY ( names ) ) [options]
                 | DROP TABLE [IF EXISTS] name
-                | ALTER TABLE name ADD COLUMN name type
                 | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [KEY ( names )] [options] AS query
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | SHOW TABLES | SHOW VIEWS | DESCRIBE name | EXPLAIN name
@@ -17,15 +16,13 @@ backticks may hold anything. Types are returned by the names that `model.types` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from viewkeeper.errors import BadStatement, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
-
-Options = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class CreateTable:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     """Names of the key columns, spelled as in `columns`, in key order."""
-    options: Options = ()
+    options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
 
 
@@ -45,18 +42,12 @@ class DropTable:
 
 
 @dataclass(frozen=True)
-class AddColumn:
-    table: str
-    column: Column
-
-
-@dataclass(frozen=True)
 class CreateView:
     name: str
     query: str
     """As written, from its first word to its last."""
     key: tuple[str, ...] = ()
-    options: Options = ()
+    options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
     or_replace: bool = False
 
@@ -68,13 +59,9 @@ class DropView:
 
 
 @dataclass(frozen=True)
-class ShowTables:
-    pass
-
-
-@dataclass(frozen=True)
-class ShowViews:
-    pass
+class Show:
+    what: str
+    """tables or views"""
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ class Explain:
     name: str
 
 
-Statement = CreateTable | DropTable | AddColumn | CreateView | DropView | ShowTables | ShowViews | Describe | Explain
+Statement = CreateTable | DropTable | CreateView | DropView | Show | Describe | Explain
 
 
 def parse(text: str) -> Statement:
@@ -150,18 +137,6 @@ def _drop_table(words: Words) -> DropTable:
     return DropTable(words.name("table"), absent_ok)
 
 
-def _alter_table(words: Words) -> AddColumn:
-    table = words.name("table")
-    words.need("ADD", "COLUMN")
-    column, is_key = _column(words)
-    if is_key or not column.nullable:
-        raise BadStatement(
-            f"Column {column.name}: an added column can be neither NOT NULL nor part of the key.",
-            hint="Rows that are there already have no value for it.",
-        )
-    return AddColumn(table, column)
-
-
 def _create_view(words: Words, or_replace: bool) -> CreateView:
     exists_ok = words.take("IF", "NOT", "EXISTS")
     name = words.name("view")
@@ -197,12 +172,11 @@ def _no_plain_view(words: Words) -> Statement:
 _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = (
     (("CREATE", "TABLE"), _create_table),
     (("DROP", "TABLE"), _drop_table),
-    (("ALTER", "TABLE"), _alter_table),
     (("CREATE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=False)),
     (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=True)),
     (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
-    (("SHOW", "TABLES"), lambda _: ShowTables()),
-    (("SHOW", "VIEWS"), lambda _: ShowViews()),
+    (("SHOW", "TABLES"), lambda _: Show("tables")),
+    (("SHOW", "VIEWS"), lambda _: Show("views")),
     (("DESCRIBE",), lambda words: Describe(words.name("table or view"))),
     (("EXPLAIN",), lambda words: Explain(words.name("view"))),
     (("CREATE", "VIEW"), _no_plain_view),
@@ -278,9 +252,9 @@ def _type(words: Words, column: str) -> str:
     return _TYPES[written]
 
 
-def _options(words: Words) -> Options:
+def _options(words: Words) -> dict[str, str]:
     if not words.take("WITH"):
-        return ()
+        return {}
     words.need("(")
     found: dict[str, str] = {}
     while True:
@@ -292,7 +266,7 @@ def _options(words: Words) -> Options:
         if not words.take(","):
             break
     words.need(")")
-    return tuple(found.items())
+    return found
 
 
 def _one_key(table: str, before: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...]:
