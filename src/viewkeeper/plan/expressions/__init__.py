@@ -1,0 +1,101 @@
+"""Catalyst expressions as DuckDB SQL with exactly Spark's meaning (ANSI mode, UTC).
+
+    table.py        Catalyst class → how it is written; the list of what a view may use
+    rule.py         what a row of the table says
+    literals, arithmetic, decimals, logic, casts (readings, spellings), strings, patterns, dates, maths
+                    the writers that need more than one line
+    functions.py    macros and exact functions that a DuckDB connection needs; the fingerprint
+    faults.py       DuckDB's runtime errors as ours
+
+`render` goes through the expression from the leaves up. Every value has the DuckDB type of Catalyst's type. Where a
+part can fail, the text makes DuckDB look at it only when Spark would.
+"""
+
+from __future__ import annotations
+
+from viewkeeper.errors import Unsupported
+from viewkeeper.plan.expressions import logic
+from viewkeeper.plan.expressions.faults import error_code
+from viewkeeper.plan.expressions.functions import FINGERPRINT, setup
+from viewkeeper.plan.expressions.rule import Rule, cast
+from viewkeeper.plan.expressions.table import TABLE
+from viewkeeper.plan.nodes import Expr
+
+__all__ = ["FINGERPRINT", "SUPPORTED", "can_raise", "check", "error_code", "predicate", "render", "setup"]
+
+SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r in TABLE.values() if r.sql)
+"""(Catalyst class, how it is written in SQL, what to know), for the reference page."""
+
+
+def render(expr: Expr) -> str:
+    """DuckDB text for `expr`, of the DuckDB type of its type. Raises Unsupported."""
+    rule = _rule(expr)
+    if expr.op in ("And", "Or"):
+        parts = logic.operands(expr)
+        return logic.chain(expr.op, parts, [render(p) for p in parts], can_raise)
+    texts = [render(a) for a in expr.args]
+    text = _lazy(expr, texts) or rule.write(expr, texts)
+    return _stopping(expr, rule, texts, text if rule.typed else cast(text, expr.type))
+
+
+def predicate(condition: Expr) -> str:
+    """DuckDB text for a Filter's condition: Spark tests its conjuncts in order and drops a row at the first that is
+    not true, so a NULL conjunct keeps the next from being evaluated."""
+    parts = logic.operands(condition) if condition.op == "And" else [condition]
+    texts = [render(p) for p in parts]
+    failing = [i for i, p in enumerate(parts) if can_raise(p)]
+    if not failing or len(parts) == 1:
+        return "(" + " AND ".join(texts) + ")"
+    cut = min(failing[-1] + 1, len(parts) - 1)
+    text = " AND ".join(texts[cut:])
+    for head in reversed(texts[:cut]):
+        text = f"CASE WHEN {head} THEN {text} ELSE FALSE END"
+    return f"({text})"
+
+
+def check(expr: Expr) -> None:
+    """Raise Unsupported if `expr` or a part of it cannot be rendered."""
+    render(expr)
+
+
+def can_raise(expr: Expr) -> bool:
+    """Whether evaluating `expr` may fail on some values."""
+    return any(_rule(e).raises(e) for e in expr.walk())
+
+
+def _rule(expr: Expr) -> Rule:
+    rule = TABLE.get(expr.op)
+    if rule is None:
+        known = ", ".join(sql for _, sql, _ in SUPPORTED)
+        raise Unsupported(
+            f"The expression {_spelling(expr.op)} is not supported in a view.", hint=f"Supported: {known}."
+        )
+    if reason := rule.refuse(expr):
+        raise Unsupported(f"{reason} is not supported in a view.")
+    return rule
+
+
+def _spelling(op: str) -> str:
+    """`DateFormatClass` → DATE_FORMAT_CLASS."""
+    return "".join(f"_{c}" if c.isupper() and i and not op[i - 1].isupper() else c for i, c in enumerate(op)).upper()
+
+
+def _lazy(expr: Expr, texts: list[str]) -> str | None:
+    """COALESCE and IN whose later arguments can fail, as a CASE."""
+    if expr.op not in ("Coalesce", "In") or not any(can_raise(a) for a in expr.args[1:]):
+        return None
+    return logic.guarded_coalesce(texts) if expr.op == "Coalesce" else logic.guarded_in(texts)
+
+
+def _stopping(expr: Expr, rule: Rule, texts: list[str], text: str) -> str:
+    """`text`, unless an argument is NULL that Spark looks at before one that can fail."""
+    if rule.stops == "no" or len(texts) < 2:
+        return text
+    pairs = list(zip(expr.args, texts, strict=True))
+    if rule.stops == "right":
+        pairs.reverse()
+    last = max((i for i, (a, _) in enumerate(pairs) if can_raise(a)), default=0)
+    tests = [f"{t} IS NULL" for a, t in pairs[:last] if a.nullable]
+    if not tests:
+        return text
+    return f"(CASE {' '.join(f'WHEN {t} THEN NULL' for t in tests)} ELSE {text} END)"

@@ -1,0 +1,43 @@
+"""DuckDB's runtime errors as ours, named by Spark's error condition.
+
+Errors that the renderer raises itself start with the condition (`DIVIDE_BY_ZERO: …`); DuckDB's own checks are
+recognised by their words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from viewkeeper.errors import EvaluationError
+
+_OURS = re.compile(r"\b([A-Z][A-Z_]{4,}): (.*)", re.DOTALL)
+_WORDS = (
+    ("Division by zero", "DIVIDE_BY_ZERO", "Division by zero."),
+    ("Could not cast value", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
+    ("out of range for the destination type", "CAST_OVERFLOW", "A number does not fit the type it is cast to."),
+    ("Could not convert string", "CAST_INVALID_INPUT", "A text cannot be read as the type it is cast to."),
+    ("Overflow in multiplication of DECIMAL", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
+    ("Overflow in addition of DECIMAL", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
+    ("Overflow in subtraction of DECIMAL", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
+    ("Overflow", "ARITHMETIC_OVERFLOW", "An integer result does not fit its type."),
+    ("out of range", "DATETIME_OVERFLOW", "A date or time is out of range."),
+)
+_KINDS = ("InvalidInputException", "OutOfRangeException", "ConversionException")
+
+
+def error_code(exception: BaseException) -> EvaluationError | None:
+    """The evaluation error that a DuckDB exception stands for; None if it is no fault of the data."""
+    if type(exception).__name__ not in _KINDS:
+        return None
+    text = str(exception).split("\n\nLINE")[0].strip()
+    for words, condition, meaning in _WORDS:
+        if words in text:
+            return EvaluationError(f"{condition}: {meaning} ({_detail(text)})")
+    if found := _OURS.search(text):
+        return EvaluationError(f"{found[1]}: {found[2].strip()}")
+    return None
+
+
+def _detail(text: str) -> str:
+    """DuckDB's sentence without its class and its advice."""
+    return text.split(": ", 1)[-1].split(". Use TRY")[0].split(". You might")[0].rstrip(".;! ")

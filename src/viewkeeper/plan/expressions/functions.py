@@ -1,0 +1,127 @@
+"""What a DuckDB connection must know before it runs rendered expressions: macros, and exact arithmetic of any width.
+
+Macros give names to longer texts. The functions are called for the few values that 128 bits cannot hold; they work
+on whole columns (numpy arrays of Python integers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+VERSION = "1"
+FINGERPRINT = f"renderer {VERSION}, duckdb {duckdb.__version__}"
+
+_FAR = """CASE
+    WHEN t LIKE '%e%' THEN CASE WHEN t LIKE '%.%' THEN split_part(t, 'e', 1) ELSE split_part(t, 'e', 1) || '.0' END
+        || 'E' || CAST(CAST(split_part(t, 'e', 2) AS INTEGER) AS VARCHAR)
+    WHEN a >= 1 THEN vk_point(rtrim(replace(ltrim(t, '-'), '.', ''), '0'), t) || 'E'
+        || CAST(length(split_part(ltrim(t, '-'), '.', 1)) - 1 AS VARCHAR)
+    ELSE vk_point(ltrim(replace(ltrim(t, '-'), '.', ''), '0'), t) || 'E-'
+        || CAST(length(t) - length(ltrim(replace(ltrim(t, '-'), '.', ''), '0')) - 1 - (t LIKE '-%')::INTEGER AS VARCHAR)
+END"""
+
+MACROS: tuple[str, ...] = (
+    # Java's text of a float: DuckDB's shortest digits t of the value whose magnitude is a, in Java's form.
+    "vk_point(d, t) AS left(t, (t LIKE '-%')::INTEGER) || left(d, 1) || '.' || CASE length(d) WHEN 1 THEN '0' "
+    "ELSE substring(d, 2) END",
+    f"""vk_java_text(t, a) AS CASE
+    WHEN a >= 1e-3 AND a < 1e7 OR a = 0 THEN t
+    WHEN isnan(a) THEN 'NaN'
+    WHEN isinf(a) THEN CASE t WHEN 'inf' THEN 'Infinity' ELSE '-Infinity' END
+    ELSE {_FAR} END""",
+    "vk_java_double(x) AS vk_java_text(CAST(x AS VARCHAR), abs(x))",
+    "vk_java_float(x) AS vk_java_text(CAST(x AS VARCHAR), CAST(abs(x) AS DOUBLE))",
+    "vk_ready() AS TRUE",
+)
+
+
+def setup(connection: Any) -> None:
+    """Teach a connection the renderer's macros and functions."""
+    if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchone():
+        return
+    for macro in MACROS:
+        connection.execute(f"CREATE OR REPLACE MACRO {macro}")
+    for name, function in _FUNCTIONS.items():
+        connection.create_function(
+            name, function, ["VARCHAR", "VARCHAR", "INTEGER"], "VARCHAR", type="arrow", null_handling="default"
+        )
+
+
+def _exact(operation: Callable[[Any, Any, int, int, int], Any]) -> Callable[[Any, Any, Any], Any]:
+    """An Arrow function of two decimal texts and the result's scale."""
+
+    def run(left: Any, right: Any, scale: Any) -> Any:
+        s = scale[0].as_py()
+        (a, s1), (b, s2) = _integers(left), _integers(right)
+        return pa.array([_text(v, s) for v in operation(a, b, s1, s2, s)], pa.string())
+
+    return run
+
+
+def _integers(texts: Any) -> tuple[Any, int]:
+    """The unscaled values, and the scale that they share (all come from one decimal type)."""
+    values = texts.to_pylist()
+    scale = max((len(v) - v.index(".") - 1 if "." in v else 0) for v in values)
+    return np.array([int(v.replace(".", "")) for v in values], dtype=object), scale
+
+
+def _text(value: int, scale: int) -> str:
+    sign, digits = ("-" if value < 0 else ""), str(abs(value)).rjust(scale + 1, "0")
+    return sign + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)
+
+
+def _half_up(n: Any, d: Any) -> Any:
+    """n / d rounded half up (away from zero)."""
+    quotient = (2 * abs(n) + abs(d)) // (2 * abs(d))
+    return np.where((n < 0) != (d < 0), -quotient, quotient)
+
+
+def _rounded(value: Any, scale: int, to: int) -> Any:
+    return value * 10 ** (to - scale) if to >= scale else _half_up(value, np.array(10 ** (scale - to), dtype=object))
+
+
+def _add(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
+    top = max(s1, s2)
+    return _rounded(a * 10 ** (top - s1) + b * 10 ** (top - s2), top, s)
+
+
+def _subtract(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
+    return _add(a, -b, s1, s2, s)
+
+
+def _multiply(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
+    return _rounded(a * b, s1 + s2, s)
+
+
+def _divide(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
+    """Spark rounds a quotient to 38 digits after the point, and then to the scale of the result."""
+    return _rounded(_half_up(a * 10 ** (38 - s1 + s2), b), 38, s)
+
+
+def _remainder(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
+    top = max(s1, s2)
+    a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
+    rest = abs(a) % abs(b)
+    return _rounded(np.where(a < 0, -rest, rest), top, s)
+
+
+def _quotient(a: Any, b: Any, s1: int, s2: int, _: int) -> Any:
+    top = max(s1, s2)
+    a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
+    whole = abs(a) // abs(b)
+    return np.where((a < 0) != (b < 0), -whole, whole)
+
+
+_FUNCTIONS = {
+    "vk_add": _exact(_add),
+    "vk_subtract": _exact(_subtract),
+    "vk_multiply": _exact(_multiply),
+    "vk_divide": _exact(_divide),
+    "vk_remainder": _exact(_remainder),
+    "vk_quotient": _exact(_quotient),
+}

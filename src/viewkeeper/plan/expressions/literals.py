@@ -1,0 +1,34 @@
+"""Literals and columns as DuckDB text. A literal always carries its type: a bare 1.5 would be a decimal in DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from viewkeeper.model import types
+from viewkeeper.plan.expressions.rule import cast, duck, quote
+from viewkeeper.plan.nodes import Expr
+
+
+def column(expr: Expr, _: Sequence[str]) -> str:
+    return '"' + str(expr.value).replace('"', '""') + '"'
+
+
+def literal(expr: Expr, _: Sequence[str]) -> str:
+    value, type_ = expr.value, expr.type
+    if type_ == "void":
+        return "NULL"
+    if value is None:
+        return cast("NULL", type_)
+    if type_ == "boolean":
+        return "TRUE" if value else "FALSE"
+    if type_ == "string":
+        return cast(quote(value), type_)
+    if type_ == "binary":
+        return f"from_hex('{value}')"
+    if type_ == "date":
+        return f"(DATE '1970-01-01' + CAST({int(value)} AS INTEGER))"
+    if type_ in ("timestamp", "timestamp_ntz"):
+        return f"make_timestamp(CAST({int(value)} AS BIGINT))"
+    if types.is_float(type_) or types.decimal_digits(type_):
+        return cast(quote(str(value)), type_)
+    return f"CAST({int(value)} AS {duck(type_)})"
