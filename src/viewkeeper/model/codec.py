@@ -1,0 +1,361 @@
+"""Rows as bytes. A stored value holds every stored column, the key's too, so a scan decodes values only.
+
+    01                  format version (u8)
+    columns             how many columns this row was written with (u16)
+    nulls               one bit a column, set if NULL
+    fixed               one slot a column, in order, packed: integers, floats, dates, timestamps little-endian;
+                        a decimal's unscaled value, 8 bytes up to 18 digits, else 16; for a string or binary
+                        the u32 end of its bytes, counted from the start of `variable`
+    variable            the bytes of the strings and binaries, one after another
+
+Every slot has one place for all rows with the same number of columns, so a column is one numpy gather, and the variable
+section is an Arrow binary array waiting for its offsets. A row that was written before a column was added has fewer
+columns: the missing ones are NULL. NULL slots are zero, so equal rows are equal bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Context, Decimal
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue, CorruptState
+from viewkeeper.model import types
+from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
+from viewkeeper.model.schema import Table
+
+VERSION = 1
+
+Array = np.ndarray[Any, Any]
+
+_SLOTS = {
+    "boolean": ("u1", "?"),
+    "tinyint": ("i1", "b"),
+    "smallint": ("<i2", "h"),
+    "int": ("<i4", "i"),
+    "bigint": ("<i8", "q"),
+    "float": ("<f4", "f"),
+    "double": ("<f8", "d"),
+    "date": ("<i4", "i"),
+    "timestamp": ("<i8", "q"),
+    "timestamp_ntz": ("<i8", "q"),
+    "string": ("<u4", "I"),
+    "binary": ("<u4", "I"),
+}
+_WIDE = Context(prec=40)
+
+
+def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
+    """The value of every row; `rows` has the table's stored columns, of its types."""
+    layout = _layout(table, len(table.stored))
+    fixed = np.zeros(rows.num_rows, layout.slots)
+    fixed["version"] = VERSION
+    fixed["columns"] = len(layout.names)
+    ends = np.zeros(rows.num_rows, np.uint32)
+    variable = []
+    for at, (name, type_name) in enumerate(zip(layout.names, layout.types, strict=True)):
+        array = one_chunk(rows.column(name))
+        missing = np.asarray(array.is_null()) if array.null_count else None
+        if missing is not None:
+            fixed["nulls"][:, at // 8] |= missing.astype(np.uint8) << (at % 8)
+        if layout.variable[at]:
+            array = array.cast(pa.binary())
+            if missing is not None:
+                array = array.fill_null(b"")
+            variable.append(array)
+            offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+            ends = ends + np.diff(offsets).view(np.uint32)
+            fixed[f"c{at}"] = ends
+        else:
+            slot = fixed[f"c{at}"]
+            slot[...] = _slot_values(type_name, array, slot.dtype)
+            if missing is not None:
+                slot[missing] = np.zeros(1, slot.dtype)[0]
+    offsets = np.arange(rows.num_rows + 1, dtype=np.int32) * np.int32(layout.width)
+    heads = pa.Array.from_buffers(pa.binary(), rows.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(fixed)])
+    return pc.binary_join_element_wise(heads, *variable, b"") if variable else heads
+
+
+def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | None = None) -> pa.Table:
+    """The asked columns (all stored ones by default) of every value, in `Table.arrow`'s types."""
+    wanted = list(columns) if columns is not None else table.arrow.names
+    schema = pa.schema([table.arrow.field(name) for name in wanted])
+    rows = len(values)
+    if not rows:
+        return schema.empty_table()
+    starts = np.frombuffer(values.buffers()[1], np.int32, rows + 1, values.offset * 4)
+    data = np.frombuffer(values.buffers()[2], np.uint8)
+    first = starts[:-1]
+    counts = data[first + 1] | data[first + 2].astype(np.uint16) << 8
+    if not (data[first] == VERSION).all():
+        raise CorruptState(f"A row of {table.name} has an unknown format.")
+    written = int(counts[0])
+    if (counts == written).all():
+        return _decode_alike(table, written, data, starts, wanted, schema)
+    # Rows from before and after a column was added: each kind by itself, then back into their order.
+    places, pieces = [], []
+    for written in np.unique(counts):
+        place = np.flatnonzero(counts == written)
+        places.append(place)
+        alike = values.take(pa.array(place))
+        pieces.append(decode_rows(table, alike, wanted))
+    order = np.argsort(np.concatenate(places))
+    return pa.concat_tables(pieces).take(pa.array(order)).combine_chunks()
+
+
+def decode_row(table: Table, value: bytes) -> dict[str, Any]:
+    """One row as Python values of the *outside* types."""
+    layout = _layout(table, value[1] | value[2] << 8)
+    fields = layout.unpack_from(value)
+    row = dict(zip(layout.names, fields[3:], strict=True))
+    start = layout.width
+    for name, convert in layout.var_readers:
+        end = layout.width + row[name]
+        row[name] = convert(value[start:end])
+        start = end
+    for name, convert in layout.readers:
+        row[name] = convert(row[name])
+    if any(fields[2]):
+        nulls = int.from_bytes(fields[2], "little")
+        for at, name in enumerate(layout.names):
+            if nulls >> at & 1:
+                row[name] = None
+    for name in layout.added:
+        row[name] = None
+    return row
+
+
+def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+# -- layout -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the slots of a table's first columns are."""
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    variable: tuple[bool, ...]
+    slots: np.dtype[Any]
+    width: int
+    added: tuple[str, ...]
+    """Columns that were added after rows of this layout were written."""
+    unpack_from: Callable[..., tuple[Any, ...]]
+    readers: tuple[tuple[str, Callable[[Any], Any]], ...]
+    var_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
+
+
+_cache: dict[tuple[int, int], tuple[Table, _Layout]] = {}
+
+
+def _layout(table: Table, written: int) -> _Layout:
+    # By identity: hashing a Table hashes all its columns, which would cost more than a point get.
+    known = _cache.get((id(table), written))
+    if known is not None and known[0] is table:
+        return known[1]
+    if len(_cache) > 10_000:
+        _cache.clear()
+    layout = _make_layout(table, written)
+    _cache[id(table), written] = (table, layout)
+    return layout
+
+
+def _make_layout(table: Table, written: int) -> _Layout:
+    stored = table.stored
+    if not 0 < written <= len(stored):
+        raise CorruptState(f"A row of {table.name} has {written} columns, the table {len(stored)}.")
+    columns = stored[:written]
+    bitmap = (written + 7) // 8
+    kinds = [_slot(c.type) for c in columns]
+    slots = np.dtype(
+        [("version", "u1"), ("columns", "<u2"), ("nulls", "u1", (bitmap,))]
+        + [(f"c{at}", kind) for at, (kind, _) in enumerate(kinds)]
+    )
+    form = struct.Struct(f"<BH{bitmap}s" + "".join(code for _, code in kinds))
+    assert form.size == slots.itemsize
+    variable = tuple(c.type in ("string", "binary") for c in columns)
+    readers = ((c.name, _reader(table.name, c.name, c.type)) for c in columns)
+    return _Layout(
+        names=tuple(c.name for c in columns),
+        types=tuple(c.type for c in columns),
+        variable=variable,
+        slots=slots,
+        width=slots.itemsize,
+        added=tuple(c.name for c in stored[written:]),
+        unpack_from=form.unpack_from,
+        readers=tuple((name, reader) for name, reader in readers if reader is not None),
+        var_readers=tuple(
+            (c.name, bytes.decode if c.type == "string" else bytes) for c in columns if is_variable(c.type)
+        ),
+    )
+
+
+def is_variable(type_name: str) -> bool:
+    return type_name in ("string", "binary")
+
+
+def _slot(type_name: str) -> tuple[str, str]:
+    if digits := types.decimal_digits(type_name):
+        return ("<i8", "q") if digits[0] <= 18 else ("V16", "16s")
+    return _SLOTS[type_name]
+
+
+def _slot_values(type_name: str, array: pa.Array, slot: np.dtype[Any]) -> Array:
+    """A fixed-width column's values as its slots hold them; what a NULL holds does not matter."""
+    rows = len(array)
+    if type_name == "boolean":
+        return np.asarray(pc.fill_null(array, False).cast(pa.uint8()))
+    if digits := types.decimal_digits(type_name):
+        if digits[0] > 18:
+            return np.frombuffer(array.buffers()[1], "V16", rows, array.offset * 16)
+        return np.frombuffer(array.buffers()[1], "<i8", rows * 2, array.offset * 16)[::2]
+    return np.frombuffer(array.buffers()[1], slot, rows, array.offset * slot.itemsize)
+
+
+# -- decoding many ----------------------------------------------------------------------------------------------------
+
+
+def _decode_alike(
+    table: Table, written: int, data: Array, starts: Array, wanted: Sequence[str], schema: pa.Schema
+) -> pa.Table:
+    """Rows of one layout, lying one after another in `data` from `starts[i]` to `starts[i + 1]`."""
+    layout = _layout(table, written)
+    rows = len(starts) - 1
+    if int(np.diff(starts).min()) < layout.width:
+        raise CorruptState(f"A row of {table.name} is shorter than its columns.")
+    if int(starts[-1]) - int(starts[0]) == rows * layout.width:
+        fixed = np.frombuffer(data, layout.slots, rows, int(starts[0]))
+    else:
+        # One record at every byte of the buffer, of which those at the row starts are copied out.
+        everywhere = np.ndarray((int(starts[-1]) - layout.width + 1,), f"V{layout.width}", data, 0, (1,))
+        fixed = everywhere[starts[:-1]].view(layout.slots)
+    nulls = fixed["nulls"]
+    some_null = np.bitwise_or.reduce(nulls, axis=0)
+    variable = _Variable(layout, data, starts, fixed)
+    index = {name: at for at, name in enumerate(layout.names)}
+    arrays = []
+    for field in schema:
+        at = index.get(field.name)
+        if at is None:
+            arrays.append(pa.nulls(rows, field.type))
+            continue
+        valid = None
+        if some_null[at // 8] >> (at % 8) & 1:
+            valid = pa.py_buffer(np.packbits(nulls[:, at // 8] >> (at % 8) & 1 ^ 1, bitorder="little"))
+        if layout.variable[at]:
+            arrays.append(variable.column(at, field.type, valid))
+        else:
+            arrays.append(_fixed_column(layout.types[at], fixed[f"c{at}"], field.type, valid))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _fixed_column(type_name: str, slots: Array, arrow: pa.DataType, valid: Any) -> pa.Array:
+    rows = len(slots)
+    if type_name == "boolean":
+        values = np.packbits(slots, bitorder="little")
+    elif types.decimal_digits(type_name) and slots.dtype.kind == "i":
+        values = np.empty((rows, 2), np.int64)
+        values[:, 0] = slots
+        values[:, 1] = values[:, 0] >> 63
+    else:
+        values = np.ascontiguousarray(slots)
+    return pa.Array.from_buffers(arrow, rows, [valid, pa.py_buffer(values)])
+
+
+class _Variable:
+    """The variable sections of many rows, seen as one binary array.
+
+    Its elements are, row by row, the fixed section and then each variable column: k + 1 a row, without a gap. A
+    column is every (k + 1)-th element, which Arrow's `take` copies out.
+    """
+
+    def __init__(self, layout: _Layout, data: Array, starts: Array, fixed: Array) -> None:
+        self.layout, self.data, self.starts, self.fixed = layout, data, starts, fixed
+        self.columns = [at for at, variable in enumerate(layout.variable) if variable]
+        self.elements: pa.BinaryArray | None = None
+
+    def column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
+        rows, each = len(self.fixed), len(self.columns) + 1
+        if self.elements is None:
+            ends = np.empty((rows, each), np.int32)
+            body = self.starts[:-1] + np.int32(self.layout.width)
+            ends[:, 0] = body
+            for place, column in enumerate(self.columns, 1):
+                ends[:, place] = body + self.fixed[f"c{column}"].astype(np.int32)
+            if not (ends[:, -1] == self.starts[1:]).all():
+                raise CorruptState("A row's strings do not end where the row ends.")
+            offsets = np.empty(rows * each + 1, np.int32)
+            offsets[0] = self.starts[0]
+            offsets[1:] = ends.ravel()
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+            self.elements = pa.Array.from_buffers(pa.binary(), rows * each, buffers)
+        first = self.columns.index(at) + 1
+        taken = self.elements.take(pa.array(np.arange(first, rows * each, each)))
+        return pa.Array.from_buffers(arrow, rows, [valid, *taken.buffers()[1:]])
+
+
+# -- decoding one -----------------------------------------------------------------------------------------------------
+
+
+def _reader(table: str, column: str, type_name: str) -> Callable[[Any], Any] | None:
+    if digits := types.decimal_digits(type_name):
+        return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, -digits[1])
+    if type_name in _PLAIN:
+        return partial(_PLAIN[type_name], f"{table}.{column}")
+    return None
+
+
+def _read_decimal(exponent: int, unscaled: int) -> Decimal:
+    return Decimal(unscaled).scaleb(exponent, _WIDE)
+
+
+def _read_wide_decimal(exponent: int, unscaled: bytes) -> Decimal:
+    return Decimal(int.from_bytes(unscaled, "little", signed=True)).scaleb(exponent, _WIDE)
+
+
+def _read_date(place: str, days: int) -> date:
+    try:
+        return date.fromordinal(days + EPOCH_ORDINAL)
+    except (ValueError, OverflowError):
+        raise _out_of_range(place, "date") from None
+
+
+def _read_timestamp(place: str, micros: int) -> Any:
+    try:
+        return EPOCH_UTC + timedelta(microseconds=micros)
+    except OverflowError:
+        raise _out_of_range(place, "datetime") from None
+
+
+def _read_timestamp_ntz(place: str, micros: int) -> Any:
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise _out_of_range(place, "datetime") from None
+
+
+def _out_of_range(place: str, kind: str) -> BadValue:
+    return BadValue(f"A value of {place} is outside the years 1 to 9999 of Python's {kind}.", hint="Read it as Arrow.")
+
+
+_PLAIN: dict[str, Callable[[str, Any], Any]] = {
+    "date": _read_date,
+    "timestamp": _read_timestamp,
+    "timestamp_ntz": _read_timestamp_ntz,
+}

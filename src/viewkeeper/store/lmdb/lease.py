@@ -1,0 +1,89 @@
+"""The maintainer's lease: a lock on the file `maintainer.lock`, which names its holder inside.
+
+The kernel drops the lock when the process ends, however it ends, so there is no stale lease. A forked child closes its
+copy of the file at once: the lock belongs to the parent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from viewkeeper.errors import MaintainerBusy, ReadOnly
+
+_FILE = "maintainer.lock"
+_held: set[FileLease] = set()
+
+
+class FileLease:
+    """The right to maintain the database in a directory, until released or the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    def release(self) -> None:
+        """Give the lease back; again is no error."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        _held.discard(self)
+
+
+def acquire(directory: Path) -> FileLease:
+    """The lease, or MaintainerBusy with the holder's name."""
+    try:
+        descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ReadOnly(f"The database {directory} cannot be maintained: {error.strerror}.") from error
+    # `holder` locks the file for an instant to see if anybody does: try again before giving up.
+    for attempt in range(4):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if attempt == 3:
+                name = os.pread(descriptor, 500, 0).decode(errors="replace").strip() or "another process"
+                os.close(descriptor)
+                raise MaintainerBusy(
+                    f"The database {directory} is maintained by {name}.",
+                    hint="Close it there, or open it here with mode='r'.",
+                ) from None
+            time.sleep(0.005)
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+    return FileLease(descriptor)
+
+
+def holder(directory: Path) -> str | None:
+    """Who maintains the database now; None if nobody does."""
+    try:
+        descriptor = os.open(directory / _FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(descriptor, 500, 0).decode(errors="replace").strip() or "another process"
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _after_fork() -> None:
+    for lease in list(_held):
+        lease._close()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,184 @@
+"""The change log: what every write call and every commit did, with the rows as they were before and after.
+
+    key      position (u64, big-endian), chunk (u32, big-endian): a call of many rows or tables has several chunks
+    entry    01 | flags u8 | 00 00 | table id u32 | time f64 | rows u32 | crc32 u32        (little-endian; 24 bytes)
+             ends of the keys u32 × rows; of the before-images, if flag 1; of the after-images, if flag 2
+             the keys, the before-images, the after-images: encoded as in the table
+
+An empty before-image is an insert, an empty after-image a delete. Images lie one after another, so a chunk is decoded
+like a scan, only the wanted columns. The checksum covers the whole entry. The positions up to `floor` are forgotten.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import CorruptState
+from viewkeeper.model.keys import value_bytes
+
+CHUNK_BYTES = 4 << 20
+"""Images a chunk, about: what one decode holds in memory."""
+
+_KEY = struct.Struct(">QI")
+_HEADER = struct.Struct("<BBHIdII")
+_CHECKED = _HEADER.size - 4
+_VERSION, _BEFORE, _AFTER = 1, 1, 2
+
+_NO_BYTES = pa.array([], pa.binary())
+
+
+@dataclass(frozen=True)
+class Images:
+    """Changed rows: their keys, and the rows before and after (empty bytes where there was, or is, none)."""
+
+    keys: pa.BinaryArray
+    before: pa.BinaryArray
+    after: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One chunk as it lies in the log; `body` is valid while its transaction is open."""
+
+    position: int
+    table: int
+    time: float
+    rows: int
+    body: memoryview | bytes
+
+    def images(self) -> Images:
+        """The rows, copied out of the log."""
+        return decode_entry(self.body, self.position)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def append(txn: Any, log: Any, position: int, chunk: int, table: int, time: float, images: Images) -> int:
+    """Append the images as chunks from number `chunk` on; the next free number."""
+    for part in _chunks(images):
+        txn.put(_KEY.pack(position, chunk), encode_entry(table, time, part), append=True, db=log)
+        chunk += 1
+    return chunk
+
+
+def encode_entry(table: int, time: float, images: Images) -> bytes:
+    rows = len(images)
+    keys, before, after = (_pieces(array) for array in (images.keys, images.before, images.after))
+    flags = _BEFORE * bool(len(before[1])) | _AFTER * bool(len(after[1]))
+    kept = [keys, *([before] if flags & _BEFORE else []), *([after] if flags & _AFTER else [])]
+    body = b"".join([*(ends.tobytes() for ends, _ in kept), *(data.tobytes() for _, data in kept)])
+    head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKED]
+    return b"".join((head, zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little"), body))
+
+
+def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Ends and bytes."""
+    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+    return (offsets[1:] - offsets[0]).astype("<u4"), value_bytes(array)
+
+
+def _chunks(images: Images) -> Iterator[Images]:
+    size = sum(len(value_bytes(array)) for array in (images.keys, images.before, images.after))
+    rows = len(images)
+    each = max(1, rows * CHUNK_BYTES // max(size, 1))
+    if rows <= each:
+        yield images
+        return
+    for start in range(0, rows, each):
+        yield Images(*(array.slice(start, each) for array in (images.keys, images.before, images.after)))
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) -> Iterator[Entry]:
+    """The chunks of these tables in (after, upto]; a transaction with buffers does not copy the others."""
+    wanted = frozenset(tables)
+    cursor = txn.cursor(db=log)
+    if after >= upto or not cursor.set_range(_KEY.pack(after + 1, 0)):
+        return
+    for key, body in cursor.iternext():
+        position = _KEY.unpack(key)[0]
+        if position > upto:
+            return
+        version, _, _, table, time, rows, _ = _HEADER.unpack_from(body)
+        if version != _VERSION:
+            raise CorruptState(f"Position {position} of the change log has an unknown format.")
+        if table in wanted:
+            yield Entry(position, table, time, rows, body)
+
+
+def decode_entry(body: memoryview | bytes, position: int) -> Images:
+    """The images of one chunk, checked and copied."""
+    _, flags, _, _, _, rows, checksum = _HEADER.unpack_from(body)
+    if zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKED])) != checksum:
+        raise CorruptState(
+            f"Position {position} of the change log is damaged: its checksum is wrong.",
+            hint="Drop the views and create them again; they are loaded from the tables.",
+        )
+    present = (True, bool(flags & _BEFORE), bool(flags & _AFTER))
+    ends_at = _HEADER.size
+    data_at = ends_at + 4 * rows * sum(present)
+    arrays = []
+    for there in present:
+        offsets = np.zeros(rows + 1, np.int32)
+        data = b""
+        if there:
+            offsets[1:] = np.frombuffer(body, "<u4", rows, ends_at)
+            ends_at += 4 * rows
+            data = bytes(body[data_at : data_at + int(offsets[-1])])
+            data_at += len(data)
+        arrays.append(pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]))
+    return Images(*arrays)
+
+
+def join(pieces: Sequence[Images]) -> Images:
+    """Many chunks as one."""
+    if not pieces:
+        return Images(_NO_BYTES, _NO_BYTES, _NO_BYTES)
+    if len(pieces) == 1:
+        return pieces[0]
+    return Images(
+        pa.concat_arrays([p.keys for p in pieces]),
+        pa.concat_arrays([p.before for p in pieces]),
+        pa.concat_arrays([p.after for p in pieces]),
+    )
+
+
+def present(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The images that are not empty."""
+    lengths = pc.binary_length(values)
+    there = pc.greater(lengths, 0)
+    return values if there.true_count == len(values) else values.filter(there)
+
+
+def within(images: Images, start: bytes | None, stop: bytes | None) -> Images:
+    """The images whose key is in `start` ≤ key < `stop`."""
+    for bound, inside in ((start, pc.greater_equal), (stop, pc.less)):
+        if bound is not None:
+            kept = inside(images.keys, pa.scalar(bound, pa.binary()))
+            images = Images(images.keys.filter(kept), images.before.filter(kept), images.after.filter(kept))
+    return images
+
+
+# -- forgetting -------------------------------------------------------------------------------------------------------
+
+
+def forget(txn: Any, log: Any, upto: int) -> None:
+    """Delete the entries up to and including a position."""
+    cursor = txn.cursor(db=log)
+    there = cursor.first()
+    while there and _KEY.unpack(cursor.key())[0] <= upto:
+        there = cursor.delete()

@@ -1,0 +1,277 @@
+"""A table's rows in its sub-database: apply changes, find, scan.
+
+The key of a record is the row's encoded key, its value the encoded row. LMDB's keys end at 511 bytes, so a key of more
+than 510 becomes 511: its first 495 bytes and a 128-bit digest. Such a record is a *bucket*: B1, then for each row
+whose key has this prefix and digest, the two lengths (u32), the whole key and the row. A collision costs a longer
+bucket, never a wrong row.
+
+Scans give true key order for long keys too: records that share their first 495 bytes are sorted by whole key while
+scanning. Those are held in memory together; that is the one limit. `meta` notes which tables have ever held a long
+key (and how many rows share a bucket with another), so the others pay nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.store.lmdb.log import Images, join
+
+LONGEST_KEY = 510
+"""Stored as it is; a longer one becomes a bucket's."""
+
+PREFIX = 495
+LARGEST_ROW = 1 << 30
+
+_LONG = b"long:%d"
+_BUCKET = b"\xb1"
+_LENGTHS = struct.Struct("<II")
+_BATCH_ROWS, _BATCH_BYTES = 32_768, 16 << 20
+
+
+# -- apply ------------------------------------------------------------------------------------------------------------
+
+
+def apply(txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
+    keys, after = _by_key(keys, after)
+    lengths = pc.binary_length(keys)
+    if len(keys) and pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
+        raise TooLarge(f"A row has more than {LARGEST_ROW} bytes.")
+    if not len(keys) or pc.max(lengths).as_py() <= LONGEST_KEY:
+        return _apply_short(txn, db, keys, after)
+    short = pc.less_equal(lengths, LONGEST_KEY)
+    long = pc.invert(short)
+    return join(
+        [
+            _apply_short(txn, db, keys.filter(short), after.filter(short)),
+            _apply_long(txn, db, meta, table_id, keys.filter(long), after.filter(long)),
+        ]
+    )
+
+
+def _by_key(keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """In key order: LMDB then walks its pages once, and may append."""
+    if len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+        return keys, after
+    order = pc.sort_indices(keys)
+    keys, after = keys.take(order), after.take(order)
+    if pc.any(pc.equal(keys[:-1], keys[1:])).as_py():
+        raise BadValue("A write call has the same key twice.", hint="Keep the last row of each key.")
+    return keys, after
+
+
+def _apply_short(txn: Any, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    cursor = txn.cursor(db=db)
+    names = keys.to_pylist()
+    # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
+    known = bisect_right(names, cursor.key()) if cursor.last() else 0
+    before = _find_sorted(cursor, names[:known])
+    if len(before) < len(keys):
+        before = pa.concat_arrays([before, no_rows(len(keys) - len(before))])
+    changed = pc.not_equal(before, after)
+    if changed.true_count < len(keys):
+        known = pc.sum(changed[:known]).as_py() or 0
+        keys, before, after = keys.filter(changed), before.filter(changed), after.filter(changed)
+        names = keys.to_pylist()
+    is_put = np.asarray(pc.greater(pc.binary_length(after), 0))
+    rows = after.to_pylist()
+    if is_put.all():
+        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
+        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
+    else:
+        # No delete is of a new key: those would be no change.
+        cursor.putmulti(itertools.compress(zip(names, rows, strict=True), is_put))
+        gone = itertools.compress(names, ~is_put)
+        deque((txn.delete(name, db=db) for name in gone), maxlen=0)
+    return Images(keys, before, after)
+
+
+def _find_sorted(cursor: Any, names: list[bytes]) -> pa.BinaryArray:
+    """The rows of these keys, empty where there is none."""
+    if not names:
+        return no_rows(0)
+    found = cursor.getmulti(names)
+    if len(found) == len(names):
+        return pa.array([row for _, row in found], pa.binary())
+    if not found:
+        return no_rows(len(names))
+    by_key = dict(found)
+    return pa.array([by_key.get(name, b"") for name in names], pa.binary())
+
+
+def no_rows(rows: int) -> pa.BinaryArray:
+    """So many empty rows: deletes."""
+    buffers = [None, pa.py_buffer(np.zeros(rows + 1, np.int32)), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+# -- find and scan ----------------------------------------------------------------------------------------------------
+
+
+def find(txn: Any, db: Any, key: bytes) -> bytes | None:
+    """One row."""
+    if len(key) > LONGEST_KEY:
+        return dict(_open_bucket(txn.get(_bucket_key(key), db=db))).get(key)
+    row: bytes | None = txn.get(key, db=db)
+    return row
+
+
+def find_many(txn: Any, db: Any, keys: pa.BinaryArray) -> pa.BinaryArray:
+    """The rows of those keys that are there, in no order."""
+    names = keys.to_pylist()
+    long = [name for name in names if len(name) > LONGEST_KEY]
+    if long:
+        names = [name for name in names if len(name) <= LONGEST_KEY]
+    found = [row for _, row in txn.cursor(db=db).getmulti(names)]
+    found.extend(row for name in long if (row := find(txn, db, name)) is not None)
+    return pa.array(found, pa.binary())
+
+
+def scan(
+    txn: Any, db: Any, meta: Any, table_id: int, start: bytes | None, stop: bytes | None, limit: int | None
+) -> Iterator[pa.BinaryArray]:
+    """The rows of a key range in key order, some at a time."""
+    size = _batch_rows(txn, db)
+    left = limit
+    if txn.get(_LONG % table_id, db=meta) is not None:
+        batches = _scan_long(txn.cursor(db=db), start, stop, size)
+    else:
+        batches = _scan_short(txn.cursor(db=db), start, stop, size, limit)
+    for rows in batches:
+        if left is not None:
+            rows = rows[:left]
+            left -= len(rows)
+        if rows:
+            array = pa.array(rows, pa.binary())
+            yield from array.chunks if isinstance(array, pa.ChunkedArray) else (array,)
+        if left == 0:
+            return
+
+
+def _batch_rows(txn: Any, db: Any) -> int:
+    stat = txn.stat(db)
+    size = (stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+    return int(min(_BATCH_ROWS, max(1, _BATCH_BYTES * stat["entries"] // max(size, 1))))
+
+
+def _scan_short(
+    cursor: Any, start: bytes | None, stop: bytes | None, size: int, limit: int | None
+) -> Iterator[list[bytes]]:
+    there = cursor.set_range(start) if start else cursor.first()
+    while there:
+        first = cursor.key()
+        if stop is not None and first >= stop:
+            return
+        # Values only, twice as fast as items; the cursor stops on the last one, whose key tells if it is too far.
+        rows = list(itertools.islice(cursor.iternext(keys=False), size if limit is None else min(size, limit)))
+        if stop is not None and cursor.key() >= stop:
+            cursor.set_key(first)
+            yield [row for _, row in itertools.takewhile(lambda item: item[0] < stop, cursor.iternext())]
+            return
+        yield rows
+        there = cursor.next()
+
+
+def _scan_long(cursor: Any, start: bytes | None, stop: bytes | None, size: int) -> Iterator[list[bytes]]:
+    if not (cursor.set_range(start[:PREFIX]) if start else cursor.first()):
+        return
+    items: Iterator[tuple[bytes, bytes]] = _in_key_order(cursor.iternext())
+    if start:
+        items = itertools.dropwhile(lambda item: item[0] < start, items)
+    if stop is not None:
+        items = itertools.takewhile(lambda item: item[0] < stop, items)
+    while rows := [row for _, row in itertools.islice(items, size)]:
+        yield rows
+
+
+def _in_key_order(records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    for head, group in itertools.groupby(records, lambda record: record[0][:PREFIX]):
+        if len(head) < PREFIX:
+            yield from group
+        else:
+            yield from sorted(itertools.chain.from_iterable(_rows_of(key, value) for key, value in group))
+
+
+def _rows_of(key: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+    return _open_bucket(value) if len(key) > LONGEST_KEY else [(key, value)]
+
+
+def split_points(txn: Any, db: Any, parts: int) -> list[bytes]:
+    """Keys that cut the table into `parts` ranges of equal row count: one walk over the keys."""
+    step = txn.stat(db)["entries"] // parts
+    if not step:
+        return []
+    cursor = txn.cursor(db=db)
+    cursor.first()
+    keys = itertools.islice(cursor.iternext(values=False), step, None, step)
+    # Cut to the prefix, so that records which are sorted while scanning stay together.
+    points = [key[:PREFIX] for key in itertools.islice(keys, parts - 1)]
+    return sorted(set(points))
+
+
+# -- long keys --------------------------------------------------------------------------------------------------------
+
+
+def shared_buckets(txn: Any, meta: Any, table_id: int) -> int:
+    """Rows that share a bucket with an earlier one: LMDB does not count them."""
+    return int(bytes(txn.get(_LONG % table_id, default=b"0", db=meta)))
+
+
+def forget_long_keys(txn: Any, meta: Any, table_id: int) -> None:
+    txn.delete(_LONG % table_id, db=meta)
+
+
+def _apply_long(txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    changed: list[tuple[bytes, bytes, bytes]] = []
+    shared = shared_buckets(txn, meta, table_id)
+    for key, row in zip(keys.to_pylist(), after.to_pylist(), strict=True):
+        name = _bucket_key(key)
+        bucket = dict(_open_bucket(txn.get(name, db=db)))
+        size = max(len(bucket), 1)
+        old = bucket.pop(key, b"")
+        if old == row:
+            continue
+        changed.append((key, old, row))
+        if row:
+            bucket[key] = row
+        shared += max(len(bucket), 1) - size
+        if bucket:
+            txn.put(name, _close_bucket(bucket), db=db)
+        else:
+            txn.delete(name, db=db)
+    txn.put(_LONG % table_id, b"%d" % shared, db=meta)
+    return Images(*(pa.array([change[at] for change in changed], pa.binary()) for at in range(3)))
+
+
+def _bucket_key(key: bytes) -> bytes:
+    return key[:PREFIX] + digest(key)
+
+
+def digest(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def _open_bucket(value: bytes | None) -> list[tuple[bytes, bytes]]:
+    rows: list[tuple[bytes, bytes]] = []
+    at = 1
+    while value is not None and at < len(value):
+        key_size, row_size = _LENGTHS.unpack_from(value, at)
+        at += _LENGTHS.size
+        rows.append((value[at : at + key_size], value[at + key_size : at + key_size + row_size]))
+        at += key_size + row_size
+    return rows
+
+
+def _close_bucket(bucket: dict[bytes, bytes]) -> bytes:
+    return _BUCKET + b"".join(_LENGTHS.pack(len(key), len(row)) + key + row for key, row in sorted(bucket.items()))

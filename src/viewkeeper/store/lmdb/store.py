@@ -1,0 +1,432 @@
+"""LmdbStore: the store contract over one LMDB environment.
+
+A write call is one transaction: look up the rows as they are, drop what does not change, put and delete, append the
+changes to the log at position head + 1, note the new head. A commit does the same for the view tables, together with
+the batch record (steps 3 and 4 of the protocol), so both become visible together or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, UnknownName
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
+from viewkeeper.model.delta import plain, weighted
+from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.store.base import Batch, Capabilities, Pending, Store, ViewChange, Written
+from viewkeeper.store.lmdb import lease, log, records, rows
+from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment, attach, detach, translate
+
+_SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
+
+
+class LmdbStore(Store):
+    """One open database in a directory. Its methods may be called from any thread."""
+
+    capabilities = Capabilities(
+        change_feed=True, atomic_batch=True, snapshot_scan=True, before_images=True, cell_versions=False
+    )
+
+    def __init__(
+        self, path: str | Path, mode: str = "w", *, durability: str = "commit", map_size: int = MAP_SIZE
+    ) -> None:
+        self._environment = attach(Path(path).expanduser(), mode, durability, map_size)
+        self._open = True
+        self._mode = mode
+        self._path = self._environment.path
+        self.url = f"lmdb:{self._path}"
+        self.uuid = self._environment.uuid
+        self.state_path = str(self._path / "state")
+        self._catalog = Catalog()
+        self._batch: Batch | None = None
+        if mode == "w" and self._environment.references == 1:
+            records.purge(self._environment)
+
+    # -- catalog ------------------------------------------------------------------------------------------------------
+
+    def catalog(self) -> Catalog:
+        environment = self._live()
+        with environment.read() as txn:
+            if records.catalog_version(txn, environment.meta) != self._catalog.version:
+                self._catalog = records.read_catalog(txn, environment.meta)
+        return self._catalog
+
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
+        environment = self._writable()
+        with environment.write() as txn:
+            changed = records.change_catalog(txn, environment.meta, change)
+        self._catalog = changed
+        return changed
+
+    def drop_rows(self, table: Table) -> None:
+        environment = self._writable()
+        db = environment.table(table.id)
+        if db is not None:
+            with environment.write() as txn:
+                # Emptied only: deleting a sub-database closes its handle under other threads. `purge` does it later.
+                txn.drop(db, delete=False)
+                rows.forget_long_keys(txn, environment.meta, table.id)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+        environment = self._writable()
+        db = environment.table(table.id, create=True)
+        slices = _encoded(table, puts, deletes)
+        first = next(slices, None)  # before the transaction: other writers wait only while rows are put
+        with environment.write() as txn:
+            call = _Call(txn, environment)
+            while first is not None:
+                call.apply(table, db, *first)
+                first = next(slices, None)
+            return call.finish()
+
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
+        environment = self._writable()
+        names = _column_names(table, columns.column_names)
+        keyed = {column.name for column in table.key_columns}
+        if fixed := [name for name in names if name in keyed]:
+            raise BadValue(
+                f"Column {fixed[0]} is in the key of {table.name} and cannot be updated.",
+                hint="Delete the row and put a new one.",
+            )
+        new = dict(zip(names, _typed(table, columns.rename_columns(names), names).columns, strict=True))
+        keys = encode_keys(table, _typed(table, key, [column.name for column in table.key_columns]))
+        db = environment.table(table.id, create=True)
+        with environment.write() as txn:
+            old = rows.find(txn, db, keys[0].as_py())
+            if old is None:
+                raise UnknownName(
+                    f"{table.name} has no row with key {key.to_pylist()[0]}.", hint="Put the whole row instead."
+                )
+            row = decode_rows(table, pa.array([old], pa.binary()))
+            row = pa.table({name: new.get(name, row.column(name)) for name in row.column_names}, schema=table.arrow)
+            call = _Call(txn, environment)
+            call.apply(table, db, keys, encode_rows(table, row))
+            return call.finish()
+
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        environment = self._live()
+        name = encode_whole_key(table, key)
+        db = environment.table(table.id)
+        if db is None:
+            return None
+        try:
+            txn = environment.handle.begin(db=db)
+            try:
+                value = txn.get(name) if len(name) <= rows.LONGEST_KEY else rows.find(txn, db, name)
+            finally:
+                txn.abort()
+        except lmdb.Error as error:
+            raise translate(error, self._path) from error
+        return None if value is None else decode_row(table, value)
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        environment = self._live()
+        wanted = _column_names(table, columns)
+        names = encode_keys(table, _typed(table, keys, [column.name for column in table.key_columns]))
+        db = environment.table(table.id)
+        if db is None:
+            return decode_rows(table, pa.array([], pa.binary()), wanted)
+        with environment.read() as txn:
+            found = rows.find_many(txn, db, names)
+        return decode_rows(table, found, wanted)
+
+    def scan(
+        self,
+        table: Table,
+        columns: Sequence[str] | None = None,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        environment = self._live()
+        wanted = _column_names(table, columns)
+        return self._scan(environment, table, wanted, start, stop, limit)
+
+    def _scan(
+        self,
+        environment: Environment,
+        table: Table,
+        wanted: list[str],
+        start: bytes | None,
+        stop: bytes | None,
+        limit: int | None,
+    ) -> Iterator[pa.RecordBatch]:
+        db = environment.table(table.id)
+        if db is None:
+            return
+        with environment.read() as txn:
+            for values in rows.scan(txn, db, environment.meta, table.id, start, stop, limit):
+                yield from decode_rows(table, values, wanted).to_batches()
+
+    def scan_at(
+        self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        environment = self._live()
+        return self._scan_at(environment, table, _column_names(table, columns), cut, start, stop)
+
+    def _scan_at(
+        self,
+        environment: Environment,
+        table: Table,
+        wanted: list[str],
+        cut: int,
+        start: bytes | None,
+        stop: bytes | None,
+    ) -> Iterator[pa.RecordBatch]:
+        db = environment.table(table.id)
+        # One transaction shows the rows and the log alike: what the log says came after the cut is undone.
+        with environment.read() as txn:
+            self._check_kept(txn, cut)
+            head = records.read_number(txn, environment.meta, records.HEAD)
+            pieces = [
+                images
+                for entry in log.entries(txn, environment.log, cut, head, [table.id])
+                if len(images := log.within(entry.images(), start, stop))
+            ]
+            if db is not None:
+                for values in rows.scan(txn, db, environment.meta, table.id, start, stop, None):
+                    yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
+        yield from _delta(table, log.join(pieces), wanted, -1).to_batches()
+
+    def split_points(self, table: Table, parts: int) -> list[bytes]:
+        environment = self._live()
+        db = environment.table(table.id)
+        if db is None or parts < 2:
+            return []
+        with environment.read() as txn:
+            return rows.split_points(txn, db, parts)
+
+    def count(self, table: Table) -> int:
+        environment = self._live()
+        db = environment.table(table.id)
+        if db is None:
+            return 0
+        with environment.read() as txn:
+            return int(txn.stat(db)["entries"]) + rows.shared_buckets(txn, environment.meta, table.id)
+
+    # -- feed ---------------------------------------------------------------------------------------------------------
+
+    def head(self) -> int:
+        environment = self._live()
+        with environment.read() as txn:
+            return records.read_number(txn, environment.meta, records.HEAD)
+
+    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+        environment = self._live()
+        wanted = _column_names(table, columns)
+        with environment.read(buffers=True) as txn:
+            self._check_kept(txn, after)
+            pieces = [entry.images() for entry in log.entries(txn, environment.log, after, upto, [table.id])]
+        return _delta(table, log.join(pieces), wanted, 1)
+
+    def entries(
+        self, table: Table, columns: Sequence[str], after: int, upto: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
+        """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
+        environment = self._live()
+        wanted = _column_names(table, columns)
+        with environment.read(buffers=True) as txn:
+            self._check_kept(txn, after)
+            found = [
+                (entry.position, entry.time, entry.images())
+                for entry in log.entries(txn, environment.log, after, upto, [table.id])
+            ]
+        for position, when, images in found:
+            yield position, when, _delta(table, images, wanted, 1)
+
+    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+        environment = self._live()
+        with environment.read(buffers=True) as txn:
+            self._check_kept(txn, after)
+            head = records.read_number(txn, environment.meta, records.HEAD)
+            found = [(e.position, e.rows, e.time) for e in log.entries(txn, environment.log, after, head, tables)]
+        calls = len({position for position, _, _ in found})
+        return Pending(calls, sum(count for _, count, _ in found), found[0][2] if found else None)
+
+    def truncate(self, upto: int) -> None:
+        environment = self._writable()
+        with environment.write() as txn:
+            held = [hold.position for hold in records.holds(txn, environment.meta, time.time())]
+            head = records.read_number(txn, environment.meta, records.HEAD)
+            upto = min([upto, head, *held])
+            if upto > records.read_number(txn, environment.meta, records.FLOOR):
+                log.forget(txn, environment.log, upto)
+                records.put_number(txn, environment.meta, records.FLOOR, upto)
+
+    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
+        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
+        environment = self._writable()
+        with environment.write() as txn:
+            self._check_kept(txn, position)
+            records.put_hold(txn, environment.meta, records.Hold(name, position, expiry))
+
+    def release_hold(self, name: str) -> None:
+        """Let go of a hold; an unknown name is no error."""
+        environment = self._writable()
+        with environment.write() as txn:
+            records.delete_hold(txn, environment.meta, name)
+
+    def holds(self) -> list[records.Hold]:
+        """The holds that have not expired."""
+        environment = self._live()
+        with environment.read() as txn:
+            return records.holds(txn, environment.meta, time.time())
+
+    def _check_kept(self, txn: Any, after: int) -> None:
+        floor = records.read_number(txn, self._environment.meta, records.FLOOR)
+        if after < floor:
+            raise SnapshotGone(
+                f"The change log of {self._path} begins after position {floor}, {after} was asked for.",
+                hint="Start again from a full read.",
+            )
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def published(self) -> Batch | None:
+        environment = self._live()
+        with environment.read() as txn:
+            number = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
+            if number and (self._batch is None or self._batch.number != number):
+                self._batch = records.read_batch(txn, environment.meta)
+        return self._batch
+
+    def commit(
+        self, batch: Batch, changes: Sequence[ViewChange], change_catalog: Callable[[Catalog], Catalog] | None = None
+    ) -> None:
+        environment = self._writable()
+        encoded = [
+            (change.table, environment.table(change.table.id, create=True), keys, after)
+            for change in changes
+            for keys, after in _encoded(change.table, change.puts, change.deletes)
+        ]
+        with environment.write() as txn:
+            published = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
+            if batch.number != published + 1:
+                raise MaintainerBusy(
+                    f"Batch {batch.number} cannot follow batch {published}, which is published: another process"
+                    f" maintains {self._path}.",
+                    hint="Open the database again.",
+                )
+            # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is LMDB's commit.
+            call = _Call(txn, environment)
+            for table, db, keys, after in encoded:
+                call.apply(table, db, keys, after)
+            call.finish()
+            if change_catalog is not None:
+                records.change_catalog(txn, environment.meta, change_catalog)
+            records.put_batch(txn, environment.meta, batch)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def acquire_lease(self) -> lease.FileLease:
+        self._writable()
+        return lease.acquire(self._path)
+
+    def lease_holder(self) -> str | None:
+        """Who maintains the database now; None if nobody does."""
+        return lease.holder(self._path)
+
+    def sync(self) -> None:
+        """Flush every commit to disk, for durability 'group' and 'none'."""
+        self._writable().sync()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            detach(self._environment)
+
+    def _live(self) -> Environment:
+        if not self._open:
+            raise StoreError(f"The database {self._path} is closed.", hint="Open it again.")
+        return self._environment
+
+    def _writable(self) -> Environment:
+        environment = self._live()
+        if self._mode == "r":
+            raise ReadOnly(f"The database {self._path} was opened with mode='r'.", hint="Open it with mode='w'.")
+        return environment
+
+
+class _Call:
+    """One write call or commit inside its transaction: one position, however many tables."""
+
+    def __init__(self, txn: Any, environment: Environment) -> None:
+        self.txn, self.environment = txn, environment
+        self.time = time.time()
+        self.head: int = records.read_number(txn, environment.meta, records.HEAD)
+        self.changed = self.chunk = 0
+
+    def apply(self, table: Table, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+        images = rows.apply(self.txn, db, self.environment.meta, table.id, keys, after)
+        if len(images):
+            self.chunk = log.append(
+                self.txn, self.environment.log, self.head + 1, self.chunk, table.id, self.time, images
+            )
+            self.changed += len(images)
+
+    def finish(self) -> Written:
+        if not self.changed:
+            return Written(self.head, 0, atomic=True)
+        records.put_number(self.txn, self.environment.meta, records.HEAD, self.head + 1)
+        return Written(self.head + 1, self.changed, atomic=True)
+
+
+def _encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+    """Keys and rows (empty: delete), some at a time."""
+    for piece in _slices(_typed(table, puts, table.arrow.names)):
+        yield encode_keys(table, piece), encode_rows(table, piece)
+    for piece in _slices(_typed(table, deletes, [column.name for column in table.key_columns])):
+        keys = encode_keys(table, piece)
+        yield keys, rows.no_rows(len(keys))
+
+
+def _slices(data: pa.Table) -> Iterator[pa.Table]:
+    if data.num_rows > 1 and (data.num_rows > _SLICE_ROWS or data.nbytes > _SLICE_BYTES):
+        half = data.num_rows // 2
+        yield from _slices(data.slice(0, half))
+        yield from _slices(data.slice(half))
+    elif data.num_rows:
+        yield data
+
+
+def _typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The named columns in the table's types."""
+    if missing := [name for name in names if name not in data.column_names]:
+        raise BadValue(f"Column {missing[0]} of {table.name} is missing.")
+    schema = pa.schema([table.arrow.field(name) for name in names])
+    data = data.select(list(names))
+    if data.schema.types == schema.types:
+        return data
+    try:
+        return plain(data).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadValue(f"The rows do not fit the columns of {table.name}: {error}.") from error
+
+
+def _column_names(table: Table, columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return list(table.arrow.names)
+    try:
+        return [table.by_name[name.lower()].name for name in columns]
+    except KeyError as error:
+        raise UnknownName(
+            f"{table.name} has no column {error.args[0]!r}.", hint=f"Its columns: {', '.join(table.arrow.names)}."
+        ) from None
+
+
+def _delta(table: Table, images: log.Images, wanted: list[str], sign: int) -> pa.Table:
+    """Before-images with weight −sign, after-images with weight sign."""
+    before = weighted(decode_rows(table, log.present(images.before), wanted), -sign)
+    after = weighted(decode_rows(table, log.present(images.after), wanted), sign)
+    return pa.concat_tables([before, after]).combine_chunks()

@@ -1,0 +1,58 @@
+"""Stores by URL scheme: `lmdb:PATH`, `hbase://host:port/namespace`, and whatever other packages add.
+
+A scheme's module is imported when it is first used, so a store whose package is missing costs nothing until then. Other
+packages add a scheme by an entry point of group `viewkeeper.stores`, whose name is the scheme and whose value is a
+callable `(url, mode, **options) -> Store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from viewkeeper.errors import BadValue, MissingDependency
+from viewkeeper.store.base import Store
+
+GROUP = "viewkeeper.stores"
+
+_OWN = {"lmdb": "viewkeeper.store.lmdb:open_url", "hbase": "viewkeeper.store.hbase:open_url"}
+_EXTRAS = {"hbase": "hbase"}
+
+
+def open_store(url: str, mode: str = "w", **options: Any) -> Store:
+    """Open the database at a URL; `mode` is 'w' (created if absent) or 'r'. Options are the store's own."""
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise BadValue(f"{url!r} is not a store's URL.", hint="Write for example 'lmdb:./shop'.")
+    opener = _opener(scheme.lower())
+    try:
+        return opener(url, mode, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" in str(error):
+            raise BadValue(f"The store {scheme}: has no such option: {error}.") from error
+        raise
+
+
+def schemes() -> list[str]:
+    """Every scheme that can be opened."""
+    return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def _opener(scheme: str) -> Callable[..., Store]:
+    if scheme in _OWN:
+        module, _, name = _OWN[scheme].partition(":")
+        try:
+            opener: Callable[..., Store] = getattr(import_module(module), name)
+        except ImportError as error:
+            extra = _EXTRAS.get(scheme)
+            raise MissingDependency(
+                f"The store {scheme}: needs a package that is not installed ({error}).",
+                hint=f"Run: pip install 'viewkeeper[{extra}]'." if extra else "Install viewkeeper again.",
+            ) from error
+        return opener
+    for point in entry_points(group=GROUP, name=scheme):
+        found: Callable[..., Store] = point.load()
+        return found
+    raise BadValue(f"There is no store for {scheme!r} URLs.", hint=f"Known schemes: {', '.join(schemes())}.")
