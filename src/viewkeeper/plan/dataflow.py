@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.plan.expressions import render
+from viewkeeper.plan.expressions import predicate, render
 from viewkeeper.plan.nodes import Expr, Named, Node, Order, node_to_json
 
 HASH = "_h"
@@ -62,11 +62,11 @@ class Segment:
 
 
 def where_sql(conjuncts: tuple[Expr, ...]) -> str:
-    """One condition; the conjuncts keep their order, so a guard in front of a division guards it."""
+    """A filter; the conjuncts keep their order, so a guard in front of a division guards it."""
     condition = conjuncts[0]
     for conjunct in conjuncts[1:]:
         condition = Expr("And", "boolean", (condition, conjunct))
-    return render(condition)
+    return predicate(condition)
 
 
 def hash_sql(columns: tuple[str, ...]) -> str:
@@ -103,6 +103,11 @@ class Operator:
     def slots(self) -> int:
         """How many arrangements of its own it keeps."""
         return 0
+
+    @property
+    def arity(self) -> int:
+        """How many ports deltas arrive at."""
+        return max(1, len(self.ports))
 
     def segments(self) -> Iterator[Segment]:
         for port in self.ports:
@@ -278,6 +283,11 @@ class Aggregate(Operator):
 
     @property
     def slots(self) -> int:
+        return self.exchanges
+
+    @property
+    def arity(self) -> int:
+        """Rows are pre-aggregated before they travel: partial sums, and the values of each counted argument."""
         return self.exchanges
 
 

@@ -1,0 +1,29 @@
+"""Viewkeeper: SQL materialized views over key-value stores, kept fresh incrementally.
+
+    put/delete ─▶ store + change log ─▶ capture ─▶ Δ ─▶ maintenance plan ─▶ commit ─▶ view tables ─▶ reads
+
+The packages are the data path, in order:
+
+    model      types, schemas, deltas, key and row bytes, the catalog
+    store      1  where rows and the change log live (LMDB; HBase)
+    capture    2  from the log, or a scan, to deltas
+    plan       3  SQL, read by Spark's Catalyst, as a graph of operators
+    operators  4  what happens to a delta, over arrangements
+    rounds     5  the graph run in the driver, or on Spark
+    commit     6  files and view changes become the published batch
+    read       7  get, scan, read, status
+    engine     joins them
+
+Open a database with `open`; everything else is a method of what it returns.
+"""
+
+from viewkeeper.commit.maintainer import BatchReport
+from viewkeeper.engine import Database
+from viewkeeper.engine import open_database as open
+from viewkeeper.errors import ViewkeeperError
+from viewkeeper.model.token import Token
+from viewkeeper.read.status import Status
+
+__version__ = "0.1.0"
+
+__all__ = ["BatchReport", "Database", "Status", "Token", "ViewkeeperError", "__version__", "open"]

@@ -1,0 +1,71 @@
+"""The first load of operators: a delta from nothing.
+
+To load an operator is to run it on the whole of its input with no old state. Inputs give whole tables at the
+published cut; operators that other views keep already stand for their whole state. So a load is a batch over a part
+of the graph: the new operators and the stateless ones between them and what is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from viewkeeper.commit.state import State
+from viewkeeper.plan.dataflow import Arrange, BulkJoin, Image, Input, Lookup
+from viewkeeper.plan.flow import Flow, slots
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a load runs: `new` operators get state, `whole` ones give theirs, `active` take part."""
+
+    new: frozenset[str]
+    whole: frozenset[str]
+    active: frozenset[str]
+
+
+def plan_load(flow: Flow, new: Iterable[str], on_spark: bool) -> Load:
+    """The part of the graph that a load of these operators runs through, in the lane it runs in."""
+    fresh = frozenset(new)
+    active: set[str] = set()
+    whole: set[str] = set()
+    waiting = [name for name in fresh if _takes_part(flow, name, on_spark)]
+    while waiting:
+        name = waiting.pop()
+        if name in active or name in whole:
+            continue
+        operator = flow.operators[name]
+        if operator.stateful and name not in fresh:
+            # An arrangement gives its rows to lookups as it is; other state stands for the operator's whole output.
+            if not isinstance(operator, (Image, Arrange)):
+                whole.add(name)
+            continue
+        active.add(name)
+        waiting.extend(s for s in flow.sources(operator) if _takes_part(flow, s, on_spark))
+    return Load(fresh, frozenset(whole), frozenset(active | whole))
+
+
+def _takes_part(flow: Flow, name: str, on_spark: bool) -> bool:
+    operator = flow.operators[name]
+    if isinstance(operator, BulkJoin):
+        return not on_spark
+    return not isinstance(operator, Lookup) or (on_spark and operator.load)
+
+
+def missing_state(flow: Flow, state: State) -> set[str]:
+    """Operators whose state is not there, or is too narrow: a view uses more columns of a table than before."""
+    found = set()
+    for operator in flow.stateful():
+        if any(slot not in state.manifest.runs for slot in slots(operator)[:1]):
+            found.add(operator.id)
+        elif isinstance(operator, Image):
+            wanted = {c.name for c in flow.used[operator.table]}
+            runs = state.arrangement(slots(operator)[0]).runs
+            if not all(wanted <= set(run.rows.column_names) for run in runs):
+                found.add(operator.id)
+    return found
+
+
+def loaded_tables(flow: Flow, load: Load) -> Mapping[str, int]:
+    """The inputs that the load reads: operator → table."""
+    return {name: o.table for name in load.active if isinstance(o := flow.operators[name], Input)}

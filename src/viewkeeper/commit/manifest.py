@@ -1,0 +1,52 @@
+"""The manifest: which runs make up the state. What it does not list does not count.
+
+It is part of the batch record, so state and views change together. For each slot (an operator's arrangement) it lists
+the runs, oldest first. A batch appends runs, a merge replaces some by one, dropping a view removes slots. Files that
+no manifest entry names are garbage and are collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from viewkeeper.operators.runs import RunEntry
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Slot → its runs, oldest first. `fingerprint` names what hashes and expressions were computed with."""
+
+    runs: Mapping[str, tuple[RunEntry, ...]] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    def plus(self, entries: Iterable[RunEntry]) -> Manifest:
+        runs = dict(self.runs)
+        for entry in entries:
+            runs[entry.slot] = (*runs.get(entry.slot, ()), entry)
+        return Manifest(runs, self.fingerprint)
+
+    def replaced(self, slot: str, old: Iterable[RunEntry], new: Iterable[RunEntry]) -> Manifest:
+        """The slot with some runs merged into others, which take the place of the first of them."""
+        gone = set(old)
+        kept = [e for e in self.runs.get(slot, ()) if e not in gone]
+        place = next((i for i, e in enumerate(self.runs.get(slot, ())) if e in gone), len(kept))
+        return Manifest({**self.runs, slot: (*kept[:place], *new, *kept[place:])}, self.fingerprint)
+
+    def only(self, slots: frozenset[str]) -> Manifest:
+        return Manifest({s: r for s, r in self.runs.items() if s in slots}, self.fingerprint)
+
+    def files(self) -> frozenset[str]:
+        return frozenset(e.file for runs in self.runs.values() for e in runs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fingerprint": self.fingerprint,
+            "runs": {slot: [e.to_json() for e in runs] for slot, runs in self.runs.items()},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Manifest:
+        runs = {slot: tuple(RunEntry.from_json(e) for e in runs) for slot, runs in data["runs"].items()}
+        return Manifest(runs, data["fingerprint"])

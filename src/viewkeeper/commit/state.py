@@ -1,0 +1,72 @@
+"""The maintainer's open state: arrangements over the runs that a manifest lists, and the files they lie in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.operators.arrangement import Arrangement, Run
+from viewkeeper.operators.runs import RunEntry, open_run, write_container
+
+
+class State:
+    """Opens runs once and keeps them; `manifest` is what the last published batch lists (merges included)."""
+
+    def __init__(self, directory: str, manifest: Manifest) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.manifest = manifest
+        self._open: dict[RunEntry, Run] = {}
+
+    def arrangement(self, slot: str) -> Arrangement:
+        return Arrangement(tuple(self._run(e) for e in self.manifest.runs.get(slot, ())))
+
+    def rows(self, slot: str) -> int:
+        return sum(e.rows for e in self.manifest.runs.get(slot, ()))
+
+    def bytes(self, slot: str) -> int:
+        return sum(e.length for e in self.manifest.runs.get(slot, ()))
+
+    def write(self, batch: int, runs: Mapping[str, Run], durable: bool) -> list[RunEntry]:
+        """One container file with these runs. The name carries the batch and an attempt, so it is never written twice."""
+        if not runs:
+            return []
+        name = f"b{batch}-{secrets.token_hex(4)}.vkr"
+        entries = write_container(self.directory / name, runs, fsync=durable)
+        if durable:
+            sync_directory(self.directory)
+        for entry in entries:
+            self._open[entry] = runs[entry.slot]
+        return entries
+
+    def adopt(self, manifest: Manifest) -> None:
+        """The manifest was published: it is the state from now on."""
+        self.manifest = manifest
+        live = {e for runs in manifest.runs.values() for e in runs}
+        self._open = {e: r for e, r in self._open.items() if e in live}
+
+    def collect(self, keep: frozenset[str] = frozenset()) -> int:
+        """Delete files that the manifest does not name; returns how many."""
+        live = self.manifest.files() | keep
+        garbage = [p for p in self.directory.glob("b*.vkr") if p.name not in live]
+        for path in garbage:
+            path.unlink(missing_ok=True)
+        return len(garbage)
+
+    def _run(self, entry: RunEntry) -> Run:
+        run = self._open.get(entry)
+        if run is None:
+            run = self._open[entry] = open_run(self.directory, entry, verify=True)
+        return run
+
+
+def sync_directory(directory: Path) -> None:
+    """A new file's name is durable only when its directory is."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

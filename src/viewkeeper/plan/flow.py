@@ -1,0 +1,145 @@
+"""All live views as one graph: who feeds whom, in which order, and in which round.
+
+A *round* (level) is a stage of the Spark job. An input is level 0; an operator with a key comes one level after its
+last source, because its rows must travel; a lookup in the fresh state of an arrangement comes no earlier than the
+arrangement itself. Segments and sinks run where their source ran.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from viewkeeper.model.schema import Column, Table
+from viewkeeper.plan.compiler import Compiler, ViewPlan
+from viewkeeper.plan.dataflow import Image, Input, Lookup, Operator, Segment, Sink
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The operators of a set of views, sources first."""
+
+    operators: Mapping[str, Operator]
+    tables: Mapping[int, Table]
+    sinks: Mapping[int, Sink]
+
+    @cached_property
+    def consumers(self) -> Mapping[str, Sequence[tuple[str, int, Segment]]]:
+        """For each operator the segments over it: (consumer, port, segment)."""
+        found: dict[str, list[tuple[str, int, Segment]]] = defaultdict(list)
+        for operator in self.operators.values():
+            for port, segments in enumerate(operator.ports):
+                for segment in segments:
+                    found[segment.source].append((operator.id, port, segment))
+        return found
+
+    @cached_property
+    def images(self) -> Mapping[int, Sequence[Image]]:
+        """The arrangements of each base table."""
+        found: dict[int, list[Image]] = defaultdict(list)
+        for operator in self.operators.values():
+            if isinstance(operator, Image):
+                found[operator.table].append(operator)
+        return found
+
+    @cached_property
+    def used(self) -> Mapping[int, tuple[Column, ...]]:
+        """The columns of each base table that any view uses, its key included, in table order."""
+        names: dict[int, set[str]] = defaultdict(set)
+        for operator in self.operators.values():
+            if isinstance(operator, Lookup) and isinstance(image := self.operators[operator.arrangement], Image):
+                names[image.table].update(name for name, _ in operator.take)
+            if isinstance(operator, Image):
+                names[operator.table].update(operator.key)
+            if isinstance(operator, Input):
+                names[operator.table].update(k.column for k in self.tables[operator.table].key)
+            for segment in operator.segments():
+                if isinstance(source := self.operators[segment.source], Input):
+                    names[source.table].update(segment.used())
+        lowered = {table: {n.lower() for n in found} for table, found in names.items()}
+        return {
+            table: tuple(c for c in self.tables[table].columns if c.name.lower() in found)
+            for table, found in lowered.items()
+        }
+
+    @cached_property
+    def levels(self) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for operator in self.operators.values():
+            if isinstance(operator, Input):
+                found[operator.id] = 0
+                continue
+            level = max((found[s.source] for s in operator.segments()), default=0)
+            if operator.keyed:
+                level += 1
+            if isinstance(operator, Lookup) and operator.fresh:
+                level = max(level, found[operator.arrangement])
+            found[operator.id] = level
+        return found
+
+    @cached_property
+    def views_of(self) -> Mapping[str, frozenset[int]]:
+        """For each operator the views that need it."""
+        found: dict[str, set[int]] = {o: set() for o in self.operators}
+        for view, sink in self.sinks.items():
+            for operator in self.behind([sink.id]):
+                found[operator].add(view)
+        return {o: frozenset(v) for o, v in found.items()}
+
+    def sources(self, operator: Operator) -> Iterator[str]:
+        """The operators that must run before this one."""
+        yield from (s.source for s in operator.segments())
+        if isinstance(operator, Lookup):
+            yield operator.arrangement
+        if isinstance(operator, Image):
+            yield Input(operator.table).id
+
+    def behind(self, operators: Iterable[str]) -> set[str]:
+        """These operators and everything they are made from."""
+        found: set[str] = set()
+        waiting = list(operators)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting.extend(self.sources(self.operators[name]))
+        return found
+
+    def stateful(self) -> Iterator[Operator]:
+        return (o for o in self.operators.values() if o.stateful)
+
+
+def assemble(tables: Mapping[int, Table], plans: Mapping[int, ViewPlan], views: Iterable[int]) -> Flow:
+    """The flow of these views; `plans` holds every plan that they may refer to."""
+    compiler = Compiler(tables, plans)
+    sinks = {view: compiler.view(view) for view in views}
+    return Flow(_ordered(compiler.operators), tables, sinks)
+
+
+def slots(operator: Operator) -> list[str]:
+    """The names of an operator's arrangements in the manifest."""
+    return [f"{operator.id}/{i}" for i in range(operator.slots)]
+
+
+def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Sources before consumers. Compilation adds an operator after its sources, but for the inputs of images."""
+    result: dict[str, Operator] = {}
+
+    def place(name: str) -> None:
+        if name in result:
+            return
+        operator = operators[name]
+        for segment in operator.segments():
+            place(segment.source)
+        if isinstance(operator, Lookup):
+            place(operator.arrangement)
+        if isinstance(operator, Image):
+            place(Input(operator.table).id)
+        result[name] = operator
+
+    for name in operators:
+        place(name)
+    return result
+

@@ -1,0 +1,88 @@
+"""From a query to a view: its table, its key, and the plan that the catalog keeps.
+
+The key is the GROUP BY columns, or the key that the plan proves unique, or the whole row with its multiplicity (a bag).
+`KEY (cols)` and ORDER BY come first in it and are extended by the proven key unless they contain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from viewkeeper.errors import BadStatement, UnknownName, Unsupported
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.plan.compiler import Compiler, ViewPlan
+from viewkeeper.plan.nodes import Node, Order, Project, Query, Sort
+from viewkeeper.plan.unique import unique_keys
+
+
+def plan_view(
+    name: str,
+    table_id: int,
+    query: Query,
+    key: Sequence[str],
+    tables: Mapping[int, Table],
+    views: Mapping[int, ViewPlan],
+    sizes: Mapping[int, int],
+    options: Mapping[str, str],
+) -> tuple[Table, ViewPlan]:
+    """The view's table and plan; raises Unsupported for what cannot be maintained. `tables`: base and view tables."""
+    plan = ViewPlan(query, sizes)
+    base = {i: t for i, t in tables.items() if not t.is_view}
+    Compiler(base, {**views, table_id: plan}).view(table_id)
+    columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
+    parts, is_bag = _key(query, key, tables)
+    return Table(table_id, name, columns, parts, True, is_bag, tuple(sorted(options.items()))), plan
+
+
+def _key(query: Query, wanted: Sequence[str], tables: Mapping[int, Table]) -> tuple[tuple[KeyPart, ...], bool]:
+    shown = {c.name: name for name, c in reversed(query.output)}
+    names = {name.lower(): name for name, _ in query.output}
+    parts: list[KeyPart] = []
+    if wanted:
+        for column in wanted:
+            if column.lower() not in names:
+                raise UnknownName(f"KEY names the column {column!r}, which the query does not give.", hint="")
+            parts.append(KeyPart(names[column.lower()]))
+        if len({p.column for p in parts}) < len(parts):
+            raise BadStatement("KEY names a column twice.")
+    else:
+        parts = [_order_part(order, shown) for order in _order(query.root)]
+        parts = list({p.column: p for p in reversed(parts)}.values())[::-1]
+    proven = [[shown[c] for c in k] for k in unique_keys(query.root, tables) if all(c in shown for c in k)]
+    chosen = {p.column for p in parts}
+    if any(set(k) <= chosen for k in proven):
+        return tuple(parts), False
+    rest = min(proven, key=len) if proven else [name for name, _ in query.output]
+    return (*parts, *(KeyPart(c) for c in rest if c not in chosen)), not proven
+
+
+def _order(root: Node) -> tuple[Order, ...]:
+    """The ORDER BY at the top of a query, below a projection that only drops or renames columns."""
+    names: dict[str, str] | None = None
+    while isinstance(root, Project):
+        step = {n.expr.value: n.name for n in root.exprs if n.expr.op == "column"}
+        names = step if names is None else {inner: names[outer] for inner, outer in step.items() if outer in names}
+        root = root.child
+    if not isinstance(root, Sort):
+        return ()
+    if names is None:
+        return root.order
+    result = []
+    for order in root.order:
+        if order.expr.op != "column" or order.expr.value not in names:
+            raise Unsupported(_UNSHOWN)
+        expr = type(order.expr)("column", order.expr.type, value=names[order.expr.value])
+        result.append(Order(expr, order.descending, order.nulls_last))
+    return tuple(result)
+
+
+_UNSHOWN = "ORDER BY sorts a view by an expression that is not one of its columns; add it to the SELECT list."
+
+
+def _order_part(order: Order, shown: Mapping[str, str]) -> KeyPart:
+    if order.expr.op != "column" or order.expr.value not in shown:
+        raise Unsupported(_UNSHOWN)
+    # NULL sorts first in ascending and last in descending bytes; the flag marks the ascending case that differs.
+    if order.descending and not order.nulls_last:
+        raise Unsupported("ORDER BY … DESC NULLS FIRST is not supported as a view's key order.")
+    return KeyPart(shown[order.expr.value], order.descending, order.nulls_last and not order.descending)

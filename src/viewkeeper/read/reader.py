@@ -1,0 +1,88 @@
+"""Reading tables and views alike: one row by key, a range in key order, or everything.
+
+What is read is the published batch for views, and the last write for base tables. A bag view stores each row once with
+its count; reading repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model.keys import key_range, prefix_range
+from viewkeeper.model.schema import COUNT, Table
+from viewkeeper.store.base import Store
+
+
+def get_row(store: Store, table: Table, key: Any) -> dict[str, Any] | None:
+    """The row with this key, None if there is none."""
+    values = key if isinstance(key, tuple) else (key,)
+    if table.is_bag:
+        raise BadValue(
+            f"{table.name} has no unique key, so get cannot name one row.",
+            hint=f"Use scan({table.name!r}, prefix=…) or read({table.name!r}).",
+        )
+    if len(values) != len(table.key):
+        names = ", ".join(k.column for k in table.key) or "no columns: use ()"
+        raise BadValue(f"The key of {table.name} is ({names}); {len(values)} values were given.", hint="")
+    return store.get(table, values)
+
+
+def scan_rows(
+    store: Store, table: Table, prefix: Any = None, start: Any = None, stop: Any = None, limit: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows in key order: those whose key begins with `prefix`, or from `start` (included) to `stop` (excluded)."""
+    if prefix is not None and (start is not None or stop is not None):
+        raise BadValue("scan takes a prefix, or start and stop, not both.", hint="")
+    if limit is not None and limit < 0:
+        raise BadValue("scan's limit is negative.", hint="")
+    if prefix is not None:
+        low, high = prefix_range(table, _tuple(table, prefix))
+    else:
+        low, high = key_range(table, _bound(table, start), _bound(table, stop))
+    return _rows(store, table, low, high, limit)
+
+
+def _rows(
+    store: Store, table: Table, low: bytes | None, high: bytes | None, limit: int | None
+) -> Iterator[dict[str, Any]]:
+    left = limit
+    for batch in store.scan(table, start=low, stop=high, limit=limit):
+        rows = outside(table, pa.Table.from_batches([batch]))
+        for row in rows.to_pylist():
+            if left is not None:
+                if left == 0:
+                    return
+                left -= 1
+            yield row
+
+
+def read_table(store: Store, table: Table) -> pa.Table:
+    """All rows, one consistent state, in key order."""
+    return outside(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
+
+
+def outside(table: Table, stored: pa.Table) -> pa.Table:
+    """Stored rows as a user sees them: a bag's rows repeated by their count, time zones put back."""
+    rows = stored
+    if table.is_bag:
+        counts = stored[COUNT].to_numpy()
+        rows = stored.drop_columns([COUNT])
+        if (counts != 1).any():
+            rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    return rows.cast(table.outside)
+
+
+def _tuple(table: Table, values: Any) -> tuple[Any, ...]:
+    found = values if isinstance(values, tuple) else (values,)
+    if len(found) > len(table.key):
+        raise BadValue(f"The key of {table.name} has {len(table.key)} columns; {len(found)} values were given.", hint="")
+    return found
+
+
+def _bound(table: Table, values: Any) -> Sequence[Any] | None:
+    return None if values is None else _tuple(table, values)

@@ -1,0 +1,146 @@
+"""Where a batch's rows come from, in either lane: whole in the driver, or in shares that Spark tasks fetch themselves.
+
+A batch's deltas are in memory already. A first load reads a table's image (files that every task can map) or scans the
+store by key ranges, each task in a transaction of its own, at one exact cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.capture.snapshot import table_at
+from viewkeeper.model.schema import Table
+from viewkeeper.operators.arrangement import Arrangement, Run
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.runs import RunEntry, open_run
+from viewkeeper.store.base import Store
+from viewkeeper.store.registry import open_store
+
+Progress = Callable[[str, int, int], None]
+
+
+class Share(Protocol):
+    """A part of the rows that a task can fetch where it runs."""
+
+    def fetch(self, duck: Duck) -> pa.Table: ...
+
+
+class Given(Protocol):
+    """The output of an operator that is not computed in this batch but known."""
+
+    def rows(self, duck: Duck) -> pa.Table:
+        """All rows, as a consolidated delta."""
+
+    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        """The same rows in up to `parts` shares."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in memory; as a share they travel inside the job."""
+
+    table: pa.Table
+
+    def rows(self, duck: Duck) -> pa.Table:
+        return self.table
+
+    def fetch(self, duck: Duck) -> pa.Table:
+        return self.table
+
+    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        step = max(1, -(-self.table.num_rows // parts))
+        return [Rows(self.table.slice(at, step)) for at in range(0, self.table.num_rows, step)]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Rows that the driver works out when they are asked for."""
+
+    make: Callable[[], pa.Table]
+
+    def rows(self, duck: Duck) -> pa.Table:
+        return self.make()
+
+    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        return Rows(self.make()).shares(duck, parts)
+
+
+@dataclass(frozen=True)
+class ImageRows:
+    """A base table from its image, whole or a range of hashes."""
+
+    directory: str
+    entries: tuple[RunEntry, ...]
+    columns: tuple[str, ...]
+    low: int = 0
+    high: int = 2**64 - 1
+
+    def rows(self, duck: Duck) -> pa.Table:
+        return self.fetch(duck)
+
+    def fetch(self, duck: Duck) -> pa.Table:
+        runs = [_between(open_run(self.directory, e, verify=False), self.low, self.high) for e in self.entries]
+        rows = Arrangement(tuple(runs)).rows(list(self.columns))
+        # One run is consolidated by itself: merging consolidates, and a first load's rows are distinct by key.
+        return rows if len(runs) == 1 else consolidate(duck, rows)
+
+    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        edges = [2**64 * i // parts for i in range(parts + 1)]
+        return [
+            ImageRows(self.directory, self.entries, self.columns, low, high - 1)
+            for low, high in zip(edges, edges[1:], strict=False)
+        ]
+
+
+@dataclass(frozen=True)
+class StoreRows:
+    """A base table scanned from the store at a cut, whole or a range of keys."""
+
+    url: str
+    table: Table
+    columns: tuple[str, ...]
+    cut: int
+    start: bytes | None = None
+    stop: bytes | None = None
+
+    def fetch(self, duck: Duck) -> pa.Table:
+        store = open_store(self.url, "r")
+        try:
+            rows, clean = table_at(store, self.table, self.columns, self.cut, None, self.start, self.stop)
+        finally:
+            store.close()
+        return rows if clean else consolidate(duck, rows)
+
+
+@dataclass(frozen=True)
+class StoreScan:
+    """A base table that has no image yet (or a narrower one)."""
+
+    store: Store
+    table: Table
+    columns: tuple[str, ...]
+    cut: int
+    progress: Progress | None
+
+    def rows(self, duck: Duck) -> pa.Table:
+        rows, clean = table_at(self.store, self.table, self.columns, self.cut, self.progress)
+        return rows if clean else consolidate(duck, rows)
+
+    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        edges: list[bytes | None] = [None, *self.store.split_points(self.table, parts), None]
+        return [
+            StoreRows(self.store.url, self.table, self.columns, self.cut, start, stop)
+            for start, stop in zip(edges, edges[1:], strict=False)
+        ]
+
+
+def _between(run: Run, low: int, high: int) -> Run:
+    first = int(np.searchsorted(run.hashes, np.uint64(low), "left"))
+    last = int(np.searchsorted(run.hashes, np.uint64(high), "right"))
+    return Run(run.rows.slice(first, last - first))

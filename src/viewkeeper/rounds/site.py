@@ -1,0 +1,181 @@
+"""A place where operators run: the driver, or one Spark task for its share of the hash range.
+
+The two lanes differ only in how deltas travel between sites. What happens at a site is the same code: `run` gives an
+operator's output for the deltas at its ports, `feed` passes an output through the segments over it. An arrangement's
+*old* state is what the last published batch lists; `added` collects what this batch adds to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators import aggregate, recompute
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck
+from viewkeeper.plan.dataflow import (
+    HASH,
+    Aggregate,
+    Arrange,
+    BulkJoin,
+    Consolidate,
+    Image,
+    Input,
+    Lookup,
+    Operator,
+    Recompute,
+    hash_sql,
+    quoted,
+)
+from viewkeeper.plan.flow import Flow, slots
+
+Fed = tuple[str, int, pa.Table]
+"""A delta on its way: (consumer, port, delta)."""
+
+
+@dataclass
+class Site:
+    """`old` gives the published state of a slot; `active` names the operators that take part in this batch."""
+
+    duck: Duck
+    flow: Flow
+    old: Callable[[str], Arrangement]
+    active: frozenset[str]
+    added: dict[str, Run] = field(default_factory=dict)
+    carried: dict[str, Run] = field(default_factory=dict)
+    """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
+
+    def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> pa.Table | None:
+        """The operator's output delta for what arrived at its ports; None for an arrangement, which has none."""
+        return _KERNELS[operator.kind](self, operator, [_joined(tables) for tables in ports])
+
+    def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
+        """The output through every segment over it, ready for the consumers' ports."""
+        if isinstance(source, Input):
+            yield from self._images(source, output)
+        for consumer, port, segment in self.flow.consumers.get(source.id, ()):
+            if consumer not in self.active:
+                continue
+            delta = output if segment.is_identity else self.duck.run(segment.sql, input=output)
+            operator = self.flow.operators[consumer]
+            if isinstance(operator, Aggregate):
+                if delta.num_rows:
+                    prepared = aggregate.prepare(self.duck, operator.spec, delta)
+                    yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
+            elif delta.num_rows:
+                yield consumer, port, delta
+
+    def _images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
+        columns = [c.name for c in self.flow.used[source.table]]
+        for image in self.flow.images.get(source.table, ()):
+            if image.id in self.active and output.num_rows:
+                listed = ", ".join(quoted(c) for c in [*columns, WEIGHT])
+                yield image.id, 0, self.duck.run(f"SELECT {listed}, {hash_sql(image.key)} AS {HASH} FROM input", input=output)
+
+    def state(self, operator: Operator) -> list[Arrangement]:
+        return [self.old(slot) for slot in slots(operator)]
+
+    def add(self, operator: Operator, deltas: Sequence[pa.Table]) -> None:
+        for slot, delta in zip(slots(operator), deltas, strict=True):
+            if delta.num_rows:
+                self.added[slot] = arrange(delta)
+
+    def fresh(self, slot: str) -> Arrangement:
+        """The state with what this batch has added so far."""
+        run = self.added.get(slot) or self.carried.get(slot)
+        return self.old(slot).plus(run) if run is not None else self.old(slot)
+
+
+def seed(duck: Duck, operator: Operator) -> Iterator[Fed]:
+    """What a new operator is given at its first load whatever its input: a global aggregate has a row over nothing."""
+    if isinstance(operator, Aggregate) and not operator.spec.keys:
+        columns = operator.source[0].columns
+        fields = [pa.field(c.name, _arrow(c.type)) for c in columns]
+        empty = pa.schema([*fields, pa.field(WEIGHT, pa.int64())]).empty_table()
+        prepared = aggregate.prepare(duck, operator.spec, empty)
+        yield from ((operator.id, i, table) for i, table in enumerate(prepared) if table.num_rows)
+
+
+def full(site: Site, operator: Operator) -> pa.Table:
+    """The whole current output of an operator that has state, as a delta from nothing."""
+    states = site.state(operator)
+    if isinstance(operator, Aggregate):
+        return aggregate.full(site.duck, operator.spec, states)
+    if isinstance(operator, Recompute):
+        return consolidate(site.duck, states[-1].rows([c.name for c in operator.output]))
+    raise AssertionError(operator)
+
+
+def _arrow(name: str) -> Any:
+    from viewkeeper.model import types
+
+    return types.arrow(name)
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table | None:
+    if not tables:
+        return None
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+
+
+def _arrange(site: Site, operator: Image | Arrange, ports: list[pa.Table | None]) -> None:
+    if ports[0] is not None:
+        site.add(operator, [ports[0]])
+
+
+def _lookup(site: Site, operator: Lookup, ports: list[pa.Table | None]) -> pa.Table | None:
+    probe = ports[0]
+    if probe is None:
+        return None
+    slot = f"{operator.arrangement}/0"
+    arrangement = site.fresh(slot) if operator.fresh else site.old(slot)
+    asked, rows = arrangement.probe(probe[HASH].to_numpy(), [name for name, _ in operator.take])
+    if len(asked) == 0:
+        return None
+    picked = probe.drop_columns([HASH]).take(pa.array(asked))
+    weight = pc.multiply(picked[WEIGHT], rows[WEIGHT])
+    columns = {c.name: picked[c.name] for c in operator.probe[0].columns}
+    columns |= {c.name: rows[name] for name, c in operator.take}
+    return pa.table({**columns, WEIGHT: weight})
+
+
+def _consolidate(site: Site, operator: Consolidate, ports: list[pa.Table | None]) -> pa.Table | None:
+    return None if ports[0] is None else consolidate(site.duck, ports[0]).drop_columns([HASH])
+
+
+def _aggregate(site: Site, operator: Aggregate, ports: list[pa.Table | None]) -> pa.Table | None:
+    if ports[0] is None:
+        return None
+    output, added = aggregate.step(site.duck, operator.spec, site.state(operator), ports)
+    site.add(operator, added)
+    return output
+
+
+def _recompute(site: Site, operator: Recompute, ports: list[pa.Table | None]) -> pa.Table | None:
+    output, added = recompute.step(site.duck, operator, site.state(operator), ports)
+    site.add(operator, added)
+    return output
+
+
+def _bulk_join(site: Site, operator: BulkJoin, ports: list[pa.Table | None]) -> pa.Table | None:
+    if any(p is None for p in ports):
+        return None
+    return site.duck.run(operator.sql, **{f"input{i}": table for i, table in enumerate(ports)})
+
+
+_KERNELS: Mapping[str, Callable[[Site, Any, list[pa.Table | None]], pa.Table | None]] = {
+    "image": _arrange,
+    "arrange": _arrange,
+    "lookup": _lookup,
+    "consolidate": _consolidate,
+    "aggregate": _aggregate,
+    "recompute": _recompute,
+    "bulkjoin": _bulk_join,
+}
+
