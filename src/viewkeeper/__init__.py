@@ -17,13 +17,38 @@ The packages are the data path, in order:
 Open a database with `open`; everything else is a method of what it returns.
 """
 
-from viewkeeper.commit.maintainer import BatchReport
-from viewkeeper.engine import Database
-from viewkeeper.engine import open_database as open
-from viewkeeper.errors import ViewkeeperError
-from viewkeeper.model.token import Token
-from viewkeeper.read.status import Status
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from viewkeeper.commit.maintainer import BatchReport
+    from viewkeeper.engine import Database
+    from viewkeeper.engine import open_database as open
+    from viewkeeper.errors import ViewkeeperError
+    from viewkeeper.model.token import Token
+    from viewkeeper.read.status import Status
 
 __version__ = "0.1.0"
 
 __all__ = ["BatchReport", "Database", "Status", "Token", "ViewkeeperError", "__version__", "open"]
+
+_PLACES = {
+    "BatchReport": ("viewkeeper.commit.maintainer", "BatchReport"),
+    "Database": ("viewkeeper.engine", "Database"),
+    "Status": ("viewkeeper.read.status", "Status"),
+    "Token": ("viewkeeper.model.token", "Token"),
+    "ViewkeeperError": ("viewkeeper.errors", "ViewkeeperError"),
+    "open": ("viewkeeper.engine", "open_database"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that a command that only reads does not load the whole engine."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'viewkeeper' has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
