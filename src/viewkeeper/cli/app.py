@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError, UsageError
 
+from viewkeeper import __version__
 from viewkeeper.errors import ViewkeeperError
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "vk"
-        _fail(f"{command}: {_line(error.format_message())} See {command} --help.", error.exit_code)
+        _fail(f"{command}: {_line(error.format_message()).rstrip('.')}. See {command} --help.", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except BrokenPipeError:  # `vk scan … | head`: nobody reads on, and that is no error
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"viewkeeper {version('viewkeeper')}")
+        typer.echo(f"viewkeeper {__version__}")
         raise typer.Exit
 
 
@@ -98,8 +98,9 @@ def sql(
 
     if (statement is None) == (file is None):
         raise UsageError("Give one statement, or a file with -f.", context)
+    texts = split(_read(context, file)) if file is not None else [statement]
     with _open(db, "w") as database:
-        for text in split(_read(context, file)) if file is not None else [statement]:
+        for text in texts:
             answer = database.sql(text)
             if answer is not None:
                 print_table(answer)
