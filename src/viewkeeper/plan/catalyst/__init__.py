@@ -4,7 +4,11 @@
     refusals.py     what depends on time or chance, looked for in the analysed plan
     tree.py         Spark's plan as Python trees, with types, in few calls into the JVM
     expressions.py  Catalyst expressions → nodes.Expr
-    reader.py       Catalyst plan nodes → nodes.Node
+    reader.py       Catalyst plan nodes → nodes.Node, with the harder ones in
+    calls.py          aggregates and windows
+    scalars.py        scalar subqueries as one-row relations
+    constants.py      VALUES and its kin
+    pruning.py      scans read only the columns that are used; columns numbered without gaps
 
 Nothing outside this package reads a Spark plan.
 """
@@ -15,13 +19,14 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from viewkeeper.errors import BadStatement
+from viewkeeper.errors import BadStatement, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
 from viewkeeper.plan.catalyst.pruning import pruned
-from viewkeeper.plan.catalyst.reader import Reader, exactly
+from viewkeeper.plan.catalyst.reader import READINGS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
+from viewkeeper.plan.catalyst.relation import Reader
 from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session
 from viewkeeper.plan.nodes import Query
 
@@ -35,8 +40,8 @@ def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Qu
     _refuse_duplicates(names)
     refuse_volatile(analysed.jvm, analysed.analysed)
     raw = analysed.jvm.plan(analysed.optimised)
-    reader = Reader()
-    root = exactly(reader, reader.read(raw), raw.output)
+    reader = Reader(READINGS, analysed.analysed)
+    root = reader.exactly(reader.read(raw), raw.output)
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
     node = pruned(root.node, tables)
@@ -54,5 +59,5 @@ def _refuse_duplicates(names: list[str]) -> None:
 def _refuse_type(name: str, type_: str) -> None:
     try:
         types.arrow(type_)
-    except types.Unsupported as error:
-        raise type(error)(f"Column {name} of the result: {error.message}", hint=error.hint) from None
+    except Unsupported as error:
+        raise Unsupported(f"Column {name} of the result: {error.message}", hint=error.hint) from None

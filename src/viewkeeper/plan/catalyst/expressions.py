@@ -20,7 +20,7 @@ from viewkeeper.plan.nodes import Expr, Order, column
 _ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod")
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    **{op: ("evalMode",) for op in _ARITHMETIC},
+    **dict.fromkeys(_ARITHMETIC, ("evalMode",)),
     "Cast": ("evalMode",),
     "UnaryMinus": ("failOnError",),
     "Abs": ("failOnError",),
@@ -74,10 +74,21 @@ CALL_FIELDS: Mapping[str, tuple[str, ...]] = {
 """The same for aggregate and window functions, kept in `Call.value` as (name, value) pairs."""
 
 _TRANSPARENT = frozenset({"Alias", "PromotePrecision", "KnownFloatingPointNormalized", "KnownNullable"})
+_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery", "OuterReference"})
 _NOISE = frozenset({"class", "num-children", "dataType", "timeZoneId", "name", "qualifier"})
 
 TRUE = Expr("literal", "boolean", value=True, nullable=False)
 FALSE = Expr("literal", "boolean", value=False, nullable=False)
+
+
+def null(type_: str) -> Expr:
+    return Expr("literal", type_, value=None, nullable=True)
+
+
+def raising(message: str, type_: str) -> Expr:
+    """An error where a value of this type should be."""
+    return Expr("RaiseError", type_, (Expr("literal", "string", value=message, nullable=False),))
+
 
 Special = Callable[[RawExpr], Expr | None]
 """A node's own reading of some expressions (subqueries, aggregate calls); None for all others."""
@@ -104,19 +115,31 @@ class Scope:
             return Expr("literal", raw.type, value=literal_value(raw), nullable=raw.nullable)
         if raw.op in ("DynamicPruningSubquery", "DynamicPruningExpression"):
             return TRUE
+        if raw.op in _SUBQUERIES:
+            raise Unsupported(f"A subquery that Spark cannot turn into a join is not supported ({raw.op}).")
         args = tuple(self.read(a) for a in raw.args)
-        if raw.op == "StaticInvoke":
-            return Expr(str(raw.fields["functionName"]), raw.type, args, None, raw.nullable)
+        if raw.op in ("StaticInvoke", "Invoke"):
+            return Expr(_invoked(raw), raw.type, args[raw.op == "Invoke" :], None, raw.nullable)
+        if raw.op == "RaiseError" and len(args) == 2 and args[1].op == "CreateMap" and len(args[1].args) == 2:
+            return Expr("RaiseError", raw.type, (args[1].args[1],), None, True)  # map(errorMessage, text)
         return Expr(raw.op, raw.type, args, _parameters(raw), raw.nullable)
 
     def order(self, raw: RawExpr) -> Order:
-        descending = _object(raw.fields["direction"]) == "Descending"
-        return Order(self.read(raw.args[0]), descending, _object(raw.fields["nullOrdering"]) == "NullsLast")
+        descending = scala_name(raw.fields["direction"]) == "Descending"
+        return Order(self.read(raw.args[0]), descending, scala_name(raw.fields["nullOrdering"]) == "NullsLast")
 
 
-def _object(value: Any) -> str:
-    """The simple name of a Scala object in Spark's JSON."""
-    return str(value["object"]).rsplit(".", 1)[-1].rstrip("$")
+def scala_name(value: Any) -> str:
+    """The simple name of a Scala object or class in Spark's JSON."""
+    return str(value.get("object", value.get("product-class"))).rsplit(".", 1)[-1].rstrip("$")
+
+
+def _invoked(raw: RawExpr) -> str:
+    """The Java method that an expression calls; of an evaluator object, with its class."""
+    function = str(raw.fields["functionName"])
+    if raw.op == "Invoke":
+        return f"{raw.args[0].fields.get('value', raw.args[0].op)}".split("(")[0] + "." + function
+    return function
 
 
 def _parameters(raw: RawExpr) -> tuple[Any, ...] | None:
@@ -124,10 +147,6 @@ def _parameters(raw: RawExpr) -> tuple[Any, ...] | None:
         return tuple(field_value(raw, name) for name in FIELDS[raw.op]) or None
     kept = [v for k, v in raw.fields.items() if k not in _NOISE and isinstance(v, (bool, str))]
     return tuple(kept) or None
-
-
-def call_parameters(raw: RawExpr) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, field_value(raw, name)) for name in CALL_FIELDS.get(raw.op, ()))
 
 
 def field_value(raw: RawExpr, name: str) -> Any:
@@ -182,9 +201,9 @@ def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
     return (condition,)
 
 
+_COMPARISONS = ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In")
 _SAFE = frozenset(
-    "column literal EqualTo EqualNullSafe LessThan LessThanOrEqual GreaterThan GreaterThanOrEqual IsNull IsNotNull "
-    "In Not And Or NormalizeNaNAndZero".split()
+    {"column", "literal", *_COMPARISONS, "IsNull", "IsNotNull", "Not", "And", "Or", "NormalizeNaNAndZero"}
 )
 
 

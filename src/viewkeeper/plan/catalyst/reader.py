@@ -1,105 +1,57 @@
-"""Catalyst's optimised plan as our nodes: one reading a node class, in the visible table `READERS`.
+"""Catalyst's optimised plan as our nodes: one reading a node class, in the visible table `READINGS`.
 
-Each reading gives a `Relation`: our node, and the expression id of each of its columns. Ids repeat where Spark
-inlines a common table expression twice, so a column's name is given where the column is made (a scan, a projection,
-a call), numbered in that order: the same query always gives the same plan.
+Dropped, because they say how to run a plan and not what it gives: repartitioning, local sorts, `LocalLimit` (Spark
+pushes it below joins and unions as a hint, the `GlobalLimit` above decides) and `WindowGroupLimit` (the filter on the
+rank stays above the window).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.expressions import (
-    FALSE,
-    TRUE,
-    Scope,
-    call_parameters,
-    conjunction,
-    conjuncts,
-)
+from viewkeeper.plan.catalyst.calls import read_aggregate, read_window
+from viewkeeper.plan.catalyst.constants import read_local, read_one_row, read_range
+from viewkeeper.plan.catalyst.expressions import conjunction, conjuncts, scala_name
+from viewkeeper.plan.catalyst.relation import Reader, Relation
+from viewkeeper.plan.catalyst.scalars import Scalars, read_single_join
 from viewkeeper.plan.catalyst.session import COLUMN, TABLE
 from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
-from viewkeeper.plan.nodes import Call, Expr, Named, Node, column
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A node, and the expression id of each of its columns (None: no expression refers to it)."""
-
-    node: Node
-    ids: tuple[int | None, ...]
-
-    @property
-    def columns(self) -> dict[int, Column]:
-        return {i: c for i, c in zip(self.ids, self.node.columns, strict=True) if i is not None}
-
-
-@dataclass
-class Reader:
-    """Reads one plan; gives out column names."""
-
-    count: int = 0
-    scalars: dict[str, Any] = field(default_factory=dict)
-
-    def fresh(self) -> str:
-        self.count += 1
-        return f"c{self.count - 1}"
-
-    def read(self, raw: RawNode) -> Relation:
-        if raw.op not in READERS:
-            raise Unsupported(f"{raw.op} is not supported.", hint=f"Supported: {', '.join(sorted(READERS))}.")
-        return READERS[raw.op](self, raw)
-
-    def renamed(
-        self, columns: Iterable[tuple[Column, int | None]]
-    ) -> tuple[tuple[Column, ...], tuple[int | None, ...]]:
-        """New names for columns that a node makes."""
-        pairs = [(Column(self.fresh(), c.type, c.nullable), i) for c, i in columns]
-        return tuple(c for c, _ in pairs), tuple(i for _, i in pairs)
+from viewkeeper.plan.nodes import Node
 
 
 def read_scan(reader: Reader, raw: RawNode) -> Relation:
-    outputs: list[RawExpr] = raw.exprs["output"]
+    outputs: list[RawExpr] = raw.exprs.get("output", [])
     if not outputs or any(TABLE not in o.metadata for o in outputs):
         raise Unsupported("The query reads something that is not a table or view of this database.")
-    columns, ids = reader.renamed((Column("", o.type, o.nullable), o.id) for o in outputs)
+    columns = reader.renamed(Column("", o.type, o.nullable) for o in outputs)
     fields = tuple((c, str(o.metadata[COLUMN])) for c, o in zip(columns, outputs, strict=True))
-    return Relation(nodes.Scan(int(outputs[0].metadata[TABLE]), fields), ids)
+    return Relation(nodes.Scan(int(outputs[0].metadata[TABLE]), fields), tuple(o.id for o in outputs))
 
 
 def read_filter(reader: Reader, raw: RawNode) -> Relation:
     child = reader.read(raw.children[0])
-    condition = conjunction(conjuncts(Scope(child.columns).read(raw.exprs["condition"])))
-    return child if condition is None else Relation(nodes.Filter(child.node, condition), child.ids)
+    scalars = Scalars(reader)
+    condition = conjunction(conjuncts(scalars.scope(child.columns).read(raw.exprs["condition"])))
+    if condition is None:
+        return child
+    filtered = Relation(nodes.Filter(scalars.joined(child.node), condition), (*child.ids, *scalars.ids))
+    return reader.exactly(filtered, child.ids)
 
 
 def read_project(reader: Reader, raw: RawNode) -> Relation:
     child = reader.read(raw.children[0])
-    return project(reader, child, raw.exprs.get("projectList", []), Scope(child.columns))
-
-
-def project(reader: Reader, child: Relation, exprs: list[RawExpr], scope: Scope) -> Relation:
-    if not exprs:  # only the number of rows matters; the columns do no harm
+    exprs: list[RawExpr] = raw.exprs.get("projectList", [])
+    if not exprs:  # only the number of rows matters, and columns too many do no harm
         return child
-    return _projected(reader, child, [(e.id, scope.read(e)) for e in exprs])
-
-
-def _projected(reader: Reader, child: Relation, exprs: list[tuple[int | None, Expr]]) -> Relation:
-    """A projection in which a column that only passes through keeps its name."""
-    named: list[Named] = []
-    taken: set[str] = set()
-    for _, expr in exprs:
-        name = str(expr.value) if expr.op == "column" and expr.value not in taken else reader.fresh()
-        taken.add(name)
-        named.append(Named(name, expr))
-    if tuple(n.column for n in named) == child.node.columns and all(n.expr.op == "column" for n in named):
-        return Relation(child.node, tuple(i for i, _ in exprs))
-    return Relation(nodes.Project(child.node, tuple(named)), tuple(i for i, _ in exprs))
+    scalars = Scalars(reader)
+    scope = scalars.scope(child.columns)
+    read = [(e.id, scope.read(e)) for e in exprs]
+    return reader.projected(Relation(scalars.joined(child.node), (*child.ids, *scalars.ids)), read)
 
 
 _JOINS = {
@@ -114,102 +66,115 @@ _JOINS = {
 
 
 def read_join(reader: Reader, raw: RawNode) -> Relation:
-    left, right = (reader.read(c) for c in raw.children)
-    scope = Scope({**left.columns, **right.columns})
-    condition = conjunction(conjuncts(scope.read(raw.exprs["condition"]))) if "condition" in raw.exprs else None
     kind: Mapping[str, Any] = raw.fields["joinType"]
-    if "exists" in kind:
+    name = scala_name(kind)
+    left, right = (reader.read(c) for c in raw.children)
+    scalars = Scalars(reader)
+    scope = scalars.scope({**left.columns, **right.columns})
+    condition = conjunction(conjuncts(scope.read(raw.exprs["condition"]))) if "condition" in raw.exprs else None
+    wide = Relation(scalars.joined(left.node), (*left.ids, *scalars.ids))
+    if name == "ExistenceJoin":
         exists, id_ = reader.fresh(), int(kind["exists"][0]["exprId"]["id"])
-        return Relation(nodes.Join("existence", left.node, right.node, condition, exists), (*left.ids, id_))
-    name = str(kind.get("object", kind.get("product-class"))).rsplit(".", 1)[-1].rstrip("$")
+        joined = Relation(nodes.Join("existence", wide.node, right.node, condition, exists), (*wide.ids, id_))
+        return reader.exactly(joined, (*left.ids, id_)) if scalars.ids else joined
+    if name == "LeftSingle":
+        return read_single_join(reader, wide, right, condition)
     if name not in _JOINS:
-        raise Unsupported(f"A {name} join is not supported.", hint=f"Supported: {', '.join(_JOINS)}, ExistenceJoin.")
+        raise Unsupported(f"A {name} join is not supported.", hint=f"Supported: {', '.join(_JOINS)}.")
     how = _JOINS[name]
-    ids = left.ids if how in ("semi", "anti") else (*left.ids, *right.ids)
-    return Relation(nodes.Join(how, left.node, right.node, condition), ids)
-
-
-def read_aggregate(reader: Reader, raw: RawNode) -> Relation:
-    """GROUP BY: keys and calls in one node, what is computed from them in a projection above."""
-    child = reader.read(raw.children[0])
-    inner = Scope(child.columns)
-    keys: dict[Expr, Named] = {}
-    for key in raw.exprs.get("groupingExpressions", []):
-        expr = inner.read(key)
-        if expr not in keys:
-            keys[expr] = Named(str(expr.value) if expr.op == "column" else reader.fresh(), expr)
-    calls: dict[tuple[Any, ...], Call] = {}
-
-    def above(e: RawExpr) -> Expr | None:
-        if e.op == "AggregateExpression":
-            call = read_call(inner, e)
-            known = calls.setdefault(call, Call(reader.fresh(), *call))
-            return column(known.name, known.type, known.nullable)
-        if e.op in ("Alias", "Literal") or any(a.op == "AggregateExpression" for a in e.walk()):
-            return None
-        key = keys.get(inner.read(e))
-        return column(key.name, key.expr.type, key.expr.nullable) if key else None
-
-    results = raw.exprs.get("aggregateExpressions", [])
-    exprs = [(e.id, Scope({}, above).read(e)) for e in results]
-    node = nodes.Aggregate(child.node, tuple(keys.values()), tuple(calls.values()))
-    return _projected(reader, Relation(node, (None,) * len(node.columns)), exprs)
-
-
-def read_call(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
-    """The fields of a Call but for its name, from an AggregateExpression."""
-    function, *filters = raw.args
-    args = tuple(scope.read(a) for a in function.args)
-    condition = scope.read(filters[0]) if filters else None
-    value = call_parameters(function) or None
-    return (function.op, args, raw.type, bool(raw.fields["isDistinct"]), condition, value, raw.nullable)
+    rest = () if how in ("semi", "anti") else right.ids
+    joined = Relation(nodes.Join(how, wide.node, right.node, condition), (*wide.ids, *rest))
+    return reader.exactly(joined, (*left.ids, *rest)) if scalars.ids else joined
 
 
 def read_union(reader: Reader, raw: RawNode) -> Relation:
-    inputs = []
-    for child in raw.children:
-        relation = reader.read(child)
-        inputs.append(exactly(reader, relation, child.output))
+    inputs = [reader.exactly(reader.read(child), child.output) for child in raw.children]
     columns = [
         Column("", parts[0].type, any(p.nullable for p in parts))
         for parts in zip(*(i.node.columns for i in inputs), strict=True)
     ]
-    ids = raw.output or (None,) * len(columns)
-    output, _ = reader.renamed(zip(columns, ids, strict=True))
-    return Relation(nodes.Union(tuple(i.node for i in inputs), output), ids)
-
-
-def exactly(reader: Reader, relation: Relation, ids: tuple[int, ...]) -> Relation:
-    """The relation with these columns and no others, in this order; without any: one constant column."""
-    if relation.ids == ids:
-        return relation
-    if not ids:
-        return Relation(nodes.Project(relation.node, (Named(reader.fresh(), TRUE),)), (None,))
-    known = relation.columns
-    exprs: list[tuple[int | None, Expr]] = [(i, column(known[i].name, known[i].type, known[i].nullable)) for i in ids]
-    return _projected(reader, relation, exprs)
+    output = reader.renamed(columns)
+    return Relation(nodes.Union(tuple(i.node for i in inputs), output), raw.output or (None,) * len(output))
 
 
 def read_sort(reader: Reader, raw: RawNode) -> Relation:
     child = reader.read(raw.children[0])
     if not raw.fields["global"]:
         return child
-    scope = Scope(child.columns)
-    return Relation(nodes.Sort(child.node, tuple(scope.order(o) for o in raw.exprs["order"])), child.ids)
+    scalars = Scalars(reader)
+    scope = scalars.scope(child.columns)
+    order = tuple(scope.order(o) for o in raw.exprs["order"])
+    return reader.exactly(
+        Relation(nodes.Sort(scalars.joined(child.node), order), (*child.ids, *scalars.ids)), child.ids
+    )
 
 
 def read_limit(reader: Reader, raw: RawNode) -> Relation:
+    """LIMIT, OFFSET or both: Spark writes LIMIT n OFFSET m as GlobalLimit n over Offset m."""
+    count, offset, below = None, 0, raw
+    if below.op == "GlobalLimit":
+        count, below = _number(below.exprs["limitExpr"]), _skip(below.children[0])
+    if below.op == "Offset":
+        offset, below = _number(below.exprs["offsetExpr"]), _skip(below.children[0])
+    child = reader.read(below)
+    return Relation(_limited(child.node, count, offset), child.ids)
+
+
+def _skip(raw: RawNode) -> RawNode:
+    return _skip(raw.children[0]) if raw.op == "LocalLimit" else raw
+
+
+def _number(raw: RawExpr) -> int:
+    if raw.op != "Literal":
+        raise Unsupported("LIMIT and OFFSET need a constant.")
+    return int(raw.fields["value"])
+
+
+def _limited(node: Node, count: int | None, offset: int) -> Node:
+    """The limit goes below projections, so that it stands on the sort that says which rows come first."""
+    if isinstance(node, nodes.Project) and _is_sorted(node):
+        return replace(node, child=_limited(node.child, count, offset))
+    return nodes.Limit(node, count, offset)
+
+
+def _is_sorted(node: Node) -> bool:
+    return isinstance(node, nodes.Sort) or (isinstance(node, nodes.Project) and _is_sorted(node.child))
+
+
+def read_expand(reader: Reader, raw: RawNode) -> Relation:
     child = reader.read(raw.children[0])
-    return Relation(nodes.Limit(child.node, int(raw.exprs["limitExpr"].fields["value"])), child.ids)
+    scalars = Scalars(reader)
+    scope = scalars.scope(child.columns)
+    projections = tuple(tuple(scope.read(e) for e in row) for row in raw.exprs["projections"])
+    types = [
+        Column("", next((e.type for e in column if e.type != "void"), "void"), any(e.nullable for e in column))
+        for column in zip(*projections, strict=True)
+    ]
+    node = nodes.Expand(scalars.joined(child.node), projections, reader.renamed(types))
+    return Relation(node, tuple(e.id for e in raw.exprs["output"]))
+
+
+def read_generate(reader: Reader, raw: RawNode) -> Relation:
+    child = reader.read(raw.children[0])
+    generator = Scalars(reader, refuse="in a table function").scope(child.columns).read(raw.exprs["generator"])
+    dropped = set(raw.fields["unrequiredChildIndex"])
+    kept = [i for place, i in enumerate(raw.children[0].output) if place not in dropped]
+    made: list[RawExpr] = raw.exprs.get("generatorOutput", [])
+    outer = bool(raw.fields["outer"])
+    output = reader.renamed(Column("", e.type, e.nullable or outer) for e in made)
+    node = nodes.Generate(child.node, generator, outer, tuple(child.columns[i] for i in kept), output)
+    return Relation(node, (*kept, *(e.id for e in made)))
 
 
 def read_child(reader: Reader, raw: RawNode) -> Relation:
-    """Nodes that say how to run a plan, not what it gives."""
     return reader.read(raw.children[0])
 
 
-READERS: dict[str, Callable[[Reader, RawNode], Relation]] = {
+READINGS = {
     "LogicalRDD": read_scan,
+    "LocalRelation": read_local,
+    "OneRowRelation": read_one_row,
+    "Range": read_range,
     "Filter": read_filter,
     "Project": read_project,
     "Join": read_join,
@@ -217,11 +182,15 @@ READERS: dict[str, Callable[[Reader, RawNode], Relation]] = {
     "Union": read_union,
     "Sort": read_sort,
     "GlobalLimit": read_limit,
+    "Offset": read_limit,
+    "Window": read_window,
+    "Expand": read_expand,
+    "Generate": read_generate,
     "LocalLimit": read_child,
-    "RepartitionByExpression": read_child,
+    "WindowGroupLimit": read_child,
     "Repartition": read_child,
+    "RepartitionByExpression": read_child,
     "RebalancePartitions": read_child,
     "SubqueryAlias": read_child,
+    "View": read_child,
 }
-
-__all__ = ["FALSE", "READERS", "Reader", "Relation", "exactly"]

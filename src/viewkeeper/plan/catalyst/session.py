@@ -42,7 +42,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.LimitPushDownThroughWindow",
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+        for rule in (
+            "LimitPushDownThroughWindow",  # a second top-k below the window, which the first makes superfluous
+            "DecimalAggregates",  # computes avg of a short decimal in floating point
+        )
+    ),
 }
 
 TABLE, COLUMN = "viewkeeper.table", "viewkeeper.column"
@@ -183,8 +189,11 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
     else:
         message, condition, parameters = str(error.java_exception.toString()), "", {}
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
-        name = parameters.get("relationName", "").replace("`", "")
-        return UnknownName(f"There is no table or view {name}.")
+        return UnknownName(f"There is no table or view {parameters.get('relationName', '').replace('`', '')}.")
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        near = parameters.get("proposal", "").replace("`", "")
+        hint = f"Did you mean one of: {near}?" if near else "DESCRIBE lists a table's columns."
+        return UnknownName(f"There is no column {parameters.get('objectName', '').replace('`', '')}.", hint=hint)
     kind = Unsupported if condition.startswith("UNSUPPORTED") else BadStatement
     return kind(f"The query is not valid: {first_lines(message)}")
 

@@ -45,6 +45,7 @@ class RawExpr:
     type: str
     nullable: bool
     metadata: Mapping[str, Any]
+    jvm: Jvm
     flat: Any
     place: int
 
@@ -129,7 +130,7 @@ class Jvm:
                 args.append(arg)
             type_, nullable, metadata = types[place]
             op = _simple(body["class"])
-            return RawExpr(op, body, tuple(args), type_, nullable, metadata, flat, place), after
+            return RawExpr(op, body, tuple(args), type_, nullable, metadata, self, flat, place), after
 
         # The struct's children are name, value, name, value, …
         return list(build(0)[0].args[1::2])
