@@ -1,0 +1,230 @@
+"""Reading and writing rows of an HBase through its Thrift2 gateway.
+
+What is said here about keys and columns is HBase's: a key is bytes, a column is `family:qualifier`, a cell is a value
+with a time. One row is changed atomically; a call over many rows is not: when it fails, some may be written.
+
+A `time` given to a write is the time of its cells. Then the write can be repeated without harm, and is, when the
+connection fails or the server asks for it. Without one the server's clock gives the time, and a write whose reply is
+lost raises OutcomeUnknown. Times of one row must grow: a value at or below the time of an earlier delete stays hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from viewkeeper.store.hbase import batches, scanning
+from viewkeeper.store.hbase.batches import TimeRange, split_column
+from viewkeeper.store.hbase.cells import Cells
+from viewkeeper.store.hbase.connection import Connection, Gateway, idl
+from viewkeeper.store.hbase.failures import OutcomeUnknown
+from viewkeeper.store.hbase.pool import Pool, Retry
+from viewkeeper.store.hbase.scanning import Scan
+from viewkeeper.store.hbase.tables import Tables
+
+
+class Cell(NamedTuple):
+    """A value and its time."""
+
+    value: bytes
+    time: int
+
+
+class Client:
+    """A gateway, ready to use from several threads. Names are `namespace:table`."""
+
+    def __init__(self, gateway: Gateway, *, retry: Retry | None = None) -> None:
+        self.pool = Pool(gateway, retry=retry)
+        self.tables = Tables(self.pool)
+
+    def greet(self) -> None:
+        """Raise unless an HBase Thrift2 gateway answers now."""
+        self.pool.greet()
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- one row ------------------------------------------------------------------------------------------------------
+
+    def put(self, table: str, key: bytes, cells: Mapping[bytes, bytes], *, time: int | None = None) -> None:
+        """Write some columns of a row, atomically."""
+        self.pool.call(
+            "put", repeatable=time is not None, of_table=table, table=table.encode(), tput=_put(key, cells, time)
+        )
+
+    def delete(self, table: str, key: bytes, columns: Sequence[bytes] = (), *, time: int | None = None) -> None:
+        """Delete a row, or all versions of some columns or families, up to a time."""
+        self.pool.call(
+            "deleteSingle",
+            repeatable=time is not None,
+            of_table=table,
+            table=table.encode(),
+            tdelete=_delete(key, columns, time),
+        )
+
+    def change(
+        self, table: str, key: bytes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes], *, time: int | None = None
+    ) -> None:
+        """Write some columns of a row and delete others, atomically."""
+        self.pool.call(
+            "mutateRow",
+            repeatable=time is not None,
+            of_table=table,
+            table=table.encode(),
+            trowMutations=_mutations(key, puts, deletes, time),
+        )
+
+    def put_if(
+        self,
+        table: str,
+        key: bytes,
+        column: bytes,
+        expected: bytes | None,
+        cells: Mapping[bytes, bytes],
+        *,
+        time: int | None = None,
+    ) -> bool:
+        """Write if a column of the row has the expected value (None: has no value), in one step; whether it had.
+
+        Never repeated by itself: OutcomeUnknown when the answer is lost. See `claim` for one that settles it.
+        """
+        family, qualifier = split_column(column)
+        said = self.pool.call(
+            "checkAndPut",
+            repeatable=False,
+            of_table=table,
+            table=table.encode(),
+            row=key,
+            family=family,
+            qualifier=qualifier or b"",
+            value=expected,
+            tput=_put(key, cells, time),
+        )
+        return bool(said)
+
+    def claim(self, table: str, key: bytes, column: bytes, value: bytes, *, time: int | None = None) -> bytes:
+        """Write a value where there is none, and give the value that is there now: one's own, or who was first.
+
+        With values that tell the claimants apart, a lost answer does no harm: the row says who won.
+        """
+        failed = 0
+        while True:
+            try:
+                if self.put_if(table, key, column, None, {column: value}, time=time):
+                    return value
+            except OutcomeUnknown:
+                failed += 1
+                if failed > self.pool.retry.times:
+                    raise
+            there = self.get(table, key, (column,))
+            if there:
+                return there[column].value
+
+    def get(
+        self, table: str, key: bytes, columns: Sequence[bytes] = (), *, span: TimeRange | None = None
+    ) -> dict[bytes, Cell] | None:
+        """The newest cells of a row (in a time range), by column; None if there are none."""
+        hbase = idl()
+        wanted = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, columns)]
+        time_range = hbase.TTimeRange(*span) if span else None
+        asked = hbase.TGet(row=key, columns=wanted or None, timeRange=time_range)
+        said = self.pool.call("get", repeatable=True, of_table=table, table=table.encode(), tget=asked)
+        return {b"%s:%s" % (c.family, c.qualifier): Cell(c.value, c.timestamp) for c in said.columnValues} or None
+
+    # -- many rows ----------------------------------------------------------------------------------------------------
+
+    def put_many(
+        self, table: str, keys: pa.Array, columns: Mapping[bytes, pa.Array], *, time: int | pa.Array | None = None
+    ) -> None:
+        """Write rows from binary arrays, one for each column; null writes no cell. One time for all, or one each."""
+        self._write(
+            "putMultiple", table, batches.puts(table.encode(), keys, columns, time), repeatable=time is not None
+        )
+
+    def delete_many(
+        self, table: str, keys: pa.Array, columns: Sequence[bytes] = (), *, time: int | pa.Array | None = None
+    ) -> None:
+        """Delete rows, or all versions of some columns or families of them, up to a time."""
+        self._write(
+            "deleteMultiple", table, batches.deletes(table.encode(), keys, columns, time), repeatable=time is not None
+        )
+
+    def get_many(
+        self,
+        table: str,
+        keys: pa.Array,
+        columns: Sequence[bytes] = (),
+        *,
+        span: TimeRange | None = None,
+        versions: int | None = None,
+    ) -> Iterator[Cells]:
+        """The rows of these keys, in their order; a key that is not there is a row with null for key and no cells."""
+        for message, _ in batches.gets(table.encode(), keys, columns, span, versions):
+            yield self.pool.attempt(_rows_of("getMultiple", message), "getMultiple", repeatable=True, of_table=table)
+
+    def scan(self, table: str, wanted: Scan | None = None) -> Iterator[Cells]:
+        """Rows in key order; goes on after a lost scanner where it stopped."""
+        return scanning.scan(self.pool, table, wanted or Scan())
+
+    def changed(
+        self, table: str, span: TimeRange, *, start: bytes = b"", stop: bytes = b"", columns: tuple[bytes, ...] = ()
+    ) -> Iterator[Cells]:
+        """The rows with a cell or a delete marker in the time range: keys, columns, times and kinds; no values."""
+        wanted = Scan(
+            start=start,
+            stop=stop,
+            columns=columns,
+            span=span,
+            versions=2**31 - 1,
+            raw=True,
+            filter="KeyOnlyFilter()",
+            cache_blocks=False,
+        )
+        return scanning.scan(self.pool, table, wanted)
+
+    def _write(self, method: str, table: str, messages: Iterable[tuple[bytes, int]], *, repeatable: bool) -> None:
+        for message, _ in messages:
+            self.pool.attempt(_done(method, message), method, repeatable=repeatable, of_table=table)
+
+
+def _rows_of(method: str, message: bytes) -> Callable[[Connection], Cells]:
+    def work(connection: Connection) -> Cells:
+        return scanning.read(connection, method, connection.exchange(method, message))
+
+    return work
+
+
+def _done(method: str, message: bytes) -> Callable[[Connection], Any]:
+    def work(connection: Connection) -> Any:
+        return connection.decode(method, connection.exchange(method, message))
+
+    return work
+
+
+def _put(key: bytes, cells: Mapping[bytes, bytes], time: int | None) -> Any:
+    hbase = idl()
+    values = [
+        hbase.TColumnValue(f, q or b"", value) for (f, q), value in ((split_column(c), v) for c, v in cells.items())
+    ]
+    return hbase.TPut(row=key, columnValues=values, timestamp=time)
+
+
+def _delete(key: bytes, columns: Sequence[bytes], time: int | None) -> Any:
+    hbase = idl()
+    wanted = [hbase.TColumn(family=f, qualifier=q, timestamp=time) for f, q in map(split_column, columns)]
+    return hbase.TDelete(row=key, columns=wanted or None, timestamp=time, deleteType=hbase.TDeleteType.DELETE_COLUMNS)
+
+
+def _mutations(key: bytes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes], time: int | None) -> Any:
+    hbase = idl()
+    both = [hbase.TMutation(deleteSingle=_delete(key, deletes, time))] if deletes else []
+    both += [hbase.TMutation(put=_put(key, puts, time))] if puts else []
+    return hbase.TRowMutations(row=key, mutations=both)

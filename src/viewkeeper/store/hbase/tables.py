@@ -1,0 +1,205 @@
+"""Namespaces, tables, families and regions of an HBase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from viewkeeper.errors import BadValue
+from viewkeeper.store.hbase.connection import idl
+from viewkeeper.store.hbase.failures import NoSuchNamespace, NoSuchTable
+from viewkeeper.store.hbase.pool import Pool
+
+FOREVER = 2147483647
+
+
+@dataclass(frozen=True)
+class Family:
+    """A column family. What is None is left to HBase."""
+
+    name: bytes
+    max_versions: int | None = None
+    min_versions: int | None = None
+    keep_deleted_cells: bool | None = None
+    time_to_live: int | None = None
+    """Seconds; None when cells never expire."""
+    attributes: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Everything else, by HBase's names (BLOOMFILTER, COMPRESSION, ...)."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A table as HBase has it."""
+
+    name: str
+    families: tuple[Family, ...]
+    attributes: Mapping[bytes, bytes]
+
+    def family(self, name: bytes) -> Family | None:
+        return next((family for family in self.families if family.name == name), None)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A key range of a table and the server that has it. Empty bytes: from the beginning, to the end."""
+
+    start: bytes
+    stop: bytes
+    host: str
+    port: int
+
+
+class Tables:
+    """What a database administrator does. Names are `namespace:table`; without a namespace it is `default`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    # -- namespaces ---------------------------------------------------------------------------------------------------
+
+    def namespaces(self) -> list[str]:
+        return sorted(self._pool.call("listNamespaces", repeatable=True))
+
+    def create_namespace(self, name: str) -> None:
+        """AlreadyThere if it exists."""
+        self._pool.call("createNamespace", repeatable=False, namespaceDesc=idl().TNamespaceDescriptor(name=name))
+
+    def delete_namespace(self, name: str) -> None:
+        """Only an empty one can be."""
+        self._pool.call("deleteNamespace", repeatable=False, name=name)
+
+    def require_namespace(self, name: str) -> None:
+        if name not in self.namespaces():
+            raise NoSuchNamespace(
+                f"HBase at {self._pool.gateway.address} has no namespace {name}.",
+                hint=f"Create it (hbase shell: create_namespace '{name}') or name another one in the URL.",
+            )
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def tables(self, namespace: str) -> list[str]:
+        """All tables of a namespace, as `namespace:table`."""
+        found = self._pool.call("getTableNamesByNamespace", repeatable=True, name=namespace)
+        return sorted(f"{namespace}:{table.qualifier.decode()}" for table in found)
+
+    def exists(self, table: str) -> bool:
+        return bool(self._pool.call("tableExists", repeatable=True, tableName=table_name(table)))
+
+    def describe(self, table: str) -> Description:
+        """NoSuchTable if it does not exist."""
+        said = self._pool.call("getTableDescriptor", repeatable=True, of_table=table, table=table_name(table))
+        return Description(table, tuple(_family(one) for one in said.columns or ()), dict(said.attributes or {}))
+
+    def create(
+        self,
+        table: str,
+        families: Sequence[Family],
+        *,
+        splits: Sequence[bytes] = (),
+        attributes: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        """Create a table, cut into regions at the split keys. AlreadyThere if it exists."""
+        descriptor = idl().TTableDescriptor(
+            tableName=table_name(table),
+            columns=[_descriptor(family) for family in families],
+            attributes=dict(attributes or {}) or None,
+        )
+        self._pool.call(
+            "createTable", repeatable=False, of_table=table, desc=descriptor, splitKeys=sorted(set(splits)) or None
+        )
+
+    def alter(self, table: str, attributes: Mapping[bytes, bytes]) -> None:
+        """Set attributes of a table, keeping its others and its families."""
+        said = self._pool.call("getTableDescriptor", repeatable=True, of_table=table, table=table_name(table))
+        said.attributes = {**(said.attributes or {}), **attributes}
+        self._pool.call("modifyTable", repeatable=True, of_table=table, desc=said)
+
+    def add_family(self, table: str, family: Family) -> None:
+        self._pool.call(
+            "addColumnFamily", repeatable=False, of_table=table, tableName=table_name(table), column=_descriptor(family)
+        )
+
+    def alter_family(self, table: str, family: Family) -> None:
+        """Replace a family's settings (those that are None become HBase's defaults)."""
+        self._pool.call(
+            "modifyColumnFamily",
+            repeatable=True,
+            of_table=table,
+            tableName=table_name(table),
+            column=_descriptor(family),
+        )
+
+    def disable(self, table: str) -> None:
+        self._pool.call("disableTable", repeatable=False, of_table=table, tableName=table_name(table))
+
+    def enable(self, table: str) -> None:
+        self._pool.call("enableTable", repeatable=False, of_table=table, tableName=table_name(table))
+
+    def is_enabled(self, table: str) -> bool:
+        return bool(self._pool.call("isTableEnabled", repeatable=True, of_table=table, tableName=table_name(table)))
+
+    def truncate(self, table: str, *, keep_splits: bool = True) -> None:
+        """Throw all rows away. The table must be disabled; it is enabled afterwards."""
+        self._pool.call(
+            "truncateTable", repeatable=False, of_table=table, tableName=table_name(table), preserveSplits=keep_splits
+        )
+
+    def drop(self, table: str) -> None:
+        """Disable and delete a table."""
+        if self.is_enabled(table):
+            self.disable(table)
+        self._pool.call("deleteTable", repeatable=False, of_table=table, tableName=table_name(table))
+
+    def regions(self, table: str) -> list[Region]:
+        """The regions in key order; together they cover all keys. NoSuchTable if there is none."""
+        found = self._pool.call("getAllRegionLocations", repeatable=True, of_table=table, table=table.encode())
+        if not found:
+            raise NoSuchTable(
+                f"HBase at {self._pool.gateway.address} has no table {table}.",
+                hint="Check the name, namespace included.",
+            )
+        regions = [_region(one) for one in found if not one.regionInfo.replicaId]
+        return sorted(regions, key=lambda region: region.start)
+
+
+def table_name(table: str) -> Any:
+    """The interface's own form of a name."""
+    namespace, colon, name = table.rpartition(":")
+    if not name or (colon and not namespace):
+        raise BadValue(f"{table!r} is not the name of an HBase table.", hint="Write namespace:table or table.")
+    return idl().TTableName(ns=(namespace or "default").encode(), qualifier=name.encode())
+
+
+def _descriptor(family: Family) -> Any:
+    kept = idl().TKeepDeletedCells
+    return idl().TColumnFamilyDescriptor(
+        name=family.name,
+        attributes=dict(family.attributes) or None,
+        maxVersions=family.max_versions,
+        minVersions=family.min_versions,
+        keepDeletedCells=None
+        if family.keep_deleted_cells is None
+        else kept.TRUE
+        if family.keep_deleted_cells
+        else kept.FALSE,
+        timeToLive=family.time_to_live,
+    )
+
+
+def _family(said: Any) -> Family:
+    return Family(
+        name=said.name,
+        max_versions=said.maxVersions,
+        min_versions=said.minVersions,
+        keep_deleted_cells=None
+        if said.keepDeletedCells is None
+        else said.keepDeletedCells == idl().TKeepDeletedCells.TRUE,
+        time_to_live=None if said.timeToLive in (None, FOREVER) else said.timeToLive,
+        attributes=dict(said.attributes or {}),
+    )
+
+
+def _region(said: Any) -> Region:
+    info, server = said.regionInfo, said.serverName
+    return Region(info.startKey or b"", info.endKey or b"", server.hostName, server.port or 0)
