@@ -1,0 +1,212 @@
+"""Measures and the accumulators they are read from.
+
+An accumulator is a function of a group's rows that adds up: counts and exact sums. A measure's value is read from
+accumulators alone, so adding the delta's accumulators to the group's and reading again is the aggregate's whole law.
+
+    accumulator   columns      holds
+    count         one          rows whose argument is not NULL
+    true          one          rows whose argument is true
+    sum           one          Σ of integers, or of a decimal's unscaled integers (up to 18 digits)
+    wide          two          the same for longer decimals, as Σ of the lower and Σ of the upper 64 bits
+    double        one          Σ of integers cast to DOUBLE, which are integers again
+    exact         bucket rows  Σ of doubles (`exact`)
+    square        bucket rows  Σ of their squares
+
+Counts are BIGINT and sums DECIMAL(38,0); none can overflow below 2^62 rows. Decimals enter as their unscaled integers
+and leave with the result's scale put back, without a copy. A distinct accumulator sees each value of a group once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import Unsupported
+from viewkeeper.model import types
+from viewkeeper.operators import exact
+from viewkeeper.plan.dataflow import AggregateSpec, Measure
+
+VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
+VALUE_FUNCTIONS = ("Min", "Max")
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """One additive fact about an argument."""
+
+    kind: str
+    argument: str
+    distinct: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"_{self.kind}_{self.argument}{'_d' if self.distinct else ''}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its state columns; bucket rows have none of their own."""
+        if self.is_bucketed:
+            return ()
+        return (f"{self.name}_l", f"{self.name}_u") if self.kind == "wide" else (self.name,)
+
+    @property
+    def is_bucketed(self) -> bool:
+        return self.kind in ("exact", "square")
+
+    def terms(self) -> tuple[str, ...]:
+        """SQL over the raw argument for what each state column adds up, before the weight."""
+        a = self.argument
+        if self.kind == "count":
+            return (f"CASE WHEN {_quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
+        if self.kind == "true":
+            return (f"CASE WHEN {_quoted(a)} THEN 1 ELSE 0 END",)
+        if self.kind == "wide":
+            return (f"{_quoted(raw_lower(a))}::HUGEINT", f"{_quoted(raw_upper(a))}::HUGEINT")
+        if self.kind == "double":
+            return (f"{_quoted(a)}::DOUBLE::HUGEINT",)
+        return (f"{_quoted(raw(a))}::HUGEINT",)
+
+    @property
+    def type(self) -> str:
+        return "BIGINT" if self.kind in ("count", "true") else "DECIMAL(38,0)"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What an aggregate keeps: its accumulators, and the arguments whose values are counted."""
+
+    accumulators: tuple[Accumulator, ...]
+    values: tuple[str, ...]
+    extremes: tuple[str, ...]
+    distincts: tuple[str, ...]
+
+    @property
+    def plain(self) -> tuple[Accumulator, ...]:
+        return tuple(a for a in self.accumulators if not a.is_bucketed)
+
+    @property
+    def bucketed(self) -> tuple[Accumulator, ...]:
+        return tuple(a for a in self.accumulators if a.is_bucketed)
+
+    @property
+    def additive(self) -> tuple[str, ...]:
+        """The names of all state columns that add up."""
+        columns = tuple(c for a in self.plain for c in a.columns)
+        return ("_n", *columns, "_x") if self.bucketed else ("_n", *columns)
+
+
+@lru_cache(maxsize=1024)
+def layout(spec: AggregateSpec) -> Layout:
+    accumulators: dict[Accumulator, None] = {}
+    extremes: dict[str, None] = {}
+    distincts: dict[str, None] = {}
+    values: dict[str, None] = {}
+    for measure in spec.measures:
+        accumulators.update(dict.fromkeys(needs(measure)))
+        if measure.argument is not None and measure.function in VALUE_FUNCTIONS:
+            extremes[measure.argument] = values[measure.argument] = None
+        elif measure.argument is not None and measure.distinct:
+            distincts[measure.argument] = values[measure.argument] = None
+    return Layout(tuple(accumulators), tuple(values), tuple(extremes), tuple(distincts))
+
+
+def needs(measure: Measure) -> tuple[Accumulator, ...]:
+    """The accumulators that a measure is read from."""
+    a, d, function = measure.argument, measure.distinct, measure.function
+    if a is None:
+        if function == "Count":
+            return ()
+        raise Unsupported(f"{function} needs an argument.")
+    if function in VALUE_FUNCTIONS:
+        return (Accumulator("count", a),)
+    count = Accumulator("count", a, d)
+    if function == "Count":
+        return (count,)
+    if function == "CountIf":
+        return (Accumulator("true", a),)
+    if function in ("BoolAnd", "BoolOr"):
+        return (count, Accumulator("true", a))
+    if function in ("Sum", "Average"):
+        return (count, summing(measure))
+    if function in VARIANCES and measure.argument_type in ("float", "double"):
+        return (count, Accumulator("exact", a, d), Accumulator("square", a, d))
+    raise Unsupported(f"The aggregate {function} of {measure.argument_type} has no kernel.")
+
+
+def summing(measure: Measure) -> Accumulator:
+    """The accumulator of Sum and Average, by the argument's type."""
+    assert measure.argument is not None
+    kind = measure.argument_type or ""
+    if digits := types.decimal_digits(kind):
+        return Accumulator("sum" if digits[0] <= 18 else "wide", measure.argument, measure.distinct)
+    if types.is_float(kind):
+        return Accumulator("exact", measure.argument, measure.distinct)
+    if types.is_integer(kind):
+        # Spark's average casts each value to DOUBLE first, which only a BIGINT can lose digits in.
+        lossy = measure.function == "Average" and kind == "bigint"
+        return Accumulator("double" if lossy else "sum", measure.argument, measure.distinct)
+    raise Unsupported(f"{measure.function} of {kind} is not supported.")
+
+
+def raw(argument: str) -> str:
+    return f"_r_{argument}"
+
+
+def raw_lower(argument: str) -> str:
+    return f"_rl_{argument}"
+
+
+def raw_upper(argument: str) -> str:
+    return f"_ru_{argument}"
+
+
+def with_raw(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
+    """The rows with the raw columns that the accumulators' terms read: integers of decimals, bits of doubles."""
+    for accumulator in accumulators:
+        a = accumulator.argument
+        if accumulator.kind in ("sum", "exact", "square") and raw(a) not in rows.column_names:
+            column = rows.column(a)
+            value = exact.bits(column) if accumulator.is_bucketed else _unscaled(column)
+            rows = rows.append_column(raw(a), value)
+        elif accumulator.kind == "wide" and raw_lower(a) not in rows.column_names:
+            lower, upper = _halves(_one_chunk(rows.column(a)))
+            rows = rows.append_column(raw_lower(a), lower).append_column(raw_upper(a), upper)
+    return rows
+
+
+def rescaled(column: Any, kind: pa.DataType) -> Any:
+    """A column of unscaled integers (decimal128) as decimals of this type: the same bytes under another type."""
+    array = _one_chunk(column)
+    return pa.Array.from_buffers(kind, len(array), array.buffers(), offset=array.offset)
+
+
+def _unscaled(column: Any) -> Any:
+    if not pa.types.is_decimal(column.type):
+        return column
+    return rescaled(column, pa.decimal128(column.type.precision, 0))
+
+
+def _halves(array: Any) -> tuple[Any, Any]:
+    """The lower and upper 64 bits of decimals, as uint64 and int64 arrays."""
+    validity, data = array.buffers()
+    words = np.frombuffer(data, np.uint64)[: 2 * (array.offset + len(array))]
+    lower, upper = (pa.py_buffer(np.ascontiguousarray(words[i::2])) for i in (0, 1))
+    return tuple(
+        pa.Array.from_buffers(kind, len(array), [validity, half], offset=array.offset)
+        for kind, half in ((pa.uint64(), lower), (pa.int64(), upper))
+    )  # type: ignore[return-value]
+
+
+def _one_chunk(column: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,156 @@
+"""Run files: one container for all the runs that a task wrote in a batch.
+
+    0    magic   8 bytes  "VKRUNS\\r\\n"   (a text-mode copy damages it visibly)
+    8    version u32 little-endian, then zeros up to byte 64
+    64   run     Arrow IPC stream: schema, one record batch, end; zero-padded to a multiple of 64
+    …    run     …
+
+The manifest's entries say where each run lies; a file that no entry names is garbage. So a writer needs no temporary
+name: the caller's name carries batch and attempt. Reading maps the file and copies nothing: a lookup touches the pages
+that it needs. The checksum is CRC-32 over a run's bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
+from viewkeeper.operators.arrangement import Run
+from viewkeeper.plan.dataflow import HASH
+
+MAGIC = b"VKRUNS\r\n"
+VERSION = 1
+_ALIGNMENT = 64
+_HEADER = (MAGIC + VERSION.to_bytes(4, "little")).ljust(_ALIGNMENT, b"\0")
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """Where a run lies: what the manifest keeps. `file` is a name in the state directory."""
+
+    slot: str
+    file: str
+    offset: int
+    length: int
+    rows: int
+    low: int
+    high: int
+    checksum: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RunEntry:
+        return RunEntry(**data)
+
+
+def write_container(path: str | os.PathLike[str], runs: Mapping[str, Run], fsync: bool) -> list[RunEntry]:
+    """Write the runs, by slot, to a new file that only its owner may read. A failed write leaves no file."""
+    path = Path(path)
+    try:
+        path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            entries = _write_runs(file, path.name, runs)
+            if fsync:
+                file.flush()
+                os.fsync(file.fileno())
+        if fsync:
+            _sync_directory(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise StoreError(
+            f"Cannot write the state file {path}: {error.strerror or error}.",
+            hint="Free space or fix the permissions, then refresh; nothing was published.",
+        ) from error
+    return entries
+
+
+def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool) -> Run:
+    """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify`."""
+    path = Path(directory) / entry.file
+    try:
+        with pa.memory_map(str(path), "r") as file:
+            _check_header(path, file.read_at(_ALIGNMENT, 0))
+            if file.size() < entry.offset + entry.length:
+                raise _corrupt(path, f"it has {file.size()} bytes where {entry.offset + entry.length} were written")
+            file.seek(entry.offset)
+            buffer = file.read_buffer(entry.length)
+    except OSError as error:
+        raise _corrupt(path, f"it cannot be read ({error.strerror or error})") from error
+    if verify and zlib.crc32(buffer) != entry.checksum:
+        raise _corrupt(path, f"the checksum of the run at byte {entry.offset} is wrong")
+    try:
+        with pa.ipc.open_stream(buffer) as reader:
+            rows = reader.read_all().combine_chunks()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _corrupt(path, f"the run at byte {entry.offset} is no Arrow stream") from error
+    if rows.num_rows != entry.rows or HASH not in rows.column_names:
+        raise _corrupt(path, f"the run at byte {entry.offset} is not the one that was written")
+    return Run(rows)
+
+
+class _Checked:
+    """A file that knows how far it has come and the checksum since the last run began."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.position = 0
+        self.checksum = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self.file.write(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+        self.position += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def pad(self) -> None:
+        self.write(b"\0" * (-self.position % _ALIGNMENT))
+
+
+def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run]) -> list[RunEntry]:
+    sink = _Checked(file)
+    sink.write(_HEADER)
+    entries = []
+    for slot, run in runs.items():
+        offset, sink.checksum = sink.position, 0
+        with pa.ipc.new_stream(sink, run.rows.schema) as writer:
+            writer.write_table(run.rows)
+        length, checksum = sink.position - offset, sink.checksum
+        sink.pad()
+        entries.append(RunEntry(slot, name, offset, length, run.num_rows, run.low, run.high, checksum))
+    return entries
+
+
+def _check_header(path: Path, header: bytes) -> None:
+    if header[: len(MAGIC)] != MAGIC:
+        raise _corrupt(path, "it is no run file")
+    version = int.from_bytes(header[8:12], "little")
+    if version > VERSION:
+        raise FormatTooNew(f"The state file {path} has format {version}; this version reads up to {VERSION}.")
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _corrupt(path: Path, what: str) -> CorruptState:
+    return CorruptState(f"The state file {path} is damaged: {what}.", hint="State is derived: it can be rebuilt.")
