@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from rich.columns import Columns
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -111,6 +111,10 @@ def _touched(before: Rows, after: Rows) -> dict[Any, dict[str, tuple[Any, Any]]]
 # -- plain lines -------------------------------------------------------------------------------------------------------
 
 
+_SHOWN = 3
+"""Rows told for each view and batch."""
+
+
 def _lines(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
     total = _Total()
     for tick in ticks:
@@ -119,8 +123,10 @@ def _lines(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
         for change in tick.changes:
             console.print(f"  {change}", highlight=False)
         for view, rows in tick.touched.items():
-            for key, cells in rows.items():
-                console.print(f"    {view}[{key}]  {_told(cells)}", highlight=False, style="dim")
+            for key, cells in list(rows.items())[:_SHOWN]:
+                console.print(f"    {view}[{key}]  {_told(cells)}", highlight=False, markup=False, style="dim")
+            if len(rows) > _SHOWN:
+                console.print(f"    {view}: {len(rows) - _SHOWN} more rows", highlight=False, style="dim")
     return total.batches, total.changes, total.seconds
 
 
@@ -155,21 +161,23 @@ class _Total:
 
 def _screen(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
     total = _Total()
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, auto_refresh=False) as live:
         for tick in ticks:
             total.add(tick)
             total.log.extend(Text(change) for change in tick.changes)
-            live.update(_picture(tick, total), refresh=True)
+            live.update(_picture(tick, total, console.width), refresh=True)
     return total.batches, total.changes, total.seconds
 
 
-def _picture(tick: Tick, total: _Total) -> Group:
+def _picture(tick: Tick, total: _Total, width: int) -> Group:
+    """The changes on the left, the views beside them; 80 columns have room for two of the three."""
     log = Panel(Group(*total.log), title="changes", width=34, height=18)
-    grids = Columns([_grid("by_category", tick), _grid("ratings", tick, 6)])
-    return Group(
-        Text(_headline(tick), style="bold"),
-        Columns([log, Group(grids, _grid("order_lines", tick, 6))]),
-    )
+    parts: list[Any] = [log, Group(_grid("by_category", tick), _grid("order_lines", tick, 5))]
+    if width >= 116:
+        parts.append(_grid("ratings", tick))
+    side_by_side = Grid.grid(padding=(0, 1))
+    side_by_side.add_row(*parts)
+    return Group(Text(_headline(tick), style="bold"), side_by_side)
 
 
 def _grid(view: str, tick: Tick, last: int | None = None) -> Grid:
@@ -179,7 +187,7 @@ def _grid(view: str, tick: Tick, last: int | None = None) -> Grid:
     if last is not None:
         keys = sorted(sorted(keys, key=lambda k: (k in touched, k))[-last:])
     names = list(next(iter(rows.values()), {}))
-    grid = Grid(title=view, title_justify="left", title_style="bold")
+    grid = Grid(title=view, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for name in names:
         grid.add_column(name, justify="left" if name in ("category", "item") else "right")
     for key in keys:

@@ -118,4 +118,4 @@ class Shop:
         }
 
     def _price(self) -> Decimal:
-        return Decimal(self.random.randint(300, 4999)) / 100
+        return Decimal(self.random.randint(300, 4999)).scaleb(-2)
