@@ -28,7 +28,7 @@ from viewkeeper.operators import exact, extremes
 from viewkeeper.operators.arrangement import Arrangement, Run, distinct_hashes, merge
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import Layout, layout, rescaled, with_raw
-from viewkeeper.plan.dataflow import AggregateSpec, Measure
+from viewkeeper.plan.dataflow import HASH, AggregateSpec, Measure
 
 __all__ = ["AggregateSpec", "Measure", "additive_merge", "full", "ports", "prepare", "step"]
 
@@ -46,13 +46,21 @@ def prepare(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> list[pa.Table]:
 
 
 def step(
-    duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], deltas: Sequence[pa.Table]
+    duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], deltas: Sequence[pa.Table | None]
 ) -> tuple[pa.Table, list[pa.Table]]:
-    """The output's delta, and what to add to the state of each port."""
+    """The output's delta, and what to add to the state of each port.
+
+    A delta may hold several vectors of one group, from several tasks. A values port may be None: nothing arrived.
+    """
     plan = layout(spec)
-    vectors, kept = deltas[0], [deltas[0]]
+    vectors = deltas[0]
+    assert vectors is not None
+    kept = [vectors]
     for i, argument in enumerate(plan.values, start=1):
-        change = duck.run(sql.sorted_values(spec, argument), delta=deltas[i])
+        delta = deltas[i]
+        change = (
+            _no_values(spec, argument) if delta is None else duck.run(sql.sorted_values(spec, argument), delta=delta)
+        )
         kept.append(change)
         if argument in plan.distincts:
             flips = _flips(duck, spec, argument, states[i], change)
@@ -176,6 +184,13 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
 def _chunks(column: pa.ChunkedArray) -> list[tuple[int, pa.Array]]:
     starts = np.cumsum([0, *(len(c) for c in column.chunks)])
     return list(zip(starts.tolist(), column.chunks, strict=False))
+
+
+def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
+    kind = next(m.argument_type for m in spec.measures if m.argument == argument)
+    assert kind is not None
+    keys = [(k.name, types.arrow(k.type)) for k in spec.keys]
+    return pa.schema([*keys, (argument, types.arrow(kind)), (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
 
 
 def _output_schema(spec: AggregateSpec) -> pa.Schema:

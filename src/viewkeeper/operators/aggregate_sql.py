@@ -25,14 +25,14 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
     """Accumulators that are not fed get zeros, so every vector has the same columns."""
     plan = layout(spec)
     keys = _keys(spec)
-    columns = [("0" if distinct else "coalesce(sum(_w), 0)") + "::BIGINT AS _n"]
+    sums = [("0" if distinct else "coalesce(sum(_w), 0)") + "::BIGINT AS _n"]
     zeros = ["0::BIGINT AS _n"]
     for accumulator in plan.plain:
         for name, term in zip(accumulator.columns, accumulator.terms(), strict=True):
             summed = f"coalesce(sum({term} * _w), 0)" if accumulator in fed else "0"
-            columns.append(f"{summed}::{accumulator.type} AS {quote(name)}")
+            sums.append(f"{summed}::{accumulator.type} AS {quote(name)}")
             zeros.append(f"0::{accumulator.type} AS {quote(name)}")
-    main = f"SELECT {_list(*keys, *columns)} FROM rows{_group_by(keys)}"
+    main = f"SELECT {_list(*keys, *sums)} FROM rows{_group_by(keys)}"
     if not plan.bucketed:
         if spec.keys and not plan.values:
             # A group whose values changed is touched, even where its vector did not: only without them zeros may go.
@@ -43,18 +43,19 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
         column = quote(raw(accumulator.argument))
         split = exact.terms if accumulator.kind == "exact" else exact.square_terms
         for bucket, term in split(column) if accumulator in fed else ():
-            terms = f"SELECT {_list(*keys, '_w')}, {bucket} AS _bucket, {term} AS _term FROM rows WHERE {column} IS NOT NULL"
+            columns = _list(*keys, "_w", f"{bucket} AS _bucket", f"{term} AS _term")
+            summed = f"_bucket + {i * exact.BUCKETS} AS _b, sum(_term * _w)::DECIMAL(38,0) AS _x"
             parts.append(
-                f"SELECT {_list(*keys, *zeros)}, _bucket + {i * exact.BUCKETS} AS _b, sum(_term * _w)::DECIMAL(38,0) AS _x"
-                f" FROM ({terms}) GROUP BY {_list(*keys, '_bucket')} HAVING sum(_term * _w) <> 0"
+                f"SELECT {_list(*keys, *zeros)}, {summed} FROM (SELECT {columns} FROM rows WHERE {column} IS NOT NULL)"
+                f" GROUP BY {_list(*keys, '_bucket')} HAVING sum(_term * _w) <> 0"
             )
     return f"SELECT *, {key_hash(spec)} AS _h FROM ({' UNION ALL '.join(parts)})"
 
 
 @lru_cache(maxsize=1024)
 def values(spec: AggregateSpec, argument: str) -> str:
-    value = _normal(spec, argument)
-    inner = f"SELECT {_list(*_keys(spec), f'{value} AS {quote(argument)}', '_w')} FROM rows WHERE {quote(argument)} IS NOT NULL"
+    columns = _list(*_keys(spec), f"{_normal(spec, argument)} AS {quote(argument)}", "_w")
+    inner = f"SELECT {columns} FROM rows WHERE {quote(argument)} IS NOT NULL"
     groups = _list(*_keys(spec), quote(argument))
     summed = f"SELECT {groups}, sum(_w)::BIGINT AS _w FROM ({inner}) GROUP BY {groups} HAVING sum(_w) <> 0"
     return f"SELECT *, {value_hash(spec, argument)} AS _h FROM ({summed})"
@@ -90,19 +91,21 @@ def sums(spec: AggregateSpec) -> str:
         return [old, f"sum({quote(column)})::{kinds[column]} AS {quote(name + '_n')}"]
 
     added = [*sides("_n", "_n"), *(s for c in plain for s in sides(c, c))]
+    groups = _list(*keys, "_h")
+    seen = "bool_or(_old) AS _seen"
     if not plan.bucketed:
-        return (
-            f"SELECT {_list(*keys, '_h', 'bool_or(_old) AS _seen', *added)} FROM ({both}) GROUP BY {_list(*keys, '_h')}"
-        )
+        return f"SELECT {_list(groups, seen, *added)} FROM ({both}) GROUP BY {groups}"
     kinds["_x"] = "DECIMAL(38,0)"
-    inner = f"SELECT {_list(*keys, '_h', '_b', 'bool_or(_old) AS _seen', *added, *sides('_x', '_x'))} FROM ({both}) GROUP BY {_list(*keys, '_h', '_b')}"
+    by_bucket = _list(groups, "_b", seen, *added, *sides("_x", "_x"))
+    inner = f"SELECT {by_bucket} FROM ({both}) GROUP BY {groups}, _b"
     again = [
         f"sum({quote(f'{c}_{side}')})::{kind} AS {quote(f'{c}_{side}')}"
         for c, kind in {"_n": "BIGINT", **{c: kinds[c] for c in plain}}.items()
         for side in "on"
     ]
     buckets = "coalesce(list({'b': _b, 'o': _x_o, 'n': _x_n}) FILTER (WHERE _b >= 0), []) AS _buckets"
-    return f"SELECT {_list(*keys, '_h', 'bool_or(_seen) AS _seen', *again, buckets)} FROM ({inner}) GROUP BY {_list(*keys, '_h')}"
+    shown = _list(groups, "bool_or(_seen) AS _seen", *again, buckets)
+    return f"SELECT {shown} FROM ({inner}) GROUP BY {groups}"
 
 
 @lru_cache(maxsize=1024)
@@ -123,17 +126,12 @@ def read(spec: AggregateSpec) -> str:
     t_columns = _list(*(f"v.{k}" for k in keys), "_n_o", "_n_n", "_seen", *totals, *doubles, *computed, *found)
     read_columns, problems = [], ["WHEN _n_n < 0 OR _n_o < 0 THEN -1"]
     for i, measure in enumerate(spec.measures):
-        (old, _), (new, bad) = finish.value(measure, "o"), finish.value(measure, "n")
+        (old, _), (new, beyond) = finish.value(measure, "o"), finish.value(measure, "n")
         read_columns += [f"{old} AS _o{i}", f"{new} AS _n{i}"]
-        if bad != "FALSE":
-            problems.append(f"WHEN {bad} THEN {i + 1}")
-    f_columns = _list(
-        *keys,
-        f"{exists[0]} AS _was",
-        f"{exists[1]} AS _now",
-        *read_columns,
-        f"CASE {' '.join(problems)} ELSE 0 END AS _bad",
-    )
+        if beyond != "FALSE":
+            problems.append(f"WHEN {beyond} THEN {i + 1}")
+    bad = f"CASE {' '.join(problems)} ELSE 0 END AS _bad"
+    f_columns = _list(*keys, f"{exists[0]} AS _was", f"{exists[1]} AS _now", *read_columns, bad)
     differ = " OR ".join(["_was <> _now", *(f"_o{i} IS DISTINCT FROM _n{i}" for i in range(len(spec.measures)))])
     picked = [f"CASE WHEN _w < 0 THEN _o{i} ELSE _n{i} END AS {quote(m.name)}" for i, m in enumerate(spec.measures)]
     return (

@@ -114,7 +114,8 @@ class _Directory:
             half = width >> 1
             place += before(keys[place + (half - 1)], hashes) * np.int64(half)
             width -= half
-        return place + before(keys[place], hashes)
+        found: Places = place + before(keys[place], hashes)
+        return found
 
 
 def _next_places(keys: Hashes, hashes: Hashes, start: Places) -> tuple[Places, Places]:

@@ -1,7 +1,7 @@
 """Consolidation: the weights of equal rows add up, and zeros vanish.
 
-Equal means indistinguishable: NULL equals NULL and NaN equals NaN, but −0.0 and 0.0 are two values, since an update from
-one to the other shows in a view that selects the column.
+Equal means indistinguishable: NULL equals NULL and NaN equals NaN, but −0.0 and 0.0 are two values, since an update
+from one to the other shows in a view that selects the column.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def square_terms(column: str) -> tuple[tuple[str, str], ...]:
 
 
 def _term(column: str, mantissa: str, place: str, signed: bool = True) -> tuple[str, str]:
-    special = f"CASE WHEN {_fraction(column)} <> 0 THEN {NAN} WHEN {column} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY} END"
+    infinity = f"WHEN {column} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
+    special = f"CASE WHEN {_fraction(column)} <> 0 THEN {NAN} {infinity} END"
     size = f"({mantissa} * (1::UBIGINT << ({place} & 31)))"
     value = f"CASE WHEN {column} >> 63 = 0 THEN {size} ELSE -{size} END" if signed else size
     return (

@@ -30,7 +30,7 @@ def total(accumulator: Accumulator, side: str) -> str:
 
 
 def value(measure: Measure, side: str) -> tuple[str, str]:
-    """(value, out-of-range condition) of a measure, from columns `<accumulator>_<side>` and `_min_<argument>_<side>`."""
+    """(value, out-of-range condition) of a measure, from columns `<accumulator>_<side>`, `_min_<argument>_<side>`."""
     function, a = measure.function, measure.argument
     if a is None:
         return f"_n_{side}", "FALSE"

@@ -196,10 +196,10 @@ def _halves(array: Any) -> tuple[Any, Any]:
     validity, data = array.buffers()
     words = np.frombuffer(data, np.uint64)[: 2 * (array.offset + len(array))]
     lower, upper = (pa.py_buffer(np.ascontiguousarray(words[i::2])) for i in (0, 1))
-    return tuple(
-        pa.Array.from_buffers(kind, len(array), [validity, half], offset=array.offset)
-        for kind, half in ((pa.uint64(), lower), (pa.int64(), upper))
-    )  # type: ignore[return-value]
+    return (
+        pa.Array.from_buffers(pa.uint64(), len(array), [validity, lower], offset=array.offset),
+        pa.Array.from_buffers(pa.int64(), len(array), [validity, upper], offset=array.offset),
+    )
 
 
 def _one_chunk(column: Any) -> Any:

@@ -1,0 +1,89 @@
+"""Recompute: the output of a key is a function of the rows of that key, so run the real SQL on its new rows.
+
+    affected = the hashes in the delta
+    Δoutput  = sql(new rows of the affected) − what was emitted for the affected
+
+What was emitted is stored, not computed again from the old rows: with ties, `row_number` or LIMIT are no functions of
+the bag, and only what was emitted can be taken back. The unit is the hash: a slice may hold the rows of two keys that
+collide, and then both are computed and both are compared.
+
+SQL sees each row as often as its weight says (at most `clip` times, for a top-k that can show no more), never a
+negative one. Its inputs are the tables `input0`, `input1`, … with `_h`, and it gives `_h` with each row of its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.model import types
+from viewkeeper.model.delta import weighted
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, weights_of
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.plan.dataflow import HASH, Recompute
+
+
+def step(
+    duck: Duck, operator: Recompute, states: Sequence[Arrangement], deltas: Sequence[pa.Table | None]
+) -> tuple[pa.Table, list[pa.Table]]:
+    """The output's delta, and what to add to each state: the inputs' in order, then the emitted rows'.
+
+    `states` are the inputs' arrangements and, last, the emitted rows'. A delta may be None: nothing at that port.
+    Without keys all rows are one slice with hash 0, which is computed also over nothing.
+    """
+    *inputs, emitted = states
+    changes = [
+        consolidate(duck, delta) if delta is not None else _no_rows(port[0].columns)
+        for delta, port in zip(deltas, operator.inputs, strict=True)
+    ]
+    affected = distinct_hashes(*changes) if operator.inputs[0][0].key else np.zeros(1, np.uint64)
+    if not len(affected):
+        empty = _no_rows(operator.output)
+        return empty.drop_columns([HASH]), [*changes, empty]
+    new = [_new_rows(duck, s, c, affected, operator.clip) for s, c in zip(inputs, changes, strict=True)]
+    shown = weighted(duck.run(_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)}), 1)
+    if emitted.runs:
+        shown = pa.concat_tables([shown, _negated(emitted.slice(affected).select(shown.column_names))])
+    difference = consolidate(duck, shown)
+    return difference.drop_columns([HASH]), [*changes, difference]
+
+
+def full(duck: Duck, operator: Recompute, states: Sequence[Arrangement]) -> pa.Table:
+    """The whole output: all that was emitted and not taken back."""
+    if not states[-1].runs:
+        return _no_rows(operator.output).drop_columns([HASH])
+    return consolidate(duck, states[-1].rows([c.name for c in operator.output]))
+
+
+def _new_rows(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes, clip: int | None) -> pa.Table:
+    """The rows of the affected hashes after the change, each as often as its weight."""
+    rows = change
+    if state.runs:
+        rows = consolidate(duck, pa.concat_tables([state.slice(affected).select(change.column_names), change]))
+    weights = weights_of(rows)
+    assert not (weights < 0).any(), "a slice holds fewer than no copies of a row"
+    rows = rows.drop_columns([WEIGHT])
+    if not (weights > 1).any():
+        return rows
+    times = weights if clip is None else np.minimum(weights, clip)
+    return rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
+
+
+@lru_cache(maxsize=1024)
+def _sql(operator: Recompute) -> str:
+    columns = ", ".join(f"{quote(c.name)}::{types.duckdb(c.type)} AS {quote(c.name)}" for c in operator.output)
+    return f"SELECT {columns}{', ' if columns else ''}{HASH}::UBIGINT AS {HASH} FROM ({operator.sql})"
+
+
+def _negated(rows: pa.Table) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index(WEIGHT), WEIGHT, pa.array(-weights_of(rows)))
+
+
+def _no_rows(columns: Sequence[Column]) -> pa.Table:
+    fields = [(c.name, types.arrow(c.type)) for c in columns]
+    return pa.schema([*fields, (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
