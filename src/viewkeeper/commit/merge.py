@@ -6,14 +6,13 @@ the old ones, listed by the next batch in their place, and the old files go when
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from viewkeeper.commit import crash
 from viewkeeper.commit.state import State
 from viewkeeper.operators import aggregate
-from viewkeeper.operators.arrangement import Run
+from viewkeeper.operators.arrangement import Run, choose_merges, merge
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.merge import choose_merges, merge
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
@@ -25,12 +24,11 @@ def merge_runs(duck: Duck, flow: Flow, state: State, batch: int, slots: Iterable
     replaced: dict[str, list[RunEntry]] = {}
     for slot in slots:
         entries = state.manifest.runs.get(slot, ())
-        chosen = choose_merges([e.rows for e in entries])
-        if not chosen:
-            continue
-        runs = state.arrangement(slot).runs
-        merged[slot] = _merged(duck, flow.operators[slot.split("/")[0]], slot, [runs[i] for i in chosen])
-        replaced[slot] = [entries[i] for i in chosen]
+        newest = choose_merges([e.rows for e in entries])
+        if newest:
+            runs = state.arrangement(slot).runs[-newest:]
+            merged[slot] = _merged(duck, flow.operators[slot.split("/")[0]], slot, runs)
+            replaced[slot] = list(entries[-newest:])
     if not merged:
         return
     crash.point("merge.write.before")
@@ -42,7 +40,7 @@ def merge_runs(duck: Duck, flow: Flow, state: State, batch: int, slots: Iterable
     state.adopt(manifest)
 
 
-def _merged(duck: Duck, operator: Operator, slot: str, runs: list[Run]) -> Run:
+def _merged(duck: Duck, operator: Operator, slot: str, runs: Sequence[Run]) -> Run:
     if isinstance(operator, Aggregate):
         return aggregate.additive_merge(duck, operator.spec, int(slot.split("/")[1]), runs)
     return merge(duck, runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
+
+_KEPT_ROWS = 100_000
 
 
 class State:
@@ -36,10 +37,8 @@ class State:
             return []
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
         entries = write_container(self.directory / name, runs, fsync=durable)
-        if durable:
-            sync_directory(self.directory)
-        for entry in entries:
-            self._open[entry] = runs[entry.slot]
+        # A small run stays in memory as it is; a large one is mapped when it is needed, so that it can be paged out.
+        self._open |= {e: runs[e.slot] for e in entries if e.rows <= _KEPT_ROWS}
         return entries
 
     def adopt(self, manifest: Manifest) -> None:
@@ -62,11 +61,3 @@ class State:
             run = self._open[entry] = open_run(self.directory, entry, verify=True)
         return run
 
-
-def sync_directory(directory: Path) -> None:
-    """A new file's name is durable only when its directory is."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

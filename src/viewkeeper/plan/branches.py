@@ -24,7 +24,7 @@ class Branch:
     columns: Mapping[str, Expr]
     where: tuple[Expr, ...] = ()
 
-    def filtered(self, condition: Expr) -> Branch:
+    def filtered(self, condition: Expr | None) -> Branch:
         return replace(self, where=(*self.where, *(self.see(c) for c in conjuncts(condition))))
 
     def projected(self, exprs: Iterable[Named]) -> Branch:
@@ -61,6 +61,14 @@ def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
     if condition.op == "literal" and condition.value is True:
         return ()
     return (condition,)
+
+
+def conjunction(conditions: Sequence[Expr]) -> Expr | None:
+    """The AND of conditions, None of none."""
+    result: Expr | None = None
+    for condition in conditions:
+        result = condition if result is None else Expr("And", "boolean", (result, condition))
+    return result
 
 
 def raises(exprs: Iterable[Expr]) -> bool:

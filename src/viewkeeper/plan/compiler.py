@@ -165,7 +165,7 @@ def _expand(compiler: Compiler, node: nodes.Expand, needed: frozenset[str]) -> l
 def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
     calls = tuple(c for c in node.calls if c.name in needed)
     if any(c.function not in KERNEL_FUNCTIONS for c in calls):
-        return slices.aggregate(compiler, node, calls)
+        return slices.aggregate(compiler, node, calls, KERNEL_FUNCTIONS)
     arguments: dict[Expr, str] = {}
     measures = [_measure(call, arguments, f"m{i}") for i, call in enumerate(calls)]
     keys = [Named(f"k{i}", key.expr) for i, key in enumerate(node.keys)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import slices
-from viewkeeper.plan.branches import Branch, conjuncts, positional, raises, reference, substitute
+from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
 from viewkeeper.plan.dataflow import Arrange, BulkJoin, Input, Lookup, Operator
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
 
@@ -78,7 +78,7 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
     branches.append(_bulk(compiler, relations, edges, early, keep))
     if late:
         columns = [c for r in relations for c in r.columns if c.name in keep]
-        branches = [b.filtered(c) for b in compiler.consolidated(branches, columns) for c in [_conjunction(late)]]
+        branches = [b.filtered(conjunction(late)) for b in compiler.consolidated(branches, columns)]
     exprs = [Named(name, expr) for name, expr in wanted.items()]
     branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
     return [b.projected(exprs) for b in branches]
@@ -139,7 +139,7 @@ def _relation(compiler: Compiler, node: Node, local: list[Expr], used: frozenset
     columns = tuple(c for c in node.columns if c.name in used)
     branches = compiler.compile(node, frozenset(c.name for c in columns))
     if local:
-        branches = [b.filtered(_conjunction(local)) for b in branches]
+        branches = [b.filtered(conjunction(local)) for b in branches]
     first = branches[0].source
     if len(branches) == 1 and isinstance(first, Input):
         rows = compiler.sizes.get(first.table, 0) * (0.3 if branches[0].where else 1.0)
@@ -309,9 +309,3 @@ def _bulk(
 def _equality(edge: Edge) -> Expr:
     return Expr("EqualNullSafe" if edge.null_safe else "EqualTo", "boolean", (edge.left, edge.right))
 
-
-def _conjunction(conditions: Sequence[Expr]) -> Expr:
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = Expr("And", "boolean", (result, condition))
-    return result

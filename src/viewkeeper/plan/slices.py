@@ -7,14 +7,16 @@ sort's input, so that ties fall the same way in every batch and in either lane.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Column
-from viewkeeper.plan.branches import Branch, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import Recompute, Segment, quoted, where_sql
+from viewkeeper.plan import functions
+from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
+from viewkeeper.plan.dataflow import HASH, Recompute, Segment, quoted, where_sql
 from viewkeeper.plan.expressions import render
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window
+from viewkeeper.plan.functions import ORDERED
+from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compiler import Compiler
@@ -42,7 +44,8 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
     if node.exists is not None:
         shown[node.exists] = Column("e", "boolean", nullable=False)
         selected.append(f"{matched} AS e")
-    body = f"SELECT {', '.join(selected) or '1 AS one'} FROM input0"
+    selected.append(f"coalesce(input0.{HASH}, input1.{HASH}) AS {HASH}" if node.how in _OUTER else f"input0.{HASH}")
+    body = f"SELECT {', '.join(selected)} FROM input0"
     if node.how in _OUTER:
         body += f" {_OUTER[node.how]} JOIN input1 ON {on}"
     elif node.how != "existence":
@@ -61,7 +64,7 @@ def limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branc
     columns = list(child.columns)
     port, _ = _port(compiler, child, columns, [], "x")
     names = positional(columns, "x")
-    sql = f"SELECT {', '.join(quoted(c.name) for c in names.values())} FROM input0"
+    sql = f"SELECT {', '.join([*(quoted(c.name) for c in names.values()), HASH])} FROM input0"
     sql += f" ORDER BY {order_sql(order, names)}"
     if node.count is not None:
         sql += f" LIMIT {node.count}"
@@ -73,22 +76,68 @@ def limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branc
 
 
 def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Branch]:
-    raise Unsupported("Window functions are not supported yet.")
+    """Window functions: the rows of one partition."""
+    columns = list(node.child.columns)
+    port, key = _port(compiler, node.child, columns, list(node.partition), "x")
+    names = positional(columns, "x")
+    refs = {name: reference(c) for name, c in names.items()}
+    calls = [c for c in node.calls if c.name in needed]
+    results = {c.name: Column(f"w{i}", c.type, c.nullable) for i, c in enumerate(calls)}
+    over = f"PARTITION BY {', '.join(quoted(k) for k in key)}" if key else ""
+    texts = []
+    for call in calls:
+        seen = replace(call, args=tuple(substitute(a, refs) for a in call.args), filter=call.filter and substitute(call.filter, refs))
+        exact = call.function in ORDERED or functions.parameter(call, "frame")[0] == "rows"
+        order = order_sql(node.order, names, extended=exact)
+        clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{functions.frame_sql(call)})"
+        texts.append(f"{functions.call_sql(seen, clause)} AS {quoted(results[call.name].name)}")
+    listed = [quoted(c.name) for c in names.values()]
+    sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM input0"
+    why = "window functions" + ("" if key else " without PARTITION BY: every change recomputes all rows")
+    output = names | results
+    operator = compiler.add(Recompute((port,), sql, tuple(output.values()), why))
+    return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
-def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...]) -> list[Branch]:
-    names = sorted({c.function for c in calls})
-    raise Unsupported(f"The aggregate functions {', '.join(names)} are not supported together.")
+def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kernel: frozenset[str]) -> list[Branch]:
+    """Aggregates that are not sums: the rows of one group. Those that are sums stay sums, joined by the group's key."""
+    sums = tuple(c for c in calls if c.function in kernel)
+    others = tuple(c for c in calls if c.function not in kernel)
+    if sums:
+        again = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
+        pairs = [
+            Expr("EqualNullSafe", "boolean", (column(k.name, k.expr.type), column(a.name, a.expr.type)), nullable=False)
+            for k, a in zip(node.keys, again, strict=True)
+        ]
+        both = Join("inner", replace(node, calls=sums), replace(node, keys=again, calls=others), conjunction(pairs))
+        return compiler.compile(both, frozenset(c.name for c in (*node.keys, *calls)))
+    arguments = [a for c in others for a in (*c.args, *([c.filter] if c.filter else []))]
+    columns = [c for c in node.child.columns if any(c.name in a.columns() for a in arguments)]
+    port, key = _port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
+    refs = {name: reference(c) for name, c in positional(columns, "x").items()}
+    output = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
+    texts = [f"{quoted(x)} AS {quoted(c.name)}" for x, c in zip(key, output.values(), strict=True)]
+    for i, call in enumerate(others):
+        seen = replace(call, args=tuple(substitute(a, refs) for a in call.args), filter=call.filter and substitute(call.filter, refs))
+        output[call.name] = Column(f"m{i}", call.type, call.nullable)
+        texts.append(f"{functions.call_sql(seen, '')} AS m{i}")
+    grouped = f" GROUP BY {', '.join([*(quoted(k) for k in key), HASH])}" if key else ""
+    hashed = HASH if key else f"0::UBIGINT AS {HASH}"
+    sql = f"SELECT {', '.join([*texts, hashed])} FROM input0{grouped}"
+    names = ", ".join(sorted({c.function for c in others}))
+    operator = compiler.add(Recompute((port,), sql, tuple(output.values()), f"{names} of a group's rows"))
+    return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
-def order_sql(order: tuple[Order, ...], names: dict[str, Column]) -> str:
+def order_sql(order: tuple[Order, ...], names: dict[str, Column], extended: bool = True) -> str:
     """ORDER BY, extended with every column so that the order is total."""
     columns = {name: reference(c) for name, c in names.items()}
     parts = [
         f"{render(substitute(o.expr, columns))} {'DESC' if o.descending else 'ASC'} NULLS {'LAST' if o.nulls_last else 'FIRST'}"
         for o in order
     ]
-    return ", ".join([*parts, *(f"{quoted(c.name)} ASC NULLS FIRST" for c in names.values())])
+    rest = [f"{quoted(c.name)} ASC NULLS FIRST" for c in names.values()] if extended else []
+    return ", ".join([*parts, *rest])
 
 
 def _edge(condition: Expr, left: set[str], right: set[str]) -> tuple[Expr, Expr] | None:

@@ -1,0 +1,157 @@
+"""Aggregate and window functions as DuckDB SQL, for what is recomputed from a slice.
+
+Each entry gives the DuckDB text of one call over rendered arguments; the result is cast to Spark's type. Where Spark's
+result is not what DuckDB computes (a decimal average), an entry is a small expression over simpler calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from viewkeeper.errors import Unsupported
+from viewkeeper.model import types
+from viewkeeper.plan.expressions import render
+from viewkeeper.plan.nodes import Call, Expr, column
+
+Write = Callable[[Call, Sequence[str], str], str]
+"""(call, rendered arguments, the clause behind the call: FILTER or OVER) → DuckDB text."""
+
+
+def call_sql(call: Call, clause: str) -> str:
+    """The call as DuckDB text of the call's type; `clause` stands behind each function."""
+    write = AGGREGATES.get(call.function) or WINDOWED.get(call.function)
+    if write is None:
+        raise Unsupported(
+            f"The function {call.function} is not supported in a materialized view.",
+            hint=f"Supported: Count, Sum, Average, Min, Max, {', '.join(sorted({*AGGREGATES, *WINDOWED}))}.",
+        )
+    if parameter(call, "evalMode") == "TRY":
+        raise Unsupported(f"try_{call.function.lower()} is not supported in a materialized view.")
+    args = [render(a) for a in call.args]
+    if call.filter is not None:
+        condition = render(call.filter)
+        args = [f"CASE WHEN {condition} THEN {a} END" for a in args] or [f"CASE WHEN {condition} THEN 1 END"]
+    return f"CAST({write(call, args, clause)} AS {types.duckdb(call.type)})"
+
+
+def parameter(call: Call, name: str, default: Any = None) -> Any:
+    """A parameter of the function, as Catalyst names it."""
+    return next((v for k, v in call.value or () if k == name), default)
+
+
+def _plain(function: str) -> Write:
+    def write(call: Call, args: Sequence[str], clause: str) -> str:
+        distinct = "DISTINCT " if call.distinct else ""
+        return f"{function}({distinct}{', '.join(args)}){clause}"
+
+    return write
+
+
+def _count(call: Call, args: Sequence[str], clause: str) -> str:
+    if len(args) > 1:
+        present = " AND ".join(f"{a} IS NOT NULL" for a in args)
+        inner = f"ROW({', '.join(args)})" if call.distinct else "1"
+        return f"count({'DISTINCT ' if call.distinct else ''}CASE WHEN {present} THEN {inner} END){clause}"
+    return f"count({'DISTINCT ' if call.distinct else ''}{args[0] if args else '*'}){clause}"
+
+
+def _sum(call: Call, args: Sequence[str], clause: str) -> str:
+    # fsum compensates; a plain float sum depends on the order in which DuckDB happens to add.
+    function = "fsum" if types.is_float(call.args[0].type) and not call.distinct else "sum"
+    return _plain(function)(call, args, clause)
+
+
+def _average(call: Call, args: Sequence[str], clause: str) -> str:
+    argument = call.args[0]
+    digits = types.decimal_digits(argument.type)
+    total, count = _sum(call, args, clause), _plain("count")(call, args, clause)
+    if digits is None:
+        return f"CAST({total} AS DOUBLE) / nullif({count}, 0)"
+    # Spark divides the exact sum by the count and rounds half up: the renderer's own decimal division.
+    sum_type = f"decimal({min(38, digits[0] + 10)},{digits[1]})"
+    division = Expr("Divide", call.type, (column("$sum", sum_type), column("$count", "decimal(20,0)")), ("ANSI",))
+    text = render(division).replace('"$sum"', f"CAST({total} AS {types.duckdb(sum_type)})")
+    return f"CASE WHEN {count} > 0 THEN {text.replace(chr(34) + '$count' + chr(34), f'CAST({count} AS DECIMAL(20,0))')} END"
+
+
+def _sample(function: str) -> Write:
+    """Sample variance and its kin: one row gives NULL (Spark 3.1 on), as in DuckDB."""
+    return _plain(function)
+
+
+def _percentile(call: Call, args: Sequence[str], clause: str) -> str:
+    if len(call.args) < 2 or call.args[1].op != "literal":
+        raise Unsupported("percentile needs a constant percentage.")
+    return f"quantile_cont(CAST({args[0]} AS DOUBLE), {args[1]}){clause}"
+
+
+AGGREGATES: Mapping[str, Write] = {
+    "Count": _count,
+    "Sum": _sum,
+    "Average": _average,
+    "Min": _plain("min"),
+    "Max": _plain("max"),
+    "StddevSamp": _sample("stddev_samp"),
+    "StddevPop": _plain("stddev_pop"),
+    "VarianceSamp": _sample("var_samp"),
+    "VariancePop": _plain("var_pop"),
+    "CovSample": _sample("covar_samp"),
+    "CovPopulation": _plain("covar_pop"),
+    "Corr": _plain("corr"),
+    "BitAndAgg": _plain("bit_and"),
+    "BitOrAgg": _plain("bit_or"),
+    "BitXorAgg": _plain("bit_xor"),
+    "Percentile": _percentile,
+}
+
+
+def _rank(function: str) -> Write:
+    return lambda call, args, clause: f"{function}({', '.join(args)}){clause}"
+
+
+def _shift(function: str) -> Write:
+    def write(call: Call, args: Sequence[str], clause: str) -> str:
+        ignore = " IGNORE NULLS" if parameter(call, "ignoreNulls") else ""
+        return f"{function}({', '.join(args)}{ignore}){clause}"
+
+    return write
+
+
+WINDOWED: Mapping[str, Write] = {
+    "RowNumber": _rank("row_number"),
+    "Rank": _rank("rank"),
+    "DenseRank": _rank("dense_rank"),
+    "PercentRank": _rank("percent_rank"),
+    "CumeDist": _rank("cume_dist"),
+    "NTile": _rank("ntile"),
+    "Lag": _shift("lag"),
+    "Lead": _shift("lead"),
+    "First": _shift("first_value"),
+    "Last": _shift("last_value"),
+    "NthValue": _shift("nth_value"),
+}
+
+ORDERED = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
+"""Functions of a row's exact place: ties among their rows must fall the same way every time."""
+
+
+def frame_sql(call: Call) -> str:
+    """The frame clause of a window call."""
+    kind, lower, upper = parameter(call, "frame")
+    if call.function in WINDOWED and call.function not in ("First", "Last", "NthValue"):
+        return ""
+    return f" {kind.upper()} BETWEEN {_bound(lower)} AND {_bound(upper)}"
+
+
+def _bound(bound: Any) -> str:
+    if isinstance(bound, str):
+        return bound.upper()
+    if bound.op == "literal" and isinstance(bound.value, int):
+        return f"{abs(bound.value)} {'PRECEDING' if bound.value < 0 else 'FOLLOWING'}"
+    if bound.op == "UnaryMinus":
+        return f"{render(bound.args[0])} PRECEDING"
+    if types.decimal_digits(bound.type) and bound.op == "literal":
+        text = str(bound.value)
+        return f"{text.lstrip('-')} {'PRECEDING' if text.startswith('-') else 'FOLLOWING'}"
+    raise Unsupported(f"A window frame bound of type {bound.type} is not supported.")
