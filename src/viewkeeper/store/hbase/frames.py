@@ -55,7 +55,7 @@ def _header(frame: Frame) -> tuple[int, int]:
     if len(head) < 16 or head[:3] != b"\x80\x01\x00":
         raise Unreadable("The gateway's reply is not a Thrift message.", hint="Check port and protocol.")
     start = 8 + struct.unpack_from(">i", head, 4)[0] + 4
-    if head[3] != 2 or head[start : start + 4] != b"\x0f\x00\x00\x0c":
+    if head[3] != 2 or head[start : start + 4] != b"\x0f\x00\x00\x0c" or len(head) < start + 8:
         return start, -1
     return start + 8, struct.unpack_from(">i", head, start + 4)[0]
 

@@ -17,6 +17,7 @@ class Unreadable(StoreError):
 
 _FIXED = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
 """Bytes of Thrift's fixed-width types: bool, byte, double, i16, i32, i64."""
+_DEEPEST = 20
 _STRING, _STRUCT, _MAP, _SET, _LIST = 11, 12, 13, 14, 15
 
 
@@ -45,23 +46,25 @@ class Reader:
         kind = self.take(">B")
         return (kind, self.take(">h")) if kind else (0, 0)
 
-    def skip(self, kind: int) -> None:
+    def skip(self, kind: int, depth: int = 0) -> None:
+        if depth > _DEEPEST or self.at >= len(self.bytes):
+            raise struct.error("a field that is not known has no end")
         if kind in _FIXED:
             self.at += _FIXED[kind]
         elif kind == _STRING:
             self.string()
         elif kind == _STRUCT:
             while (inner := self.field()[0]) != 0:
-                self.skip(inner)
+                self.skip(inner, depth + 1)
         elif kind in (_LIST, _SET):
             inner = self.take(">B")
             for _ in range(self.take(">i")):
-                self.skip(inner)
+                self.skip(inner, depth + 1)
         elif kind == _MAP:
             key, value = self.take(">B"), self.take(">B")
             for _ in range(self.take(">i")):
-                self.skip(key)
-                self.skip(value)
+                self.skip(key, depth + 1)
+                self.skip(value, depth + 1)
         else:
             raise struct.error(f"there is no type {kind}")
 
