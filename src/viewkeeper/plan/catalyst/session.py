@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import re
 import weakref
 from collections.abc import Mapping
@@ -63,6 +64,7 @@ class _Front:
     """What is kept for one session: its JVM objects, and the tables registered so far by lower-case name."""
 
     jvm: Jvm
+    commands: tuple[Any, ...]
     registered: dict[str, Table] = field(default_factory=dict)
 
 
@@ -81,6 +83,8 @@ def _local() -> SparkSession:
     """The running session, or a new local one that retries a task whose worker dies."""
     if (running := SparkSession.getActiveSession()) is not None:
         return running
+    # Workers run the Spark lane's levels: they need this very environment.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         spark = (
             SparkSession.builder.master(f"local[{os.cpu_count() or 1},4]")
@@ -122,7 +126,7 @@ def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analy
     state = spark._jsparkSession.sessionState()
     with _translated():
         parsed = state.sqlParser().parsePlan(sql)
-        if _is_command(front.jvm, parsed):
+        if any(kind.isInstance(parsed) for kind in front.commands):
             raise BadStatement("Only a query (SELECT …) can define a view.")
         execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
         return Analysed(front.jvm, execution.analyzed(), execution)
@@ -130,15 +134,11 @@ def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analy
 
 def _front(spark: SparkSession) -> _Front:
     if spark not in _fronts:
-        _fronts[spark] = _Front(Jvm(spark._jvm))
+        package = "org.apache.spark.sql.catalyst.plans.logical."
+        kinds = ("Command", "ParsedStatement", "CompoundBody")
+        find = spark._jvm.java.lang.Class.forName
+        _fronts[spark] = _Front(Jvm(spark._jvm), tuple(find(package + kind) for kind in kinds))
     return _fronts[spark]
-
-
-def _is_command(jvm: Jvm, plan: Any) -> bool:
-    loader = plan.getClass().getClassLoader()
-    names = ("Command", "ParsedStatement", "CompoundBody")
-    package = "org.apache.spark.sql.catalyst.plans.logical."
-    return any(jvm.gateway.java.lang.Class.forName(package + name, False, loader).isInstance(plan) for name in names)
 
 
 def _register(spark: SparkSession, front: _Front, sql: str, tables: Mapping[str, Table]) -> None:

@@ -1,0 +1,121 @@
+"""Verify: load TPC-H, make the views, stream changes, and compare every view with recomputing after every batch."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.engine import Database
+from viewkeeper.tpch import QUERIES, SCHEMAS
+from viewkeeper.tpch.changes import Change, Model
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that a view should have and has not (`expected`), or the reverse (`got`)."""
+
+    view: str
+    batch: int
+    expected: Any
+    got: Any
+
+
+def load(db: Database, model: Model, tables: Iterable[str] = SCHEMAS) -> None:
+    """Create the tables and put the model's rows."""
+    for table in tables:
+        db.sql(SCHEMAS[table])
+        db.put(table, model.table(table))
+
+
+def create_views(db: Database, numbers: Iterable[int] = QUERIES, say: Callable[[str], None] = lambda _: None) -> None:
+    for number in numbers:
+        started = time.perf_counter()
+        db.sql(f"CREATE MATERIALIZED VIEW q{number} AS {QUERIES[number]}")
+        say(f"q{number} loaded in {time.perf_counter() - started:.2f} s")
+
+
+def apply(db: Database, changes: Sequence[Change]) -> None:
+    """The same changes on the store."""
+    for change in changes:
+        if change.puts is not None and change.puts.num_rows:
+            db.put(change.table, change.puts)
+        if change.deletes is not None and change.deletes.num_rows:
+            db.delete(change.table, change.deletes)
+
+
+class SparkOracle:
+    """Spark SQL's own answer, over the model's tables."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark.newSession()
+        for name, value in {
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.ansi.enabled": "true",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.adaptive.enabled": "false",
+        }.items():
+            self.spark.conf.set(name, value)
+
+    def load(self, model: Model) -> None:
+        for table in SCHEMAS:
+            self.spark.createDataFrame(model.table(table)).createOrReplaceTempView(table)
+
+    def answer(self, number: int) -> pa.Table:
+        result: pa.Table = self.spark.sql(QUERIES[number]).toArrow()
+        return result
+
+
+def differences(view: str, batch: int, expected: pa.Table, got: pa.Table) -> list[Difference]:
+    """Rows that only one side has, as multisets."""
+    want, have = (Counter(tuple(r.values()) for r in t.to_pylist()) for t in (expected, got))
+    missing, extra = list((want - have).elements()), list((have - want).elements())
+    found = []
+    for i in range(max(len(missing), len(extra))):
+        found.append(
+            Difference(view, batch, missing[i] if i < len(missing) else None, extra[i] if i < len(extra) else None)
+        )
+    return found
+
+
+def verify(
+    db: Database,
+    files: Path,
+    spark: Any,
+    *,
+    batches: int,
+    seed: int,
+    lane: str,
+    numbers: Sequence[int] = tuple(QUERIES),
+    say: Callable[[str], None] = print,
+) -> list[Difference]:
+    """Load, change, compare after every batch; stops at the first batch with differences and returns them."""
+    model = Model(files, seed)
+    try:
+        load(db, model)
+        create_views(db, numbers, say)
+        oracle = SparkOracle(spark)
+        orders = max(5, model.rows("SELECT count(*) AS n FROM orders")["n"][0].as_py() // 200)
+        for batch in range(batches + 1):
+            if batch:
+                changes = [*model.orders_batch(orders, orders, orders), *model.dimensions_batch(orders)]
+                model.apply(changes)
+                apply(db, changes)
+                report = db.refresh(lane)
+                say(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
+            oracle.load(model)
+            for number in numbers:
+                found = differences(f"q{number}", batch, oracle.answer(number), db.read(f"q{number}"))
+                if found:
+                    return found
+            say(f"batch {batch}: {len(numbers)} views equal")
+        return []
+    finally:
+        model.close()
+
+
