@@ -1,0 +1,335 @@
+"""A scenario is everything that happens to one database: tables, views, batches, and when each view is made.
+
+    generate   from a seed
+    run        on Viewkeeper: what each view holds after each batch
+    check      against the oracles: a list of problems
+    reduce     a failing one to the least that still fails
+    script     the program that replays it
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+import viewkeeper as vk
+
+from . import oracle
+from .changes import (
+    Batch,
+    Delete,
+    Put,
+    Update,
+    delete_argument,
+    key_argument,
+    put_argument,
+    random_batches,
+    states,
+    to_arrow,
+)
+from .compare import canonical, difference, rows_difference
+from .grammar import CORE, Grammar
+from .query import View, smaller
+from .schemas import Row, Table, random_schema
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    tables: tuple[Table, ...]
+    views: tuple[View, ...]
+    batches: tuple[Batch, ...]
+    made_at: tuple[int, ...]
+    """For each view the batch before which it is made; the last possible is just before the last batch."""
+    pending: tuple[bool, ...]
+    """For each view whether it is made when that batch's changes are written but not refreshed."""
+    reopened: tuple[int, ...] = ()
+    """Batches before which the database is closed and opened again."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    view: str
+    batch: int
+    text: str
+
+
+History = list[dict[str, pa.Table]]
+
+
+def generate(seed: int, views: int = 10, batches: int = 4, features: frozenset[str] = CORE) -> Scenario:
+    rng = Random(seed)
+    tables = random_schema(rng)
+    grammar = Grammar(rng, tables, features)
+    made = tuple(grammar.view(f"view_{i}") for i in range(views))
+    made_at = sorted(min(rng.choice((0, 0, 1, 1, 1, 2)), batches - 1) for _ in made)
+    pending: list[bool] = []
+    for i, view in enumerate(made):  # not before the views that it reads
+        waits = any(late and made_at[j] == made_at[i] and f"{made[j].name} " in view.sql for j, late in enumerate(pending))
+        pending.append(waits or rng.random() < 0.2)
+    changes = random_batches(rng, tables, batches)
+    reopened = tuple(b for b in range(1, batches) if rng.random() < 0.15)
+    return Scenario(seed, tables, made, changes, tuple(made_at), tuple(pending), reopened)
+
+
+# Running it.
+
+
+def run(scenario: Scenario, spark: Any, lane: str = "driver") -> tuple[History, list[Problem]]:
+    """What every view and table holds after each batch; and what was refused or raised."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(scenario, spark, lane, f"lmdb:{Path(folder) / 'db'}")
+
+
+def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, list[Problem]]:
+    tables = {t.name: t for t in scenario.tables}
+    problems: list[Problem] = []
+    lost: set[str] = set()
+    history: History = []
+
+    def make(db: Any, number: int, pending: bool) -> None:
+        for view, at, late in zip(scenario.views, scenario.made_at, scenario.pending, strict=True):
+            if (at, late) != (number, pending) or any(f"{name} " in view.sql for name in lost):
+                continue
+            try:
+                db.sql(view.ddl)
+            except Exception as error:
+                lost.add(view.name)
+                problems.append(Problem(view.name, number, f"CREATE failed: {type(error).__name__}: {error}"))
+
+    db = vk.open(url, spark=spark, durability="none")
+    try:
+        for table in scenario.tables:
+            db.sql(table.ddl)
+        for number, batch in enumerate(scenario.batches):
+            if number in scenario.reopened:
+                db.close()
+                db = vk.open(url, spark=spark, durability="none")
+            make(db, number, False)
+            for call in batch:
+                table = tables[call.table]
+                if isinstance(call, Put):
+                    db.put(call.table, put_argument(table, call))
+                elif isinstance(call, Delete):
+                    db.delete(call.table, delete_argument(table, call))
+                else:
+                    db.update(call.table, key_argument(call.key), call.columns)
+            make(db, number, True)
+            try:
+                db.refresh(lane=lane)
+            except Exception as error:
+                problems.append(Problem("", number, f"refresh failed: {type(error).__name__}: {error}"))
+                return history, problems
+            names = [t.name for t in scenario.tables]
+            names += [v.name for v, at in zip(scenario.views, scenario.made_at, strict=True) if at <= number]
+            history.append({n: db.read(n) for n in names if n not in lost and _there(db, n)})
+            problems += _gets(db, scenario, history[-1], number)
+    finally:
+        db.close()
+    return history, problems
+
+
+def _there(db: Any, name: str) -> bool:
+    """A view that reads a refused one was not made either."""
+    return name.startswith("tab") or name in db.sql("SHOW VIEWS")["name"].to_pylist()
+
+
+def _gets(db: Any, scenario: Scenario, found: dict[str, pa.Table], number: int) -> Iterator[Problem]:
+    """`get` and `scan` agree with `read`, for a few rows."""
+    rng = Random(scenario.seed + number)
+    for name, rows in found.items():
+        if name.startswith("tab") or rows.num_rows == 0 or rng.random() < 0.8:
+            continue
+        shape = db.sql(f"DESCRIBE {name}").to_pylist()
+        key = [c["column"] for c in sorted(shape, key=lambda c: c["key"] or 0) if c["key"]]
+        row = rows.slice(rng.randrange(rows.num_rows), 1).to_pylist()[0]
+        value = tuple(row[k] for k in key)
+        same = [r for r in rows.to_pylist() if repr([r[k] for k in key]) == repr(list(value))]
+        scanned = list(db.scan(name, prefix=value)) if value else list(db.scan(name))
+        if sorted(map(repr, scanned)) != sorted(map(repr, same)):
+            yield Problem(name, number, f"scan(prefix={value!r}): expected {same}, got {scanned}")
+
+
+# Checking it.
+
+
+def check(scenario: Scenario, spark: Any, lane: str = "driver") -> list[Problem]:
+    """Runs the scenario and the oracle side by side (the JVM is another process) and compares."""
+    after = states(scenario.tables, scenario.batches)
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(_answers, scenario, after, spark)
+        history, problems = run(scenario, spark, lane)
+        expected = answers.result()
+    return problems + list(_compare(scenario, after, history, expected))
+
+
+def _answers(scenario: Scenario, after: Sequence[Any], spark: Any) -> dict[str, list[pa.Table]]:
+    spark_oracle = oracle.SparkOracle(spark, scenario.tables, after)
+    found = {}
+    for i, view in enumerate(scenario.views):
+        found[view.name] = spark_oracle.answers(view)
+        if any(f"{view.name} " in later.sql for later in scenario.views[i + 1 :]):
+            spark_oracle.define(view, found[view.name])
+    return found
+
+
+def _compare(
+    scenario: Scenario, after: Sequence[Any], history: History, expected: dict[str, list[pa.Table]]
+) -> Iterator[Problem]:
+    failed: set[str] = set()
+    for number, found in enumerate(history):
+        for table in scenario.tables:
+            want = to_arrow(table, after[number][table.name].values())
+            text = rows_difference([repr(r) for r in want.to_pylist()], [repr(r) for r in found[table.name].to_pylist()])
+            if text:
+                yield Problem(table.name, number, text)
+        for view in scenario.views:
+            if view.name in failed or view.name not in found:
+                continue
+            text = difference(view, expected[view.name][number], found[view.name])
+            if text:
+                failed.add(view.name)
+                yield Problem(view.name, number, text)
+    if not history:
+        return
+    second = oracle.duckdb_answer(scenario.tables, after[len(history) - 1], scenario.views)
+    for view in scenario.views:
+        if view.name in second and view.name not in failed and view.name in history[-1]:
+            got = canonical(view.columns, history[-1][view.name])
+            if text := rows_difference(second[view.name], got):
+                yield Problem(view.name, len(history) - 1, f"DuckDB differs: {text}")
+
+
+# Making it smaller.
+
+
+def reduce(scenario: Scenario, fails: Callable[[Scenario], bool], seconds: float = 60.0) -> Scenario:
+    """The smallest scenario found in this time for which `fails` still holds."""
+    deadline = time.monotonic() + seconds
+    progress = True
+    while progress:
+        progress = False
+        for candidate in _smaller(scenario):
+            if time.monotonic() > deadline:
+                return scenario
+            if _holds(fails, candidate):
+                scenario, progress = candidate, True
+                break
+    return scenario
+
+
+def only(scenario: Scenario, name: str) -> Scenario:
+    """The scenario with this view and those that it reads."""
+    needed = {name}
+    for view in reversed(scenario.views):
+        if view.name in needed:
+            needed |= {v.name for v in scenario.views if f"{v.name} " in view.sql}
+    return _with_views(scenario, [i for i, v in enumerate(scenario.views) if v.name in needed])
+
+
+def _holds(fails: Callable[[Scenario], bool], candidate: Scenario) -> bool:
+    try:
+        states(candidate.tables, candidate.batches)
+        return fails(candidate)
+    except Exception:  # a candidate that is not valid is no candidate
+        return False
+
+
+def _with_views(s: Scenario, kept: Sequence[int]) -> Scenario:
+    return replace(
+        s,
+        views=tuple(s.views[i] for i in kept),
+        made_at=tuple(s.made_at[i] for i in kept),
+        pending=tuple(s.pending[i] for i in kept),
+    )
+
+
+def _smaller(s: Scenario) -> Iterator[Scenario]:
+    if s.reopened:
+        yield replace(s, reopened=())
+    if any(s.pending):
+        yield replace(s, pending=(False,) * len(s.pending))
+    if any(s.made_at):
+        yield replace(s, made_at=(0,) * len(s.made_at))
+    for i in range(len(s.batches)):
+        if len(s.batches) > 1:
+            rest = s.batches[:i] + s.batches[i + 1 :]
+            at = tuple(min(a - (a > i), len(rest) - 1) for a in s.made_at)
+            yield replace(s, batches=rest, made_at=at, reopened=())
+    for i, view in enumerate(s.views):
+        for less in smaller(view):
+            yield replace(s, views=(*s.views[:i], less, *s.views[i + 1 :]))
+    for i, batch in enumerate(s.batches):
+        for less_batch in _smaller_batches(batch):
+            yield replace(s, batches=(*s.batches[:i], less_batch, *s.batches[i + 1 :]))
+
+
+def _smaller_batches(batch: Batch) -> Iterator[Batch]:
+    for i, call in enumerate(batch):
+        yield batch[:i] + batch[i + 1 :]
+        if isinstance(call, Put) and len(call.rows) > 1:
+            half = len(call.rows) // 2
+            for rows in (call.rows[:half], call.rows[half:]):
+                yield (*batch[:i], replace(call, rows=rows), *batch[i + 1 :])
+            if len(call.rows) < 6:
+                for k in range(len(call.rows)):
+                    yield (*batch[:i], replace(call, rows=call.rows[:k] + call.rows[k + 1 :]), *batch[i + 1 :])
+
+
+# Telling it.
+
+
+def script(scenario: Scenario) -> str:
+    """A program that replays the scenario and prints its views."""
+    lines = [
+        "import datetime",
+        "import tempfile",
+        "from decimal import Decimal",
+        "from math import inf, nan",
+        "",
+        "import pyarrow as pa",
+        "import viewkeeper as vk",
+        "",
+        'db = vk.open("lmdb:" + tempfile.mkdtemp() + "/db", durability="none")',
+    ]
+    lines += [f"db.sql({t.ddl!r})" for t in scenario.tables]
+    tables = {t.name: t for t in scenario.tables}
+    for number, batch in enumerate(scenario.batches):
+        if number in scenario.reopened:
+            lines.append("# here the database was closed and opened again")
+        for late in (False, True):
+            if late:
+                lines += [_call_text(tables[call.table], call) for call in batch]
+            for view, at, pending in zip(scenario.views, scenario.made_at, scenario.pending, strict=True):
+                if (at, pending) == (number, late):
+                    lines.append(f"db.sql({view.ddl!r})")
+        lines.append('db.refresh(lane="driver")')
+    lines += [f"print(db.read({v.name!r}).to_pylist())" for v in scenario.views]
+    return "\n".join(lines)
+
+
+def _call_text(table: Table, call: Put | Update | Delete) -> str:
+    if isinstance(call, Update):
+        return f"db.update({call.table!r}, {key_argument(call.key)!r}, {call.columns!r})"
+    if isinstance(call, Delete):
+        return f"db.delete({call.table!r}, {[key_argument(k) for k in call.keys]!r})"
+    rows: list[Row] = list(call.rows)
+    return f"db.put({call.table!r}, {rows!r})"
+
+
+def report(scenario: Scenario, problems: Sequence[Problem]) -> str:
+    """What a failing test says."""
+    by_name = {v.name: v for v in scenario.views}
+    lines = [f"seed {scenario.seed}: {len(problems)} problem(s)"]
+    for p in problems[:5]:
+        text = by_name[p.view].ddl if p.view in by_name else ""
+        lines += ["", f"{p.view or 'the batch'} after batch {p.batch}: {p.text}", f"  {text}"]
+    return "\n".join([*lines, "", "replay:", script(scenario)])
