@@ -53,9 +53,10 @@ def encode_keys(table: Table, rows: pa.Table) -> pa.BinaryArray:
     if not table.key:
         return _uniform(np.zeros((rows.num_rows, 1), np.uint8))
     parts = [_encode_column(p, rows.column(p.name)) for p in _parts(table)]
-    if all(part.width is not None for part in parts):
-        matrix = np.concatenate([part.data.reshape(rows.num_rows, part.width) for part in parts], axis=1)
-        return _uniform(matrix)
+    widths = [part.width for part in parts if part.width is not None]
+    if len(widths) == len(parts):
+        matrices = [part.data.reshape(rows.num_rows, width) for part, width in zip(parts, widths, strict=True)]
+        return _uniform(np.concatenate(matrices, axis=1))
     joined = parts[0].array() if len(parts) == 1 else pc.binary_join_element_wise(*(p.array() for p in parts), b"")
     return joined
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
+from viewkeeper.model.values import accepted
 
 EPOCH = dt.datetime(1970, 1, 1)
 EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -33,11 +34,16 @@ def scalar_reader(table: str, column: str, type_name: str) -> Callable[[Any], An
             return read(value)
         except (TypeError, ValueError, OverflowError, InvalidOperation, AttributeError) as error:
             raise BadValue(
-                f"{value!r} ({type(value).__name__}) does not fit column {table}.{column} of type {type_name.upper()}:"
-                f" {error}."
+                f"{table}.{column}: {_shown(value)} is no {type_name.upper()} value ({error}).",
+                hint=f"Give {accepted(type_name)}",
             ) from error
 
     return checked
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _reader(type_name: str) -> Callable[[Any], Any]:

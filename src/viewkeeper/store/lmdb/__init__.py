@@ -1,6 +1,7 @@
 """The embedded store: one LMDB environment holds table rows, the change log and the catalog (`lmdb:PATH`).
 
-    environment.py   opening and closing, one environment per process, forks, transactions, errors
+    environment.py   opening and closing, one environment per process, forks, transactions
+    failures.py      LMDB's failures as ours
     rows.py          a table's sub-database: apply, find, scan; keys over 511 bytes
     records.py       catalog, batch, holds and the other records of `meta`
     log.py           the change log's entries: byte layout, writing, reading, truncation

@@ -2,7 +2,8 @@
 
 LMDB must not be opened twice in a process (closing one would drop the other's locks), so stores share environments from
 a registry that counts references. An environment does not survive a fork: in the child it is opened again at first
-use, and the parent's is left alone.
+use. The parent's is left alone there, never closed: that would free the parent's places in the table of readers, and
+pages under its scans would be used again.
 
 What a crash may lose, by `durability`:
 
@@ -25,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import lmdb._envid
 
-from viewkeeper.errors import BadValue, FormatTooNew, NotADatabase, ReadOnly, StoreError, ViewkeeperError
+from viewkeeper.errors import BadValue, FormatTooNew, ReadOnly, StoreError
+from viewkeeper.store.lmdb.failures import not_a_database, translated
 
 FORMAT = 1
 """Of the whole database; a higher number is refused."""
@@ -49,12 +52,12 @@ DURABILITIES: dict[str, dict[str, bool]] = {
 class Environment:
     """One open environment, shared by every store of this process with its path."""
 
-    def __init__(self, path: Path, durability: str, map_size: int) -> None:
+    def __init__(self, path: Path, durability: str, map_size: int, *, writable: bool) -> None:
         self.path = path
         self.durability = durability
         self.map_size = map_size
         self.references = 0
-        self.writable = True
+        self.writable = writable
         self.uuid = ""
         self._writing: int | None = None
         self._opening = threading.Lock()
@@ -73,7 +76,7 @@ class Environment:
                 raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
             with self._opening:
                 if self._handle is None:
-                    self.open(create=False)
+                    self.open()
         return self._handle
 
     @property
@@ -92,30 +95,30 @@ class Environment:
         if known is not None and self._handle is not None:
             return known
         handle = self.handle
-        with self._opening:
-            opened = self._open_existing(handle, b"t%d" % table_id)
-            if opened is None and create:
-                self._check_not_writing()
-                with translated(self.path):
-                    opened = handle.open_db(b"t%d" % table_id)
+        with self._opening, translated(self.path):
+            opened = self._open_named(handle, b"t%d" % table_id, create=create)
             if opened is not None:
                 self._tables[table_id] = opened
             return opened
 
-    def _open_existing(self, handle: Any, name: bytes) -> Any:
-        # In a read transaction, which a writer does not block; committed, else the handle dies with it.
-        with translated(self.path):
-            txn = handle.begin()
+    def _open_named(self, handle: Any, name: bytes, *, create: bool = False) -> Any:
+        """A sub-database's handle.
+
+        Unless the environment is read-only, py-lmdb makes it last in a write transaction only. That is one of ours:
+        the one which `open_db` would begin by itself blocks every thread of the process while it waits.
+        """
+        if not self.writable:
             try:
-                opened = handle.open_db(name, txn=txn, create=False)
+                return handle.open_db(name, create=False)
             except lmdb.NotFoundError:
-                txn.abort()
                 return None
-            except BaseException:
-                txn.abort()
-                raise
-            txn.commit()
-            return opened
+        with handle.begin() as txn:
+            there = txn.cursor().set_key(name)
+        if not there and not create:
+            return None
+        self._check_not_writing()
+        with handle.begin(write=True) as txn:
+            return handle.open_db(name, txn=txn, create=create)
 
     def close_table(self, table_id: int) -> None:
         """Forget the handle of a sub-database that was deleted."""
@@ -127,29 +130,33 @@ class Environment:
     def read(self, *, buffers: bool = False) -> Iterator[Any]:
         """A read transaction: one state of the whole environment."""
         with translated(self.path):
-            txn = self.handle.begin(buffers=buffers)
+            handle = self.handle
+            txn = handle.begin(buffers=buffers)
             try:
                 yield txn
             finally:
-                txn.abort()
+                if self._handle is handle:  # in a child that was forked meanwhile, the transaction is the parent's
+                    txn.abort()
 
     @contextmanager
     def write(self) -> Iterator[Any]:
         """A write transaction, committed at the end of the block unless it raises. LMDB runs one at a time."""
         self._check_not_writing()
         with translated(self.path):
-            txn = self.handle.begin(write=True)
+            handle = self.handle
+            txn = handle.begin(write=True)
             self._writing = threading.get_ident()
             try:
                 yield txn
                 txn.commit()
             except BaseException:
-                txn.abort()
+                if self._handle is handle:
+                    txn.abort()
                 raise
             finally:
                 self._writing = None
             # A reader that was killed would keep old pages from being used again.
-            self.handle.reader_check()
+            handle.reader_check()
 
     def _check_not_writing(self) -> None:
         if self._writing == threading.get_ident():
@@ -165,54 +172,71 @@ class Environment:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def open(self, *, create: bool) -> None:
-        """Open the files; with `create`, make the database if there is none."""
+    def open(self, *, create: bool = False) -> None:
+        """Open the files, to write them unless `writable` is false; with `create`, make the database if needed."""
         options: dict[str, Any] = {
             "map_size": self.map_size,
             "max_dbs": MAX_TABLES,
             "max_readers": MAX_READERS,
             "max_spare_txns": 1,
             "create": False,
+            "mode": 0o700,
+            "readonly": not self.writable,
         }
+        if self.writable:
+            options.update(DURABILITIES[self.durability])
         with translated(self.path):
+            with _beside_the_parents(self.path):
+                handle = lmdb.open(str(self.path), **options)
             try:
-                handle = lmdb.open(str(self.path), mode=0o700, **options, **DURABILITIES[self.durability])
-                self.writable = True
-            except lmdb.Error as error:
-                if create or not _is_denied(error):
-                    raise
-                handle = lmdb.open(str(self.path), readonly=True, **options)
-                self.writable = False
-        try:
-            self._check_format(handle, create=create)
-            self._meta = self._open_existing(handle, b"meta")
-            self._log = self._open_existing(handle, b"log")
-        except BaseException:
-            handle.close()
-            raise
-        self._handle = handle
+                if create:
+                    self._make(handle)
+                meta, log = self._open_named(handle, b"meta"), self._open_named(handle, b"log")
+                if meta is None or log is None:
+                    raise not_a_database(self.path, "it is an LMDB environment of another program")
+                self._check_format(handle, meta)
+            except BaseException:
+                handle.close()
+                raise
+        self._handle, self._meta, self._log = handle, meta, log
 
-    def _check_format(self, handle: Any, *, create: bool) -> None:
-        meta = self._open_existing(handle, b"meta")
-        if meta is None and create:
-            with translated(self.path):
-                if handle.stat()["entries"]:
-                    raise _not_a_database(self.path, "it is an LMDB environment of another program")
-                meta, log = handle.open_db(b"meta"), handle.open_db(b"log")
-                with handle.begin(write=True, db=meta) as txn:
-                    if txn.get(b"format") is None:
-                        txn.put(b"uuid", uuid.uuid4().hex.encode())
-                        txn.put(b"format", b"%d" % FORMAT)
-                del log
-        if meta is None:
-            raise _not_a_database(self.path, "it is not a Viewkeeper database")
-        with translated(self.path), handle.begin(db=meta) as txn:
+    def make_writable(self, durability: str) -> None:
+        """Open again to write what was opened to read, if no read is going on."""
+        mine = str(os.getpid())
+        reading = [line.split() for line in self.handle.readers().splitlines()]
+        if any(line[0] == mine and line[-1] != "-" for line in reading if line):
+            raise StoreError(
+                f"The database {self.path} is open with mode='r' in this process, and being read.",
+                hint="Open it with mode='w' first, or finish the reads.",
+            )
+        self.close()
+        self.writable, self.durability = True, durability
+        try:
+            self.open()
+        except BaseException:
+            self.writable = False
+            self.open()
+            raise
+
+    def _check_format(self, handle: Any, meta: Any) -> None:
+        with handle.begin(db=meta) as txn:
             found, name = txn.get(b"format"), txn.get(b"uuid")
         if found is None or not found.isdigit() or name is None:
-            raise _not_a_database(self.path, "it is an LMDB environment of another program")
+            raise not_a_database(self.path, "it is an LMDB environment of another program")
         if int(found) > FORMAT:
             raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
         self.uuid = name.decode()
+
+    def _make(self, handle: Any) -> None:
+        """Make the database in an empty environment, in one transaction: whoever comes first."""
+        if handle.stat()["entries"]:
+            return
+        with handle.begin(write=True) as txn:
+            if not txn.stat()["entries"]:
+                meta = handle.open_db(b"meta", txn=txn)
+                handle.open_db(b"log", txn=txn)
+                txn.put(b"format", b"%d" % FORMAT, db=meta)
+                txn.put(b"uuid", uuid.uuid4().hex.encode(), db=meta)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -225,7 +249,7 @@ class Environment:
     def forget(self) -> None:
         """In a forked child: let go of the parent's environment without touching it."""
         if self._handle is not None:
-            _inherited.append((self._handle, self._meta, self._log, dict(self._tables)))
+            _inherited.setdefault(self.path, []).append(self._handle)
         self._handle = None
         self._tables.clear()
         self._writing = None
@@ -236,7 +260,8 @@ class Environment:
 
 _registry: dict[Path, Environment] = {}
 _registry_lock = threading.Lock()
-_inherited: list[Any] = []
+_inherited: dict[Path, list[Any]] = {}
+"""Environments that a parent had open when this process was forked; kept, so that nothing closes them."""
 
 
 def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment:
@@ -250,21 +275,18 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
     with _registry_lock:
         environment = _registry.get(path)
         if environment is None:
-            environment = Environment(path, durability, map_size)
-            environment.references = 1
+            environment = Environment(path, durability, map_size, writable=mode == "w")
             environment.open(create=mode == "w")
             _registry[path] = environment
-        else:
-            if mode == "w" and environment.durability != durability:
-                raise StoreError(
-                    f"The database {path} is open in this process with durability={environment.durability!r}.",
-                    hint="Close it first, or use the same durability.",
-                )
-            environment.references += 1
-    if mode == "w" and not environment.writable:
-        detach(environment)
-        raise ReadOnly(f"The database {path} cannot be written here.", hint="Open it with mode='r'.")
-    return environment
+        elif mode == "w" and not environment.writable:
+            environment.make_writable(durability)
+        elif mode == "w" and environment.durability != durability:
+            raise StoreError(
+                f"The database {path} is open in this process with durability={environment.durability!r}.",
+                hint="Close it first, or use the same durability.",
+            )
+        environment.references += 1
+        return environment
 
 
 def detach(environment: Environment) -> None:
@@ -286,20 +308,40 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+@contextmanager
+def _beside_the_parents(path: Path) -> Iterator[None]:
+    """Let a forked child open what its parent has open.
+
+    py-lmdb refuses files that are open in this process, for the sake of their locks, and after a fork still counts the
+    parent's. Those locks are not inherited, and the registry opens a path once, so here it need not look.
+    """
+    if path not in _inherited:
+        yield
+        return
+    guard = getattr(lmdb, "_envid", None)
+    if guard is None:
+        raise StoreError(f"The database {path} was open when this process was forked.", hint="Open it after the fork.")
+    identify, guard.env_keys = guard.env_keys, lambda path, subdir: ()
+    try:
+        yield
+    finally:
+        guard.env_keys = identify
+
+
 def _check_place(path: Path, mode: str) -> None:
     """The path is a database, or a place where one can be made."""
     try:
         if path.exists() and not path.is_dir():
-            raise _not_a_database(path, "it is a file")
+            raise not_a_database(path, "it is a file")
         has_data = (path / "data.mdb").exists()
         if mode == "r":
             if not has_data:
-                raise _not_a_database(path, "there is no database there")
+                raise not_a_database(path, "there is no database there")
             return
         if has_data:
             return
         if path.is_dir() and any(path.iterdir()):
-            raise _not_a_database(path, "the directory holds other files")
+            raise not_a_database(path, "the directory holds other files")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.chmod(0o700)
         if not os.access(path, os.W_OK | os.X_OK):
@@ -308,45 +350,3 @@ def _check_place(path: Path, mode: str) -> None:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ReadOnly(f"The path {path} cannot be written: {error.strerror}.", hint="Choose another.") from error
         raise StoreError(f"The path {path} cannot be used: {error.strerror}.") from error
-
-
-def _not_a_database(path: Path, why: str) -> NotADatabase:
-    return NotADatabase(
-        f"{path} is not a Viewkeeper database: {why}.",
-        hint="Give the directory of a database, or with mode='w' an empty or absent one.",
-    )
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
-
-
-def _is_denied(error: lmdb.Error) -> bool:
-    return isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EACCES, errno.EROFS, errno.EPERM)
-
-
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """LMDB's errors as ours."""
-    try:
-        yield
-    except lmdb.Error as error:
-        raise translate(error, path) from error
-
-
-def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
-    """The error to raise for one of LMDB's."""
-    if _is_denied(error):
-        return ReadOnly(f"The database {path} cannot be written: {error}.", hint="Check its permissions and its disk.")
-    if isinstance(error, lmdb.MapFullError):
-        return StoreError(f"The database {path} has reached its map size.", hint="Open it with a larger map_size=.")
-    if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC:
-        return StoreError(f"The disk of {path} is full; nothing was written.", hint="Free some space and try again.")
-    if isinstance(error, lmdb.MemoryError):
-        return StoreError(
-            f"The database {path} could not be mapped into memory.", hint="Open it with a smaller map_size=."
-        )
-    if isinstance(error, lmdb.ReadersFullError):
-        return StoreError(f"More than {MAX_READERS} reads of {path} are going on.", hint="Close some readers.")
-    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
-        return _not_a_database(path, "its data file is not LMDB's, or is damaged")
-    return StoreError(f"The database {path} failed: {error}.")

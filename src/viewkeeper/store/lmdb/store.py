@@ -8,7 +8,7 @@ the batch record (steps 3 and 4 of the protocol), so both become visible togethe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Batch, Capabilities, Pending, Store, ViewChange, Written
 from viewkeeper.store.lmdb import lease, log, records, rows
-from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment, attach, detach, translate
+from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment, attach, detach
+from viewkeeper.store.lmdb.failures import translate
 
 _SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
+_READY_ROWS = 1 << 20
 
 
 class LmdbStore(Store):
@@ -305,11 +307,14 @@ class LmdbStore(Store):
         self, batch: Batch, changes: Sequence[ViewChange], change_catalog: Callable[[Catalog], Catalog] | None = None
     ) -> None:
         environment = self._writable()
-        encoded = [
-            (change.table, environment.table(change.table.id, create=True), keys, after)
-            for change in changes
+        opened = [(change, environment.table(change.table.id, create=True)) for change in changes]
+        encoded: Iterable[Any] = (
+            (change.table, db, keys, after)
+            for change, db in opened
             for keys, after in _encoded(change.table, change.puts, change.deletes)
-        ]
+        )
+        if sum(change.puts.num_rows + change.deletes.num_rows for change in changes) <= _READY_ROWS:
+            encoded = list(encoded)  # before the transaction: writers wait only while rows are put
         with environment.write() as txn:
             published = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
             if batch.number != published + 1:

@@ -1,0 +1,51 @@
+"""LMDB's failures as Viewkeeper's errors: what happened to which database, and what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from viewkeeper.errors import NotADatabase, ReadOnly, StoreError, ViewkeeperError
+
+
+def is_denied(error: lmdb.Error) -> bool:
+    return isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EACCES, errno.EROFS, errno.EPERM)
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """LMDB's errors as ours."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise translate(error, path) from error
+
+
+def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
+    """The error to raise for one of LMDB's."""
+    if is_denied(error):
+        return ReadOnly(f"The database {path} cannot be written: {error}.", hint="Check its permissions and its disk.")
+    if isinstance(error, lmdb.MapFullError):
+        return StoreError(f"The database {path} has reached its map size.", hint="Open it with a larger map_size=.")
+    if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC:
+        return StoreError(f"The disk of {path} is full; nothing was written.", hint="Free some space and try again.")
+    if isinstance(error, lmdb.MemoryError):
+        return StoreError(
+            f"The database {path} could not be mapped into memory.", hint="Open it with a smaller map_size=."
+        )
+    if isinstance(error, lmdb.ReadersFullError):
+        return StoreError(f"Too many reads of {path} are going on.", hint="Close some readers.")
+    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
+        return not_a_database(path, "its data file is not LMDB's, or is damaged")
+    return StoreError(f"The database {path} failed: {error}.")
+
+
+def not_a_database(path: Path, why: str) -> NotADatabase:
+    return NotADatabase(
+        f"{path} is not a Viewkeeper database: {why}.",
+        hint="Give the directory of a database, or with mode='w' an empty or absent one.",
+    )
