@@ -32,7 +32,9 @@ class Database:
     the lease until it closes.
     """
 
-    def __init__(self, store: Store, *, mode: str, spark: Any, progress: Progress | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, store: Store, *, mode: str, spark: Any, progress: Progress | None, options: Mapping[str, Any]
+    ) -> None:
         self._store = store
         self._mode = mode
         self._given_spark = spark

@@ -19,7 +19,7 @@ def table_at(
     start: bytes | None = None,
     stop: bytes | None = None,
 ) -> tuple[pa.Table, bool]:
-    """The table (or a key range of it) at the cut as a delta from nothing, and whether it is consolidated already (no retractions in it)."""
+    """The table (or a key range of it) at the cut as a delta from nothing, and whether it has no retractions in it."""
     expected = store.count(table)
     schema = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())])
     batches: list[pa.RecordBatch] = []

@@ -35,8 +35,8 @@ def merge_runs(duck: Duck, flow: Flow, state: State, batch: int, slots: Iterable
     written = {e.slot: e for e in state.write(batch, merged, durable)}
     crash.point("merge.write.after")
     manifest = state.manifest
-    for slot, entries in replaced.items():
-        manifest = manifest.replaced(slot, entries, [written[slot]])
+    for slot, gone in replaced.items():
+        manifest = manifest.replaced(slot, gone, [written[slot]])
     state.adopt(manifest)
 
 

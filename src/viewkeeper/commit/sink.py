@@ -24,7 +24,8 @@ def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) 
     delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
     columns = ", ".join(quoted(c.name) for c in table.columns)
     net = duck.run(
-        f"SELECT {columns}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT} FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0",
+        f"""SELECT {columns}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}
+            FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0""",
         input=delta,
     )
     if net.num_rows == 0:
@@ -42,7 +43,8 @@ def _keyed(duck: Duck, table: Table, net: pa.Table) -> ViewChange:
     matched = " AND ".join(f"p.{k} IS NOT DISTINCT FROM n.{k}" for k in keys)
     listed = ", ".join(f"n.{k}" for k in keys)
     deletes = duck.run(
-        f"SELECT DISTINCT {listed} FROM net n WHERE n.{WEIGHT} < 0 AND NOT EXISTS (SELECT 1 FROM net p WHERE p.{WEIGHT} > 0 AND {matched})",
+        f"""SELECT DISTINCT {listed} FROM net n
+            WHERE n.{WEIGHT} < 0 AND NOT EXISTS (SELECT 1 FROM net p WHERE p.{WEIGHT} > 0 AND {matched})""",
         net=net,
     )
     return ViewChange(table, _typed(table, puts), _typed(table, deletes))
@@ -62,7 +64,9 @@ def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
     )
     assert counted.num_rows == 0 or min(counted[COUNT].to_numpy()) >= 0, f"negative count in {table.name}"
     puts = duck.run(f"SELECT * FROM input WHERE {COUNT} > 0", input=counted)
-    gone = duck.run(f"SELECT {', '.join(quoted(k.column) for k in table.key)} FROM input WHERE {COUNT} = 0", input=counted)
+    gone = duck.run(
+        f"SELECT {', '.join(quoted(k.column) for k in table.key)} FROM input WHERE {COUNT} = 0", input=counted
+    )
     return ViewChange(table, _typed(table, puts), _typed(table, gone))
 
 

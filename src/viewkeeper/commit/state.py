@@ -32,7 +32,7 @@ class State:
         return sum(e.length for e in self.manifest.runs.get(slot, ()))
 
     def write(self, batch: int, runs: Mapping[str, Run], durable: bool) -> list[RunEntry]:
-        """One container file with these runs. The name carries the batch and an attempt, so it is never written twice."""
+        """One container file with these runs. Its name carries the batch and an attempt: it is never written twice."""
         if not runs:
             return []
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
@@ -60,4 +60,3 @@ class State:
         if run is None:
             run = self._open[entry] = open_run(self.directory, entry, verify=True)
         return run
-

@@ -65,11 +65,15 @@ class Catalog:
 
     def with_table(self, table: Table) -> Catalog:
         self._check_free(table.name)
-        return replace(self, version=self.version + 1, next_id=max(self.next_id, table.id + 1), tables=(*self.tables, table))
+        return replace(
+            self, version=self.version + 1, next_id=max(self.next_id, table.id + 1), tables=(*self.tables, table)
+        )
 
     def with_view(self, view: View) -> Catalog:
         self._check_free(view.table.name)
-        return replace(self, version=self.version + 1, next_id=max(self.next_id, view.table.id + 1), views=(*self.views, view))
+        return replace(
+            self, version=self.version + 1, next_id=max(self.next_id, view.table.id + 1), views=(*self.views, view)
+        )
 
     def without(self, table_id: int) -> Catalog:
         return replace(

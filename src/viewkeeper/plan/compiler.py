@@ -42,7 +42,7 @@ class ViewPlan:
 
     query: Query
     sizes: Mapping[int, int]
-    """Rows of each base table when the view was made: the cost model's hint, kept so that recompiling gives the same."""
+    """Rows of each base table when the view was made: the cost model's hint, kept so that recompiling changes nothing."""
 
     def to_json(self) -> dict[str, Any]:
         return {

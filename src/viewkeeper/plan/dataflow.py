@@ -54,7 +54,11 @@ class Segment:
     @cached_property
     def is_identity(self) -> bool:
         """Whether it passes its source's columns on under the same names, unfiltered and without a hash."""
-        return self.key is None and not self.where and all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
+        return (
+            self.key is None
+            and not self.where
+            and all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
+        )
 
     def used(self) -> frozenset[str]:
         """The columns it reads of its source."""
@@ -217,8 +221,8 @@ class BulkJoin(Operator):
         names = [f"input{i}" for i in range(len(self.relations))]
         weight = " * ".join(f"{n}.{WEIGHT}" for n in names)
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
-        columns = ", ".join(quoted(c.name) for c in self.columns)
-        return f"SELECT {columns}{', ' if columns else ''}CAST({weight} AS BIGINT) AS {WEIGHT} FROM {', '.join(names)}{condition}"
+        columns = "".join(f"{quoted(c.name)}, " for c in self.columns)
+        return f"SELECT {columns}CAST({weight} AS BIGINT) AS {WEIGHT} FROM {', '.join(names)}{condition}"
 
 
 @dataclass(frozen=True)

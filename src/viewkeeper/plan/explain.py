@@ -98,7 +98,8 @@ def _consolidate(flow: Flow, operator: Consolidate, numbers: Mapping[str, int], 
 
 def _aggregate(flow: Flow, operator: Aggregate, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
     calls = [
-        f"{m.function}({'DISTINCT ' if m.distinct else ''}{m.argument or '*'}) AS {m.name}" for m in operator.spec.measures
+        f"{m.function}({'DISTINCT ' if m.distinct else ''}{m.argument or '*'}) AS {m.name}"
+        for m in operator.spec.measures
     ]
     return f"aggregate by ({', '.join(k.name for k in operator.spec.keys)}): {', '.join(calls) or 'distinct rows'}"
 

@@ -142,4 +142,3 @@ def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     for name in operators:
         place(name)
     return result
-

@@ -72,7 +72,8 @@ def _average(call: Call, args: Sequence[str], clause: str) -> str:
     sum_type = f"decimal({min(38, digits[0] + 10)},{digits[1]})"
     division = Expr("Divide", call.type, (column("$sum", sum_type), column("$count", "decimal(20,0)")), ("ANSI",))
     text = render(division).replace('"$sum"', f"CAST({total} AS {types.duckdb(sum_type)})")
-    return f"CASE WHEN {count} > 0 THEN {text.replace(chr(34) + '$count' + chr(34), f'CAST({count} AS DECIMAL(20,0))')} END"
+    text = text.replace('"$count"', f"CAST({count} AS DECIMAL(20,0))")
+    return f"CASE WHEN {count} > 0 THEN {text} END"
 
 
 def _sample(function: str) -> Write:

@@ -308,4 +308,3 @@ def _bulk(
 
 def _equality(edge: Edge) -> Expr:
     return Expr("EqualNullSafe" if edge.null_safe else "EqualTo", "boolean", (edge.left, edge.right))
-

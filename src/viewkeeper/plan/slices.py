@@ -7,6 +7,7 @@ sort's input, so that ties fall the same way in every batch and in either lane.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,10 +58,10 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
 
 def limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branch]:
     """ORDER BY … LIMIT: the first rows of all rows."""
-    child = node.child
+    child: Node = node.child
     order: tuple[Order, ...] = ()
     if isinstance(child, Sort):
-        child, order = child.child, child.order
+        order, child = child.order, child.child
     columns = list(child.columns)
     port, _ = _port(compiler, child, columns, [], "x")
     names = positional(columns, "x")
@@ -86,7 +87,7 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
     over = f"PARTITION BY {', '.join(quoted(k) for k in key)}" if key else ""
     texts = []
     for call in calls:
-        seen = replace(call, args=tuple(substitute(a, refs) for a in call.args), filter=call.filter and substitute(call.filter, refs))
+        seen = _seen(call, refs)
         exact = call.function in ORDERED or functions.parameter(call, "frame")[0] == "rows"
         order = order_sql(node.order, names, extended=exact)
         clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{functions.frame_sql(call)})"
@@ -116,9 +117,9 @@ def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kern
     port, key = _port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
     refs = {name: reference(c) for name, c in positional(columns, "x").items()}
     output = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
-    texts = [f"{quoted(x)} AS {quoted(c.name)}" for x, c in zip(key, output.values(), strict=True)]
+    texts = [f"{quoted(hashed)} AS k{i}" for i, hashed in enumerate(key)]
     for i, call in enumerate(others):
-        seen = replace(call, args=tuple(substitute(a, refs) for a in call.args), filter=call.filter and substitute(call.filter, refs))
+        seen = _seen(call, refs)
         output[call.name] = Column(f"m{i}", call.type, call.nullable)
         texts.append(f"{functions.call_sql(seen, '')} AS m{i}")
     grouped = f" GROUP BY {', '.join([*(quoted(k) for k in key), HASH])}" if key else ""
@@ -129,11 +130,18 @@ def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kern
     return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
+def _seen(call: Call, columns: Mapping[str, Expr]) -> Call:
+    """The call over the columns of its slice."""
+    condition = None if call.filter is None else substitute(call.filter, columns)
+    return replace(call, args=tuple(substitute(a, columns) for a in call.args), filter=condition)
+
+
 def order_sql(order: tuple[Order, ...], names: dict[str, Column], extended: bool = True) -> str:
     """ORDER BY, extended with every column so that the order is total."""
     columns = {name: reference(c) for name, c in names.items()}
     parts = [
-        f"{render(substitute(o.expr, columns))} {'DESC' if o.descending else 'ASC'} NULLS {'LAST' if o.nulls_last else 'FIRST'}"
+        f"{render(substitute(o.expr, columns))} {'DESC' if o.descending else 'ASC'}"
+        f" NULLS {'LAST' if o.nulls_last else 'FIRST'}"
         for o in order
     ]
     rest = [f"{quoted(c.name)} ASC NULLS FIRST" for c in names.values()] if extended else []

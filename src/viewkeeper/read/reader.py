@@ -80,7 +80,9 @@ def outside(table: Table, stored: pa.Table) -> pa.Table:
 def _tuple(table: Table, values: Any) -> tuple[Any, ...]:
     found = values if isinstance(values, tuple) else (values,)
     if len(found) > len(table.key):
-        raise BadValue(f"The key of {table.name} has {len(table.key)} columns; {len(found)} values were given.", hint="")
+        raise BadValue(
+            f"The key of {table.name} has {len(table.key)} columns; {len(found)} values were given.", hint=""
+        )
     return found
 
 

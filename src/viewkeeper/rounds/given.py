@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -94,7 +95,7 @@ class ImageRows:
         edges = [2**64 * i // parts for i in range(parts + 1)]
         return [
             ImageRows(self.directory, self.entries, self.columns, low, high - 1)
-            for low, high in zip(edges, edges[1:], strict=False)
+            for low, high in pairwise(edges)
         ]
 
 
@@ -136,7 +137,7 @@ class StoreScan:
         edges: list[bytes | None] = [None, *self.store.split_points(self.table, parts), None]
         return [
             StoreRows(self.store.url, self.table, self.columns, self.cut, start, stop)
-            for start, stop in zip(edges, edges[1:], strict=False)
+            for start, stop in pairwise(edges)
         ]
 
 

@@ -76,7 +76,11 @@ class Site:
         for image in self.flow.images.get(source.table, ()):
             if image.id in self.active and output.num_rows:
                 listed = ", ".join(quoted(c) for c in [*columns, WEIGHT])
-                yield image.id, 0, self.duck.run(f"SELECT {listed}, {hash_sql(image.key)} AS {HASH} FROM input", input=output)
+                yield (
+                    image.id,
+                    0,
+                    self.duck.run(f"SELECT {listed}, {hash_sql(image.key)} AS {HASH} FROM input", input=output),
+                )
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]
@@ -178,4 +182,3 @@ _KERNELS: Mapping[str, Callable[[Site, Any, list[pa.Table | None]], pa.Table | N
     "recompute": _recompute,
     "bulkjoin": _bulk_join,
 }
-

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,9 @@ class _Level:
     ) -> Iterator[Message]:
         flow = job.flow
         # A lookup of a later operator of this level may need what an earlier one adds: the flow's order has that.
-        local: dict[str, dict[int, list[pa.Table]]] = {n: {p: list(t) for p, t in w.items()} for n, w in waiting.items()}
+        local: dict[str, dict[int, list[pa.Table]]] = {
+            n: {p: list(t) for p, t in w.items()} for n, w in waiting.items()
+        }
         for name, operator in flow.operators.items():
             if name not in local and name not in fetched:
                 continue
@@ -204,7 +207,7 @@ def _routed(consumer: str, port: int, delta: pa.Table, parts: int) -> Iterator[M
     order = np.argsort(dest, kind="stable")
     edges = np.searchsorted(dest[order], np.arange(parts + 1))
     rows = delta.take(pa.array(order)) if parts > 1 else delta
-    for part, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for part, (low, high) in enumerate(pairwise(edges)):
         if high > low:
             yield from ((part, consumer, port, p) for p in _payloads(rows.slice(low, high - low)))
 
@@ -250,4 +253,3 @@ def _old(job: Job, slot: str) -> Arrangement:
 @lru_cache(maxsize=4096)
 def _open(directory: str, entry: RunEntry) -> Run:
     return open_run(directory, entry, verify=False)
-

@@ -56,7 +56,8 @@ def generate(scale: float, directory: Path) -> Path:
     if command is None:
         raise MissingDependency("tpchgen-cli is not installed.", hint="Run: pip install 'viewkeeper[bench]'.")
     target.mkdir(parents=True, exist_ok=True)
-    subprocess.run([command, "parquet", "-s", f"{scale:g}", "--output-dir", str(target)], check=True, capture_output=True)
+    arguments = ["parquet", "-s", f"{scale:g}", "--output-dir", str(target)]
+    subprocess.run([command, *arguments], check=True, capture_output=True)
     (target / "done").touch()
     return target
 
@@ -113,14 +114,16 @@ class Model:
                 UNION ALL
                 SELECT o.* REPLACE (1 + (hash(o_orderkey + {offset}) % {customers})::BIGINT AS o_custkey,
                     (o_totalprice + 1)::DECIMAL(15,2) AS o_totalprice,
-                    ['1-URGENT','2-HIGH','3-MEDIUM','4-NOT SPECIFIED','5-LOW'][1 + (hash(o_orderkey) % 5)::INTEGER] AS o_orderpriority)
+                    ['1-URGENT', '2-HIGH', '3-MEDIUM', '4-NOT SPECIFIED', '5-LOW'][1 + (hash(o_orderkey) % 5)::INTEGER]
+                        AS o_orderpriority)
                 FROM orders o JOIN changed_keys c ON o_orderkey = c.k"""
         )
         lines = self.rows(
             f"""SELECT l.* REPLACE (m.v AS l_orderkey, (l_shipdate + (hash(m.v + 2) % 30)::INTEGER)::DATE AS l_shipdate)
                 FROM lineitem l JOIN made m ON l_orderkey = m.k
                 UNION ALL
-                SELECT l.* REPLACE (((hash(l_orderkey, l_linenumber, {offset}) % 11)::DECIMAL(15,2) / 100)::DECIMAL(15,2) AS l_discount,
+                SELECT l.* REPLACE (
+                    ((hash(l_orderkey, l_linenumber, {offset}) % 11)::DECIMAL(15,2) / 100)::DECIMAL(15,2) AS l_discount,
                     (1 + hash(l_partkey, {offset}) % 50)::DECIMAL(15,2) AS l_quantity,
                     (l_receiptdate + (hash(l_orderkey, {offset}) % 7)::INTEGER)::DATE AS l_receiptdate,
                     ['A', 'N', 'R'][1 + (hash(l_linenumber, {offset}) % 3)::INTEGER] AS l_returnflag)

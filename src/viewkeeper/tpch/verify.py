@@ -117,5 +117,3 @@ def verify(
         return []
     finally:
         model.close()
-
-
