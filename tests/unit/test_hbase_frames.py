@@ -188,7 +188,7 @@ def test_calls_with_many_deletes_and_gets_say_what_thriftpy2_would_say(
             row=k,
             columns=[HBASE.TColumn(f, q, time) for f, q in wanted] or None,
             timestamp=None if columns else time,
-            deleteType=1,
+            deleteType=2 if columns == (b"f",) else 1,
         )
         for k in key
     ]

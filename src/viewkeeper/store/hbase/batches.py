@@ -5,7 +5,8 @@ The calls (binary protocol, numbers big-endian, `s` = i32 length, bytes; parts i
     message     80 01 00 01 | s method | i32 0 | 0b 0001 s table | 0f 0002 0c i32 rows | row ... | 00
     putMultiple     0b 0001 s key | 0f 0002 0c i32 cells | cell ... | [0a 0003 i64 time] | 00
                     cell: 0b 0001 s family | 0b 0002 s qualifier | 0b 0003 s value | 00
-    deleteMultiple  0b 0001 s key | [0f 0002 0c i32 columns | column ...] | [0a 0003 i64 time] | 08 0004 i32 1 | 00
+    deleteMultiple  0b 0001 s key | [0f 0002 0c i32 columns | column ...] | [0a 0003 i64 time] | 08 0004 i32 k | 00
+                    k: 1 deletes columns or rows, 2 families
     getMultiple     0b 0001 s key | [0f 0002 0c i32 columns | column ...] | [0c 0004 range] | [08 0005 i32 n] | 00
                     column: 0b 0001 s family | [0b 0002 s qualifier] | [0a 0003 i64 time] | 00
                     range: 0a 0001 i64 from | 0a 0002 i64 to | 00
@@ -67,6 +68,10 @@ def deletes(
     table: bytes, keys: pa.Array, columns: Sequence[bytes], time: int | pa.Array | None
 ) -> Iterator[tuple[Message, int]]:
     """deleteMultiple calls: whole rows, or all versions of some columns or families, up to a time."""
+    of_families = [split_column(column)[1] is None for column in columns]
+    if columns and any(of_families) != all(of_families):
+        raise BadValue("Families and single columns cannot be deleted in one call.", hint="Call once for each.")
+    kind = b"\x08\x00\x04" + struct.pack(">i", 2 if any(of_families) else 1) + b"\x00"
     for part in _parts(keys, {}, time):
         if columns:
             # Only a whole row's delete looks at the row's time; a column brings its own (and one for all rows).
@@ -80,7 +85,7 @@ def deletes(
         yield from _calls(
             "deleteMultiple",
             table,
-            _join([b"\x0b\x00\x01", _sized(part.keys), *where, b"\x08\x00\x04\x00\x00\x00\x01\x00"]),
+            _join([b"\x0b\x00\x01", _sized(part.keys), *where, kind]),
         )
 
 

@@ -61,13 +61,13 @@ class Client:
         )
 
     def delete(self, table: str, key: bytes, columns: Sequence[bytes] = (), *, time: int | None = None) -> None:
-        """Delete a row, or all versions of some columns or families, up to a time."""
+        """Delete a row, or all versions of some columns or families, up to a time, atomically."""
+        deletes = _deletes(key, columns, time)
+        if len(deletes) > 1:
+            self.change(table, key, {}, columns, time=time)
+            return
         self.pool.call(
-            "deleteSingle",
-            repeatable=time is not None,
-            of_table=table,
-            table=table.encode(),
-            tdelete=_delete(key, columns, time),
+            "deleteSingle", repeatable=time is not None, of_table=table, table=table.encode(), tdelete=deletes[0]
         )
 
     def change(
@@ -175,13 +175,13 @@ class Client:
         return scanning.scan(self.pool, table, wanted or Scan())
 
     def changed(
-        self, table: str, span: TimeRange, *, start: bytes = b"", stop: bytes = b"", columns: tuple[bytes, ...] = ()
+        self, table: str, span: TimeRange, *, start: bytes = b"", stop: bytes = b"", families: Sequence[bytes] = ()
     ) -> Iterator[Cells]:
         """The rows with a cell or a delete marker in the time range: keys, columns, times and kinds; no values."""
         wanted = Scan(
             start=start,
             stop=stop,
-            columns=columns,
+            columns=tuple(families),  # HBase takes no single columns in a raw scan
             span=span,
             versions=2**31 - 1,
             raw=True,
@@ -217,14 +217,21 @@ def _put(key: bytes, cells: Mapping[bytes, bytes], time: int | None) -> Any:
     return hbase.TPut(row=key, columnValues=values, timestamp=time)
 
 
-def _delete(key: bytes, columns: Sequence[bytes], time: int | None) -> Any:
+def _deletes(key: bytes, columns: Sequence[bytes], time: int | None) -> list[Any]:
+    """The deletes for a row. Whole families and single columns are deletes of different types."""
     hbase = idl()
+    types = hbase.TDeleteType
     wanted = [hbase.TColumn(family=f, qualifier=q, timestamp=time) for f, q in map(split_column, columns)]
-    return hbase.TDelete(row=key, columns=wanted or None, timestamp=time, deleteType=hbase.TDeleteType.DELETE_COLUMNS)
+    if not wanted:
+        return [hbase.TDelete(row=key, timestamp=time, deleteType=types.DELETE_COLUMNS)]
+    families = [column for column in wanted if column.qualifier is None]
+    single = [column for column in wanted if column.qualifier is not None]
+    both = ((families, types.DELETE_FAMILY), (single, types.DELETE_COLUMNS))
+    return [hbase.TDelete(row=key, columns=some, deleteType=kind) for some, kind in both if some]
 
 
 def _mutations(key: bytes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes], time: int | None) -> Any:
     hbase = idl()
-    both = [hbase.TMutation(deleteSingle=_delete(key, deletes, time))] if deletes else []
+    both = [hbase.TMutation(deleteSingle=one) for one in _deletes(key, deletes, time)] if deletes else []
     both += [hbase.TMutation(put=_put(key, puts, time))] if puts else []
     return hbase.TRowMutations(row=key, mutations=both)

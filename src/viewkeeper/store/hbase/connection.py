@@ -135,10 +135,10 @@ class Connection:
         """Whether `receive` is possible: replies come as blocks in the binary protocol."""
         return self._stream is None and self.gateway.protocol == "binary"
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, *, piecewise: bool = False, **arguments: Any) -> Any:
         """Call and decode with thriftpy2. Raises the IDL's exceptions, TApplicationException, or `Lost`."""
         message = self.message(method, **arguments)
-        deadline = self.send(message)
+        deadline = self.send(message, piecewise=piecewise)
         if self._stream is not None:
             try:
                 return self._decode(method, self._stream)
@@ -169,11 +169,20 @@ class Connection:
         protocol.write_message_end()
         return bytes(buffer.getvalue())
 
-    def send(self, message: bytes | Any) -> float:
-        """Send a call's bytes; the deadline for its reply. Calls may be sent ahead: replies come in order."""
+    def send(self, message: bytes, *, piecewise: bool = False) -> float:
+        """Send a call's bytes; the deadline for its reply. Calls may be sent ahead: replies come in order.
+
+        `piecewise` makes each byte a frame of its own. HBase 2.6 takes split keys and the attributes of tables and
+        families from where Thrift has put them without looking at where they begin and end, and gets the whole frame
+        (seen); what does not lie in one frame, Thrift copies out, and it is right. Only gateways with a thread for
+        each connection (the default) take a call in several frames.
+        """
         deadline = time.monotonic() + self.gateway.read_timeout
+        if self._stream is None:
+            pieces = [message[i : i + 1] for i in range(len(message))] if piecewise else [message]
+            message = b"".join(struct.pack(">i", len(piece)) + piece for piece in pieces)
         try:
-            self._socket.sendall(struct.pack(">i", len(message)) + message if self._stream is None else message)
+            self._socket.sendall(message)
         except OSError as error:
             # A server that closes early may still have got it all: only a whole frame is acted upon, and sendall
             # gives no count, so "sent" is the careful answer.

@@ -76,9 +76,11 @@ _JAVA_CLASS = re.compile(r"(?:[a-z]\w*\.)+(?=[A-Z])")
 def refusal(message: str, address: str, table: str | None) -> Refused | None:
     """The error for a server's message that says no; None when it is one that may pass."""
     first = _JAVA_CLASS.sub("", message.strip().split("\n")[0])
-    if table is not None and first in (table, table.removeprefix("default:")):
+    # A batch of puts says: Failed 2 actions: <reason>: 2 times, servers with issues: ...
+    reason = re.sub(r"^Failed \d+ actions?: (.*?)(: \d+ times?, servers with issues: .*)?$", r"\1", first)
+    if table is not None and reason in (table, table.removeprefix("default:")):
         return NoSuchTable(f"HBase at {address} has no table {table}.", hint="Check the name, namespace included.")
-    if table is not None and re.fullmatch(r"\S+ is disabled\.", first):
+    if table is not None and re.fullmatch(r"\S+ is disabled\.", reason):
         return NoSuchTable(f"The table {table} of HBase at {address} is disabled.", hint="Enable the table.")
     for name, kind, hint in _REFUSALS:
         if name in message:

@@ -42,7 +42,7 @@ class Scan:
     versions: int | None = None
     """Cells of one column at most; HBase's default is 1."""
     raw: bool = False
-    """Everything that is stored: hidden versions and delete markers too (`Cells.kind` tells)."""
+    """Everything that is stored: hidden versions and delete markers too (`Cells.kind` tells). Families only."""
     filter: str | None = None
     """In HBase's filter language, for example "KeyOnlyFilter()"."""
     limit: int | None = None

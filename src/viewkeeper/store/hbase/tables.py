@@ -8,7 +8,7 @@ from typing import Any
 
 from viewkeeper.errors import BadValue
 from viewkeeper.store.hbase.connection import idl
-from viewkeeper.store.hbase.failures import NoSuchNamespace, NoSuchTable
+from viewkeeper.store.hbase.failures import NoSuchNamespace, NoSuchTable, OutcomeUnknown
 from viewkeeper.store.hbase.pool import Pool
 
 FOREVER = 2147483647
@@ -84,72 +84,15 @@ class Tables:
         return sorted(f"{namespace}:{table.qualifier.decode()}" for table in found)
 
     def exists(self, table: str) -> bool:
-        return bool(self._pool.call("tableExists", repeatable=True, tableName=table_name(table)))
+        return bool(self._ask("tableExists", table))
+
+    def is_enabled(self, table: str) -> bool:
+        return bool(self._ask("isTableEnabled", table))
 
     def describe(self, table: str) -> Description:
         """NoSuchTable if it does not exist."""
-        said = self._pool.call("getTableDescriptor", repeatable=True, of_table=table, table=table_name(table))
+        said = self._descriptor_of(table)
         return Description(table, tuple(_family(one) for one in said.columns or ()), dict(said.attributes or {}))
-
-    def create(
-        self,
-        table: str,
-        families: Sequence[Family],
-        *,
-        splits: Sequence[bytes] = (),
-        attributes: Mapping[bytes, bytes] | None = None,
-    ) -> None:
-        """Create a table, cut into regions at the split keys. AlreadyThere if it exists."""
-        descriptor = idl().TTableDescriptor(
-            tableName=table_name(table),
-            columns=[_descriptor(family) for family in families],
-            attributes=dict(attributes or {}) or None,
-        )
-        self._pool.call(
-            "createTable", repeatable=False, of_table=table, desc=descriptor, splitKeys=sorted(set(splits)) or None
-        )
-
-    def alter(self, table: str, attributes: Mapping[bytes, bytes]) -> None:
-        """Set attributes of a table, keeping its others and its families."""
-        said = self._pool.call("getTableDescriptor", repeatable=True, of_table=table, table=table_name(table))
-        said.attributes = {**(said.attributes or {}), **attributes}
-        self._pool.call("modifyTable", repeatable=True, of_table=table, desc=said)
-
-    def add_family(self, table: str, family: Family) -> None:
-        self._pool.call(
-            "addColumnFamily", repeatable=False, of_table=table, tableName=table_name(table), column=_descriptor(family)
-        )
-
-    def alter_family(self, table: str, family: Family) -> None:
-        """Replace a family's settings (those that are None become HBase's defaults)."""
-        self._pool.call(
-            "modifyColumnFamily",
-            repeatable=True,
-            of_table=table,
-            tableName=table_name(table),
-            column=_descriptor(family),
-        )
-
-    def disable(self, table: str) -> None:
-        self._pool.call("disableTable", repeatable=False, of_table=table, tableName=table_name(table))
-
-    def enable(self, table: str) -> None:
-        self._pool.call("enableTable", repeatable=False, of_table=table, tableName=table_name(table))
-
-    def is_enabled(self, table: str) -> bool:
-        return bool(self._pool.call("isTableEnabled", repeatable=True, of_table=table, tableName=table_name(table)))
-
-    def truncate(self, table: str, *, keep_splits: bool = True) -> None:
-        """Throw all rows away. The table must be disabled; it is enabled afterwards."""
-        self._pool.call(
-            "truncateTable", repeatable=False, of_table=table, tableName=table_name(table), preserveSplits=keep_splits
-        )
-
-    def drop(self, table: str) -> None:
-        """Disable and delete a table."""
-        if self.is_enabled(table):
-            self.disable(table)
-        self._pool.call("deleteTable", repeatable=False, of_table=table, tableName=table_name(table))
 
     def regions(self, table: str) -> list[Region]:
         """The regions in key order; together they cover all keys. NoSuchTable if there is none."""
@@ -161,6 +104,76 @@ class Tables:
             )
         regions = [_region(one) for one in found if not one.regionInfo.replicaId]
         return sorted(regions, key=lambda region: region.start)
+
+    def create(
+        self,
+        table: str,
+        families: Sequence[Family],
+        *,
+        splits: Sequence[bytes] = (),
+        attributes: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        """Create a table, cut into regions at the split keys. AlreadyThere if it exists.
+
+        A gateway that cannot take split keys (see `Connection.send`) makes a table of one region.
+        """
+        descriptor = idl().TTableDescriptor(
+            tableName=table_name(table),
+            columns=[_descriptor(family) for family in families],
+            attributes=dict(attributes or {}) or None,
+        )
+        keys = sorted(set(splits))
+        has_attributes = bool(attributes) or any(family.attributes for family in families)
+        piecewise = bool(keys) or has_attributes
+        try:
+            self._change("createTable", table, piecewise=piecewise, desc=descriptor, splitKeys=keys or None)
+        except OutcomeUnknown:
+            if has_attributes or not keys or self.exists(table):
+                raise
+            self._change("createTable", table, desc=descriptor)
+
+    def alter(self, table: str, attributes: Mapping[bytes, bytes]) -> None:
+        """Set attributes of a table (MAX_FILESIZE, ...), keeping its others and its families."""
+        said = self._descriptor_of(table)
+        said.attributes = {**(said.attributes or {}), **attributes}
+        self._change("modifyTable", table, piecewise=True, repeatable=True, desc=said)
+
+    def add_family(self, table: str, family: Family) -> None:
+        self._change_family("addColumnFamily", table, family)
+
+    def alter_family(self, table: str, family: Family) -> None:
+        """Replace a family's settings: `replace(describe(table).family(name), ...)` keeps what is not named."""
+        self._change_family("modifyColumnFamily", table, family)
+
+    def disable(self, table: str) -> None:
+        """Take a table out of service, which also writes what it has in memory to its files."""
+        self._change("disableTable", table, tableName=table_name(table))
+
+    def enable(self, table: str) -> None:
+        self._change("enableTable", table, tableName=table_name(table))
+
+    def truncate(self, table: str, *, keep_splits: bool = True) -> None:
+        """Throw all rows away. The table must be disabled; it is enabled afterwards."""
+        self._change("truncateTable", table, tableName=table_name(table), preserveSplits=keep_splits)
+
+    def drop(self, table: str) -> None:
+        """Disable and delete a table."""
+        if self.is_enabled(table):
+            self.disable(table)
+        self._change("deleteTable", table, tableName=table_name(table))
+
+    def _ask(self, method: str, table: str) -> Any:
+        return self._pool.call(method, repeatable=True, of_table=table, tableName=table_name(table))
+
+    def _descriptor_of(self, table: str) -> Any:
+        return self._pool.call("getTableDescriptor", repeatable=True, of_table=table, table=table_name(table))
+
+    def _change(self, method: str, table: str, *, repeatable: bool = False, **arguments: Any) -> None:
+        self._pool.call(method, repeatable=repeatable, of_table=table, **arguments)
+
+    def _change_family(self, method: str, table: str, family: Family) -> None:
+        column = _descriptor(family)
+        self._change(method, table, piecewise=bool(family.attributes), tableName=table_name(table), column=column)
 
 
 def table_name(table: str) -> Any:

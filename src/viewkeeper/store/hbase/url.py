@@ -1,0 +1,76 @@
+"""`hbase://host:port/namespace?option=value`: where a database in HBase is, and how its gateway is spoken to.
+
+    transport=framed|buffered    protocol=binary|compact    connect_timeout=SECONDS    read_timeout=SECONDS
+    retries=N    tls=true|false    ca=FILE    certificate=FILE    key=FILE    verify=true|false
+
+Port 9090 and namespace `default` unless named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from viewkeeper.errors import BadValue
+from viewkeeper.store.hbase.connection import Gateway, Tls
+from viewkeeper.store.hbase.pool import Retry
+
+_TLS = ("tls", "ca", "certificate", "key", "verify")
+_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries", *_TLS)
+_HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTIONS)}."
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a URL names."""
+
+    gateway: Gateway
+    namespace: str
+    retry: Retry
+
+
+def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
+    """Read a URL; `options` (of `open`) are the same ones and win over those in the URL."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 9090
+    except ValueError as error:
+        raise BadValue(f"{url} has no proper port: {error}.", hint=_HINT) from None
+    namespace = parts.path.strip("/") or "default"
+    if parts.scheme != "hbase" or not parts.hostname or "/" in namespace or parts.username or parts.fragment:
+        raise BadValue(f"{url} is not the address of an HBase.", hint=_HINT)
+    said: dict[str, Any] = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **(options or {})}
+    unknown = [name for name in said if name not in _OPTIONS]
+    if unknown:
+        raise BadValue(f"{url}: there is no option {unknown[0]}.", hint=_HINT)
+    how: dict[str, Any] = {name: said[name] for name in ("transport", "protocol") if name in said}
+    how |= {name: _number(url, name, said[name]) for name in ("connect_timeout", "read_timeout") if name in said}
+    retry = Retry(times=int(_number(url, "retries", said["retries"]))) if "retries" in said else Retry()
+    return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry)
+
+
+def _tls(url: str, said: Mapping[str, Any]) -> Tls | None:
+    asked = _truth(url, "tls", said["tls"]) if "tls" in said else any(name in said for name in _TLS)
+    if not asked:
+        return None
+    files = {name: str(said[name]) for name in ("ca", "certificate", "key") if name in said}
+    return Tls(**files, verify=_truth(url, "verify", said.get("verify", True)))
+
+
+def _number(url: str, name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < 1e6 or (number == 0 and name != "retries"):
+        raise BadValue(f"{url}: {name}={value} is not a number above zero.", hint=_HINT)
+    return number
+
+
+def _truth(url: str, name: str, value: Any) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0", "yes", "no"):
+        raise BadValue(f"{url}: {name}={value} is neither true nor false.", hint=_HINT)
+    return text in ("true", "1", "yes")
