@@ -27,7 +27,8 @@ from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators import exact, extremes
 from viewkeeper.operators.arrangement import Arrangement, Run, distinct_hashes, merge
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.measures import Layout, layout, rescaled, with_raw
+from viewkeeper.operators.measures import VARIANCES, Accumulator, Layout, layout, needs, rescaled, with_raw
+from viewkeeper.operators.variance import variances
 from viewkeeper.plan.dataflow import HASH, AggregateSpec, Measure
 
 __all__ = ["AggregateSpec", "Measure", "additive_merge", "full", "ports", "prepare", "step"]
@@ -67,7 +68,7 @@ def step(
             vectors = pa.concat_tables([vectors, _vectors(duck, spec, flips, distinct=True, argument=argument)])
     touched = distinct_hashes(vectors)
     beside = {
-        argument: extremes.change(duck, spec, argument, states[i], kept[i], touched)
+        argument: extremes.change(duck, spec, argument, states[i], kept[i], vectors)
         for i, argument in enumerate(plan.values, start=1)
         if argument in plan.extremes
     }
@@ -84,7 +85,7 @@ def full(duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement]) -> pa.T
         return _output_schema(spec).empty_table()
     vectors = states[0].rows()
     beside = {
-        argument: extremes.change(duck, spec, argument, Arrangement(), states[i].rows(), distinct_hashes())
+        argument: extremes.change(duck, spec, argument, Arrangement(), _values(spec, argument, states[i]), vectors)
         for i, argument in enumerate(plan.values, start=1)
         if argument in plan.extremes
     }
@@ -125,7 +126,7 @@ def _difference(
     else:
         sums = duck.run(sql.sums(spec), old=old, delta=delta)
         if plan.bucketed:
-            sums = _with_doubles(sums, plan)
+            sums = _with_doubles(spec, sums)
         inputs = {f"e{i}": beside[argument] for i, argument in enumerate(plan.extremes)}
         out = duck.run(f"WITH {sql.read(spec)}", v=sums, **inputs)
     _check(spec, out)
@@ -149,21 +150,30 @@ def _check(spec: AggregateSpec, out: pa.Table) -> None:
         )
 
 
-def _with_doubles(sums: pa.Table, plan: Layout) -> pa.Table:
-    """The sums with the bucket rows of each accumulator rounded to one double, on either side."""
+def _with_doubles(spec: AggregateSpec, sums: pa.Table) -> pa.Table:
+    """The sums with what is read from bucket rows: the nearest double of each exact sum, and variances."""
+    plan = layout(spec)
     lists = sums.column("_buckets").combine_chunks()
     offsets = lists.offsets.to_numpy()
     group = np.repeat(np.arange(len(lists)), np.diff(offsets))
     items = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
     code = items.field("b").to_numpy().astype(np.int64)
+    totals: dict[tuple[Accumulator, str], exact.Totals] = {}
     for i, accumulator in enumerate(plan.bucketed):
-        mine = pa.array((code // exact.BUCKETS) == i)
-        part = items.filter(mine)
-        where = group[mine.to_numpy(zero_copy_only=False)]
-        bucket = part.field("b").to_numpy().astype(np.int64) % exact.BUCKETS
-        for side in ("o", "n"):
-            value = exact.rounded(len(lists), where, bucket, part.field(side))
-            sums = sums.append_column(f"{accumulator.name}_{side}", pa.array(value))
+        mine = code // exact.BUCKETS == i
+        part, where, bucket = items.filter(pa.array(mine)), group[mine], code[mine] % exact.BUCKETS
+        for side in "on":
+            totals[accumulator, side] = found = exact.Totals(where, bucket, part.field(side))
+            if accumulator.kind == "exact":
+                value = pa.array(exact.rounded(len(lists), found))
+                sums = sums.append_column(f"{accumulator.name}_{side}", value)
+    for measure in spec.measures:
+        if measure.function in VARIANCES:
+            count, first, second = needs(measure)
+            for side in "on":
+                counts = sums.column(f"{count.name}_{side}").to_numpy()
+                value = variances(measure.function, counts, totals[first, side], totals[second, side])
+                sums = sums.append_column(f"_{measure.name}_{side}", pa.array(value, pa.float64()))
     return sums
 
 
@@ -184,6 +194,10 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
 def _chunks(column: pa.ChunkedArray) -> list[tuple[int, pa.Array]]:
     starts = np.cumsum([0, *(len(c) for c in column.chunks)])
     return list(zip(starts.tolist(), column.chunks, strict=False))
+
+
+def _values(spec: AggregateSpec, argument: str, state: Arrangement) -> pa.Table:
+    return state.rows() if state.runs else _no_values(spec, argument)
 
 
 def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:

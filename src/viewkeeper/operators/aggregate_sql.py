@@ -115,7 +115,7 @@ def read(spec: AggregateSpec) -> str:
     keys = _keys(spec)
     exists = ("_n_o <> 0", "_n_n <> 0") if spec.keys else ("_seen", "TRUE")
     totals = [f"{finish.total(a, s)} AS {quote(f'{a.name}_{s}')}" for a in plan.plain for s in "on"]
-    doubles = [quote(f"{a.name}_{s}") for a in plan.bucketed for s in "on"]
+    doubles = [quote(f"{a.name}_{s}") for a in plan.bucketed if a.kind == "exact" for s in "on"]
     computed = [quote(f"_{m.name}_{s}") for m in spec.measures if finish.is_computed(m) for s in "on"]
     joins, found = "", []
     for i, argument in enumerate(plan.extremes):

@@ -60,12 +60,19 @@ class Run:
         """The greatest hash; 0 in an empty run."""
         return int(self.hashes[-1]) if self.num_rows else 0
 
-    @cached_property
+    @property
     def weighted(self) -> pa.Table:
         """The rows with their weights spelt out."""
-        if WEIGHT in self.rows.column_names:
-            return self.rows
-        return self.rows.append_column(WEIGHT, pa.array(np.ones(self.num_rows, np.int64)))
+        return _spelt(self.rows)
+
+    def take(self, places: Places, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these places, with their weights."""
+        rows = self.rows if columns is None else self.rows.select([c for c in (*columns, WEIGHT) if c in self._names])
+        return _spelt(rows.take(pa.array(places)))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.rows.column_names)
 
     def ranges(self, hashes: Hashes) -> tuple[Places, Places]:
         """For each of the ascending hashes, the range [start, stop) of its rows."""
@@ -157,9 +164,9 @@ class Arrangement:
             places = spans(start, count)
             if len(places):
                 asked.append(np.repeat(order, count))
-                found.append(_take(run.weighted.select([*columns, WEIGHT]), places))
+                found.append(run.take(places, columns))
         if not found:
-            return np.zeros(0, np.int64), self._no_rows([*columns, WEIGHT])
+            return np.zeros(0, np.int64), self._no_rows(columns)
         return np.concatenate(asked), _joined(found)
 
     def slice(self, hashes: Hashes) -> pa.Table:
@@ -170,23 +177,22 @@ class Arrangement:
             start, stop = run.ranges(hashes)
             places = spans(start, stop - start)
             if len(places):
-                found.append(_take(run.weighted, places))
+                whole = len(places) == run.num_rows
+                found.append(run.weighted if whole else run.take(places))
         return _joined(found) if found else self._no_rows(None)
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, with `columns` (None: all, `_h` too) and `_w`."""
-        wanted = None if columns is None else [*columns, WEIGHT]
         if not self.runs:
-            return self._no_rows(wanted)
-        return _joined([run.weighted if wanted is None else run.weighted.select(wanted) for run in self.runs])
+            return self._no_rows(columns)
+        return _joined([r.weighted if columns is None else r.weighted.select([*columns, WEIGHT]) for r in self.runs])
 
     def _no_rows(self, columns: Sequence[str] | None) -> pa.Table:
-        """An empty table; an arrangement without runs does not know its columns' types, and says null."""
+        """No rows. An arrangement without runs does not know its columns' types, and says null."""
         if self.runs:
-            table = self.runs[0].weighted.slice(0, 0)
-            return table if columns is None else table.select(columns)
-        known = {WEIGHT: pa.int64(), HASH: pa.uint64()}
-        return pa.schema([(c, known.get(c, pa.null())) for c in columns or (WEIGHT, HASH)]).empty_table()
+            return self.runs[0].take(np.zeros(0, np.int64), columns)
+        unknown = [(c, pa.null()) for c in columns] if columns is not None else [(HASH, pa.uint64())]
+        return pa.schema([*unknown, (WEIGHT, pa.int64())]).empty_table()
 
 
 def arrange(delta: pa.Table) -> Run:
@@ -295,11 +301,10 @@ def _numpy(column: Any, dtype: type) -> npt.NDArray[Any]:
     return array
 
 
-def _take(table: pa.Table, places: Places) -> pa.Table:
-    # A long ascending stretch (a table image being read whole) is a slice, not a copy.
-    if int(places[-1]) - int(places[0]) + 1 == len(places) == table.num_rows:
-        return table
-    return table.take(pa.array(places))
+def _spelt(rows: pa.Table) -> pa.Table:
+    if WEIGHT in rows.column_names:
+        return rows
+    return rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64)))
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

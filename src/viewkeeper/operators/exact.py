@@ -11,6 +11,7 @@ Addition of integers is exact and can be undone, so the sum does not depend on h
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,18 @@ BUCKETS = 256
 Ints = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
-_DIGIT = 32
-_MASK = np.int64((1 << _DIGIT) - 1)
+DIGIT = 32
+_MASK = np.int64((1 << DIGIT) - 1)
 _CHUNK_DIGITS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Totals:
+    """One accumulator's bucket rows: `value` (decimal128) is the total of `group` in `bucket`, each pair once."""
+
+    group: Ints
+    bucket: Ints
+    value: Any
 
 
 def bits(column: Any) -> Any:
@@ -76,15 +86,15 @@ def _mantissa(column: str) -> str:
     return f"({_fraction(column)} + CASE WHEN {_exponent(column)} > 0 THEN {1 << 52} ELSE 0 END)"
 
 
-def rounded(groups: int, group: Ints, bucket: Ints, value: Any) -> Doubles:
-    """The sum of each of `groups` groups. `value` (decimal128) is the group's total in the bucket, each pair once."""
-    limbs = _limbs(value)
+def rounded(groups: int, totals: Totals) -> Doubles:
+    """The double nearest to the sum of each of `groups` groups; 0.0 where there is nothing."""
+    group, bucket, digits = totals.group, totals.bucket, limbs(totals.value)
     result = np.zeros(groups, np.float64)
     finite = bucket < NAN
     if finite.any():
-        _round_finite(result, group[finite], bucket[finite], limbs[finite])
+        _round_finite(result, group[finite], bucket[finite], digits[finite])
     if not finite.all():
-        counted = (limbs != 0).any(axis=1) & ~finite
+        counted = (digits != 0).any(axis=1) & ~finite
         special = np.zeros((groups, 3), np.bool_)
         special[group[counted], bucket[counted] - NAN] = True
         nan, plus, minus = special.T
@@ -94,27 +104,29 @@ def rounded(groups: int, group: Ints, bucket: Ints, value: Any) -> Doubles:
     return result
 
 
-def _limbs(value: Any) -> Ints:
+def limbs(value: Any) -> Ints:
     """Each 128-bit integer as four base-2^32 digits, the lowest first, the highest one signed."""
-    raw = np.frombuffer(value.buffers()[1], np.uint32).reshape(-1, 4)[value.offset : value.offset + len(value)]
-    limbs = raw.astype(np.int64)
-    limbs[:, 3] = raw[:, 3].astype(np.int32)
-    return limbs
+    if not len(value):
+        return np.zeros((0, 4), np.int64)
+    raw = np.frombuffer(value.buffers()[1], np.uint32)[4 * value.offset :][: 4 * len(value)].reshape(-1, 4)
+    digits = raw.astype(np.int64)
+    digits[:, 3] = raw[:, 3].astype(np.int32)
+    return digits
 
 
-def _round_finite(result: Doubles, group: Ints, bucket: Ints, limbs: Ints) -> None:
+def _round_finite(result: Doubles, group: Ints, bucket: Ints, terms: Ints) -> None:
     lowest = int(bucket.min())
     width = int(bucket.max()) - lowest + 1 + 4
     order = np.argsort(group, kind="stable")
-    group, bucket, limbs = group[order], bucket[order] - lowest, limbs[order]
+    group, bucket, terms = group[order], bucket[order] - lowest, terms[order]
     step = max(1, _CHUNK_DIGITS // width)
     for start in range(0, len(result), step):
         stop = min(start + step, len(result))
         low, high = np.searchsorted(group, [start, stop])
         digits = np.zeros((stop - start, width), np.int64)
         for j in range(4):
-            digits[group[low:high] - start, bucket[low:high] + j] += limbs[low:high, j]
-        result[start:stop] = _read(digits, _DIGIT * lowest - 1074)
+            digits[group[low:high] - start, bucket[low:high] + j] += terms[low:high, j]
+        result[start:stop] = _read(digits, DIGIT * lowest - 1074)
 
 
 def _read(digits: Ints, exponent: int) -> Doubles:
@@ -130,18 +142,18 @@ def _read(digits: Ints, exponent: int) -> Doubles:
     rows = np.arange(len(digits))
     a, b, c = (np.where(top >= j, digits[rows, np.maximum(top - j, 0)], 0).astype(np.uint64) for j in range(3))
     # 96 bits a·2^64 + b·2^32 + c, shifted so that the highest bit of the upper 64 is set; the rest only says "more".
-    shift = (_DIGIT - np.frexp(a.astype(np.float64))[1]).astype(np.uint64)
+    shift = (DIGIT - np.frexp(a.astype(np.float64))[1]).astype(np.uint64)
     upper = (((a << np.uint64(32)) | b) << shift) | (c >> (np.uint64(32) - shift))
     more = (first < top - 2) | (((c << shift) & np.uint64(_MASK)) != 0)
     mantissa, rest = upper >> np.uint64(11), upper & np.uint64(2047)
     odd = (mantissa & np.uint64(1)) == 1
     mantissa += (rest > 1024) | ((rest == 1024) & (more | odd))
     with np.errstate(over="ignore"):
-        size = np.ldexp(mantissa.astype(np.float64), _DIGIT * (top - 1) + exponent - shift.astype(np.int64) + 11)
+        size = np.ldexp(mantissa.astype(np.float64), DIGIT * (top - 1) + exponent - shift.astype(np.int64) + 11)
     return np.where(filled.any(axis=1), np.where(negative, -size, size), 0.0)
 
 
 def _carry(digits: Ints) -> None:
     for j in range(digits.shape[1] - 1):
-        digits[:, j + 1] += digits[:, j] >> _DIGIT
+        digits[:, j + 1] += digits[:, j] >> DIGIT
         digits[:, j] &= _MASK

@@ -1,0 +1,307 @@
+"""Every fast kernel equals its slow twin: random batches with NULLs, duplicates, updates, emptied groups, extreme
+numbers, split over tasks as they come, and with random merges between batches."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from viewkeeper.errors import EvaluationError
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column
+from viewkeeper.operators import aggregate, extremes, recompute
+from viewkeeper.operators.arrangement import Arrangement, arrange, merge
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.join import lookup
+from viewkeeper.plan.dataflow import AggregateSpec, Measure, Recompute, Segment
+from viewkeeper.plan.nodes import Named, column
+
+from . import reference
+from .reference import Row, Rows
+
+NAN = float("nan")
+
+COLUMNS: dict[str, tuple[str, Sequence[Any]]] = {
+    "k1": ("string", [None, "a", "b", ""]),
+    "k2": ("double", [None, 0.0, 1.5, NAN]),
+    "t": ("tinyint", [None, -128, 0, 1, 127]),
+    "i": ("int", [None, -(2**31), 2, 3, 2**31 - 1]),
+    "l": ("bigint", [None, -(2**63), -1, 5, 2**53 + 1, 2**62, 2**63 - 1]),
+    "d": ("decimal(12,2)", [None, Decimal("-9999999999.99"), Decimal("0.01"), Decimal("0.05"), Decimal("7.00")]),
+    "e": ("decimal(18,0)", [None, Decimal(10**18 - 1), Decimal(-(10**18) + 1), Decimal(3)]),
+    "w": (
+        "decimal(32,4)",
+        [None, Decimal("9" * 28 + ".9999"), Decimal("-1.0001"), Decimal("2.5000"), Decimal("-" + "9" * 28)],
+    ),
+    "x": (
+        "decimal(38,0)",
+        [None, Decimal(10**38 - 1), Decimal(-(10**38) + 1), Decimal(10**37), Decimal(1), Decimal(-2)],
+    ),
+    "f": ("double", [None, 0.0, -0.0, 1.0, 0.1, 1e16, -1e16, 1e308, -1e308, 5e-324, NAN, float("inf"), float("-inf")]),
+    "g": ("float", [None, 0.5, 0.10000000149011612, -3.0, NAN, 1.0000000200408773e20]),
+    "s": ("string", [None, "", "a", "ä", "zz", "\U0001f600"]),
+    "b": ("boolean", [None, True, False]),
+    "y": ("date", [None, datetime.date(1970, 1, 1), datetime.date(9999, 12, 31), datetime.date(1, 1, 1)]),
+}
+NAMES = list(COLUMNS)
+
+
+def _measures() -> list[Measure]:
+    made = [("Count", None, None, "bigint", False)]
+    for name in NAMES[2:]:
+        kind = COLUMNS[name][0]
+        made.append(("Count", name, kind, "bigint", False))
+        made.append(("Count", name, kind, "bigint", True))
+        made += [(f, name, kind, kind, False) for f in ("Min", "Max")]
+        if digits := types.decimal_digits(kind):
+            p, s = digits
+            summed, average = f"decimal({min(38, p + 10)},{s})", f"decimal({min(38, p + 4)},{min(38, s + 4)})"
+        elif types.is_integer(kind):
+            summed, average = "bigint", "double"
+        elif types.is_float(kind):
+            summed, average = "double", "double"
+        else:
+            continue
+        made += [("Sum", name, kind, summed, d) for d in (False, True)]
+        made += [("Average", name, kind, average, d) for d in (False, True)]
+    made += [(f, "b", "boolean", "boolean", False) for f in ("BoolAnd", "BoolOr")]
+    made.append(("CountIf", "b", "boolean", "bigint", False))
+    made += [(f, "f", "double", "double", False) for f in ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")]
+    return [Measure(f"m{i}", *m) for i, m in enumerate(made)]
+
+
+MEASURES = _measures()
+KEYS = {name: Column(name, COLUMNS[name][0]) for name in ("k1", "k2")}
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[Duck]:
+    with Duck(threads=1) as duck:
+        yield duck
+
+
+def _row(rng: Random) -> Row:
+    return tuple(rng.choice(values) for _, values in COLUMNS.values())
+
+
+def _delta(changes: Sequence[tuple[Row, int]]) -> pa.Table:
+    arrays = [
+        pa.array([row[i] for row, _ in changes], types.arrow(kind)) for i, (kind, _) in enumerate(COLUMNS.values())
+    ]
+    weights = pa.array([n for _, n in changes], pa.int64())
+    return pa.table([*arrays, weights], names=[*NAMES, "_w"])
+
+
+def _batch(rng: Random, live: list[Row]) -> list[tuple[Row, int]]:
+    """Inserts, copies, deletes and updates of one column; also a row that comes and goes within the batch."""
+    changes: list[tuple[Row, int]] = []
+    for _ in range(rng.choice([0, 1, 2, 5, 12])):
+        kind = rng.choice(["insert", "insert", "copy", "delete", "update", "blink"])
+        if kind == "insert" or not live:
+            live.append(_row(rng))
+            changes.append((live[-1], 1))
+        elif kind == "copy":
+            times = rng.choice([1, 3])
+            row = rng.choice(live)
+            live += [row] * times
+            changes.append((row, times))
+        elif kind == "blink":
+            row = _row(rng)
+            changes += [(row, 1), (row, -1)]
+        else:
+            row = live.pop(rng.randrange(len(live)))
+            changes.append((row, -1))
+            if kind == "update":
+                place = rng.randrange(len(NAMES))
+                live.append((*row[:place], rng.choice(COLUMNS[NAMES[place]][1]), *row[place + 1 :]))
+                changes.append((live[-1], 1))
+    if rng.random() < 0.1:  # empty everything
+        changes += [(row, -1) for row in live]
+        live.clear()
+    return changes
+
+
+def _known(row: Row) -> Row:
+    return tuple(reference.same(v) for v in row)
+
+
+def _merged(duck: Duck, spec: AggregateSpec, states: list[Arrangement], rng: Random) -> list[Arrangement]:
+    """Any adjacent runs may be merged at any time."""
+    result = []
+    for port, state in enumerate(states):
+        if len(state.runs) > 1 and rng.random() < 0.4:
+            low = rng.randrange(len(state.runs) - 1)
+            high = rng.randrange(low + 2, len(state.runs) + 1)
+            run = aggregate.additive_merge(duck, spec, port, state.runs[low:high])
+            state = Arrangement((*state.runs[:low], run, *state.runs[high:]))
+        result.append(state)
+    return result
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    keys=st.sampled_from([(), ("k1",), ("k2",), ("k1", "k2")]),
+    measures=st.lists(st.sampled_from(MEASURES), max_size=6, unique=True),
+    window=st.sampled_from([1, 2, 64]),
+)
+@example(seed=1, keys=("k1",), measures=MEASURES, window=1)
+@example(seed=2, keys=(), measures=MEASURES, window=2)
+def test_aggregates_equal_the_reference_after_every_batch(
+    duck: Duck, seed: int, keys: tuple[str, ...], measures: list[Measure], window: int
+) -> None:
+    rng = Random(seed)
+    spec = AggregateSpec(tuple(KEYS[k] for k in keys), tuple(measures))
+    states = [Arrangement() for _ in range(aggregate.ports(spec))]
+    live: list[Row] = []
+    view: Rows = Counter()
+    seen: Rows = Counter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extremes, "_FIRST_WINDOW", window)
+        patch.setattr(extremes, "_GROWTH", 2)
+        for batch in range(8):
+            before = list(live)
+            changes = _batch(rng, live)
+            cut = rng.randrange(len(changes) + 1)
+            tasks = [changes[:cut], changes[cut:]]
+            prepared = [aggregate.prepare(duck, spec, _delta(part)) for part in tasks if part or not batch]
+            if not prepared:
+                continue
+            deltas = [pa.concat_tables(port) for port in zip(*prepared, strict=True)]
+            arrived = [d if d.num_rows or i == 0 else None for i, d in enumerate(deltas)]
+            try:
+                wanted = reference.aggregate(spec, NAMES, Counter(_known(r) for r in live))
+            except OverflowError:
+                with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
+                    aggregate.step(duck, spec, states, arrived)
+                live = before
+                continue
+            out, added = aggregate.step(duck, spec, states, arrived)
+            states = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+            if not before and not live and spec.keys:
+                assert out.num_rows == 0
+            view.update(reference.rows_of(out))
+            view = Counter({row: n for row, n in view.items() if n})
+            assert view == wanted
+            states = _merged(duck, spec, states, rng)
+            assert reference.rows_of(aggregate.full(duck, spec, states)) == wanted
+            seen = wanted
+    assert seen is not None
+
+
+@given(seed=st.integers(0, 2**32))
+def test_consolidation_equals_a_counter(duck: Duck, seed: int) -> None:
+    rng = Random(seed)
+    live: list[Row] = []
+    changes = [change for _ in range(3) for change in _batch(rng, live)]
+    got = consolidate(duck, _delta(changes))
+    assert reference.rows_of(got) == reference.rows_of(_delta(changes))
+    assert got.num_rows == len(_distinct_bits(got)), "a row occurs twice"
+    assert got.schema == _delta(changes).schema
+
+
+def _distinct_bits(table: pa.Table) -> set[str]:
+    return {repr(row) for row in table.drop_columns(["_w"]).to_pylist()}
+
+
+def _hashed(rng: Random, rows: int, hashes: Sequence[int]) -> pa.Table:
+    return pa.table(
+        {
+            "k": pa.array([rng.choice([None, 1, 2]) for _ in range(rows)], pa.int64()),
+            "s": pa.array([rng.choice([None, "x", "y"]) for _ in range(rows)], pa.string()),
+            "_w": pa.array([rng.choice([1, 1, 2, -1]) for _ in range(rows)], pa.int64()),
+            "_h": pa.array([rng.choice(hashes) for _ in range(rows)], pa.uint64()),
+        }
+    )
+
+
+@given(seed=st.integers(0, 2**32), directory=st.booleans())
+def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory: bool) -> None:
+    rng = Random(seed)
+    hashes = [0, 1, 2**63, 2**63 + 1, 2**64 - 1, 2**53 + 1, *(rng.getrandbits(64) for _ in range(5))]
+    with pytest.MonkeyPatch.context() as patch:
+        if directory:
+            patch.setattr("viewkeeper.operators.arrangement._DIRECTORY_ROWS", 1)
+            patch.setattr("viewkeeper.operators.arrangement._DIRECTORY_PROBES", 1)
+            patch.setattr("viewkeeper.operators.arrangement._BUCKET_ROWS", rng.choice([1, 3]))
+        tables = [consolidate(duck, _hashed(rng, rng.choice([0, 1, 5, 40]), hashes)) for _ in range(4)]
+        arrangement = Arrangement().plus(*(arrange(t) for t in tables))
+        everything = [row for t in tables for row in t.to_pylist()]
+        probe = _hashed(rng, 12, hashes).rename_columns(["pk", "ps", "_w", "_h"])
+        wanted: Rows = Counter()
+        for p in probe.to_pylist():
+            for r in everything:
+                if p["_h"] == r["_h"]:
+                    wanted[p["pk"], p["ps"], r["s"]] += p["_w"] * r["_w"]
+        wanted = Counter({k: n for k, n in wanted.items() if n})
+        if arrangement.runs:
+            assert reference.rows_of(lookup(probe, arrangement, ["s"])) == wanted
+            asked = np.unique(probe["_h"].to_numpy())
+            sliced = arrangement.slice(asked)
+            assert sorted(sliced["_h"].to_pylist()) == sorted(
+                r["_h"] for r in everything if r["_h"] in set(asked.tolist())
+            )
+            run = merge(duck, arrangement.runs)
+            assert reference.rows_of(run.weighted) == reference.rows_of(arrangement.rows())
+            assert reference.rows_of(lookup(probe, Arrangement((run,)), ["s"])) == wanted
+            assert run.rows["_h"].to_pylist() == sorted(run.rows["_h"].to_pylist())
+
+
+def _segment(columns: dict[str, str], key: tuple[str, ...]) -> tuple[Segment, ...]:
+    return (Segment("source", (), tuple(Named(c, column(c, kind)) for c, kind in columns.items()), key),)
+
+
+TOP = Recompute(
+    (_segment({"k": "bigint", "s": "string"}, ("k",)),),
+    "SELECT k, s, _h FROM input0 QUALIFY row_number() OVER (PARTITION BY k ORDER BY s NULLS FIRST) <= 2",
+    (Column("k", "bigint"), Column("s", "string")),
+    "the two first of each k",
+    clip=2,
+)
+
+
+@given(seed=st.integers(0, 2**32), hashes=st.sampled_from([3, 1]))
+def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) -> None:
+    """With one hash for all keys, every key collides with every other, and nothing changes but the time."""
+    rng = Random(seed)
+    states = [Arrangement(), Arrangement()]
+    live: list[tuple[int | None, str | None]] = []
+    view: Rows = Counter()
+    for _ in range(6):
+        changes: list[tuple[tuple[int | None, str | None], int]] = []
+        for _ in range(rng.choice([0, 1, 4, 10])):
+            if live and rng.random() < 0.5:
+                changes.append((live.pop(rng.randrange(len(live))), -1))
+            else:
+                live.append((rng.choice([None, 1, 2]), rng.choice([None, "a", "b", "c"])))
+                changes.append((live[-1], 1))
+        delta = pa.table(
+            {
+                "k": pa.array([row[0] for row, _ in changes], pa.int64()),
+                "s": pa.array([row[1] for row, _ in changes], pa.string()),
+                "_w": pa.array([n for _, n in changes], pa.int64()),
+                "_h": pa.array([(row[0] or 0) % hashes for row, _ in changes], pa.uint64()),
+            }
+        )
+        out, added = recompute.step(duck, TOP, states, [delta])
+        states = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+        if rng.random() < 0.3:
+            states = [Arrangement((merge(duck, s.runs),)) if s.runs else s for s in states]
+        view.update(reference.rows_of(out))
+        view = Counter({row: n for row, n in view.items() if n})
+        wanted: Rows = Counter()
+        for k in (None, 1, 2):
+            rows = sorted((r for r in live if r[0] == k), key=lambda r: (r[1] is not None, r[1] or ""))
+            wanted.update(rows[:2])
+        assert view == wanted
+        assert reference.rows_of(recompute.full(duck, TOP, states)) == wanted
