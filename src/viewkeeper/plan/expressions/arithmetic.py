@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from viewkeeper.model import types
 from viewkeeper.plan.expressions import decimals
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail, is_try
+from viewkeeper.plan.expressions.rule import Texts, Writer, constant, duck, fail, is_try
 from viewkeeper.plan.nodes import Expr
 
 ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
@@ -51,7 +51,7 @@ def divide_raises(expr: Expr) -> bool:
 
 def integral_divide(expr: Expr, args: Texts) -> str:
     if types.decimal_digits(expr.args[0].type):
-        return _try(expr, decimals.integral_divide(expr, args))
+        return decimals.integral_divide(expr, args)
     return _try(expr, f"({args[0]} // {args[1]})")
 
 
@@ -59,7 +59,9 @@ def integral_divide_raises(expr: Expr) -> bool:
     if is_try(expr):
         return False
     divisor = expr.args[1]
-    return _maybe_zero(divisor) or constant(divisor) == -1 or bool(types.decimal_digits(divisor.type))
+    if types.decimal_digits(divisor.type):
+        return _maybe_zero(divisor) or decimals.integral_divide_raises(expr)
+    return _maybe_zero(divisor) or constant(divisor) == -1
 
 
 def remainder(expr: Expr, args: Texts) -> str:
@@ -79,9 +81,11 @@ def _integer_remainder(expr: Expr, args: Texts) -> str:
 
 def pmod(expr: Expr, args: Texts) -> str:
     """`r < 0 ? (r + n) % n : r` with Java's wrapping addition."""
+    if types.decimal_digits(expr.type):
+        return decimals.pmod(expr, args)
     b = args[1]
     rest = remainder(expr, args)
-    if types.decimal_digits(expr.type) or types.is_float(expr.type):
+    if types.is_float(expr.type):
         return f"(CASE WHEN {rest} < 0 THEN ({rest} + {b}) % {b} ELSE {rest} END)"
     bits = _BITS[expr.type]
     total = f"(CAST({rest} AS HUGEINT) + {b})"
@@ -96,11 +100,23 @@ def remainder_raises(expr: Expr) -> bool:
     return not is_try(expr) and _maybe_zero(expr.args[1])
 
 
+def pmod_raises(expr: Expr) -> bool:
+    return remainder_raises(expr) or bool(types.decimal_digits(expr.type))
+
+
 def negate(expr: Expr, args: Texts) -> str:
-    return f"(CAST(0 AS {types.duckdb(expr.type)}) - {args[0]})" if types.is_integer(expr.type) else f"(-{args[0]})"
+    if types.decimal_digits(expr.type):
+        return decimals.negate(expr, args)
+    return f"(-{args[0]})" if types.is_float(expr.type) else f"(CAST(0 AS {duck(expr.type)}) - {args[0]})"
+
+
+def magnitude(expr: Expr, args: Texts) -> str:
+    return decimals.magnitude(expr, args) if types.decimal_digits(expr.type) else f"abs({args[0]})"
 
 
 def negate_raises(expr: Expr) -> bool:
+    if types.decimal_digits(expr.type):
+        return decimals.negate_raises(expr)
     low, _ = bounds(expr.args[0])
     return types.is_integer(expr.type) and low == -(2 ** (_BITS[expr.type] - 1))
 

@@ -21,6 +21,7 @@ from viewkeeper.plan.nodes import Expr
 
 _TIMES = ("timestamp", "timestamp_ntz")
 _WIDTH = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+_BYTES = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 _FLOAT_EDGE = "3.4028235677973366e38"  # the least double that rounds to an infinite float
 
 
@@ -46,7 +47,7 @@ def raises(expr: Expr) -> bool:
     match _pair(source, target):
         case ("integer", "integer"):
             low, high = bounds(child)
-            half: int = 2 ** ({"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}[target] - 1)
+            half: int = 2 ** (8 * _BYTES[target] - 1)
             return low < -half or high >= half
         case ("integer", "decimal"):
             assert to_digits is not None
@@ -94,13 +95,13 @@ def convert(x: str, source: str, target: str, attempt: bool = False) -> str:
         case ("float", "float"):
             return _float_to_float(x, target)
         case ("float", "decimal"):
-            return checked.format(f"CAST(CAST({x} AS DOUBLE) AS VARCHAR)")
+            return _float_to_decimal(f"CAST({x} AS DOUBLE)", target, attempt)
         case ("decimal", "integer"):
-            return checked.format(f"trunc({x})")
+            return _decimal_to_integer(x, source, target, checked)
         case ("decimal", "float"):
             return _decimal_to_float(x, source, target)
         case ("decimal", "text"):
-            return f"CAST({x} AS VARCHAR)"
+            return spellings.decimal(x, source)
         case ("float", "text"):
             return spellings.java_float(x, source)
         case ("date", "text"):
@@ -114,7 +115,7 @@ def convert(x: str, source: str, target: str, attempt: bool = False) -> str:
         case ("text", _):
             return readings.read(x, target, bad)
         case ("integer", "binary"):
-            return f"from_hex(right(lpad(hex({x}), 16, '0'), {2 * {'tinyint': 1, 'smallint': 2, 'int': 4}.get(source, 8)}))"
+            return f"from_hex(right(lpad(hex({x}), 16, '0'), {2 * _BYTES[source]}))"
         case ("date", "time") | ("time", "date") | ("time", "time"):
             return f"CAST({x} AS {duck(target)})"
         case ("time", "integer"):
@@ -122,7 +123,7 @@ def convert(x: str, source: str, target: str, attempt: bool = False) -> str:
         case ("time", "float"):
             return f"CAST(CAST(epoch_us({x}) AS DOUBLE) / 1e6 AS {duck(target)})"
         case ("time", "decimal"):
-            return checked.format(f"CAST(CAST(epoch_us({x}) AS DOUBLE) / 1e6 AS VARCHAR)")
+            return _float_to_decimal(f"(CAST(epoch_us({x}) AS DOUBLE) / 1e6)", target, attempt)
         case ("integer", "time"):
             return f"make_timestamp(CAST({x} AS BIGINT) * 1000000)"
     raise AssertionError((source, target))
@@ -140,6 +141,20 @@ def _float_to_float(x: str, target: str) -> str:
         return f"CAST({x} AS DOUBLE)"
     edge = f"abs({x}) >= CAST('{_FLOAT_EDGE}' AS DOUBLE) AND isfinite({x})"
     return f"(CASE WHEN {edge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
+
+
+def _float_to_decimal(x: str, target: str, attempt: bool) -> str:
+    """From the shortest text, rounded HALF_UP; NaN and the infinities are NULL."""
+    return f"(CASE WHEN isfinite({x}) THEN {readings.decimal(f'CAST({x} AS VARCHAR)', target, attempt)} END)"
+
+
+def _decimal_to_integer(x: str, source: str, target: str, checked: str) -> str:
+    """Cut. Of decimals of more than 18 digits, Spark cuts the nearest double, but for BIGINT."""
+    digits = types.decimal_digits(source)
+    assert digits is not None
+    if digits[0] > 18 and target != "bigint":
+        x = _decimal_to_float(x, source, "double")
+    return checked.format(f"trunc({x})")
 
 
 def _decimal_to_float(x: str, source: str, target: str) -> str:

@@ -1,7 +1,7 @@
 """Decimal arithmetic with Spark's result types, HALF_UP, and an error when the result does not fit.
 
 A decimal(p,s) is an integer with p digits, its *unscaled* value. Spark computes exactly and rounds once to the type of
-the result (division: to 38 digits after the point first). DuckDB computes in 128 bits, which hold 38 digits, so
+the result. DuckDB computes in 128 bits, which hold 38 digits, so
 
 1. where the types say that every exact result fits 38 digits, DuckDB's own operators are used, on operands wide
    enough that it does not fall back to 64 bits;
@@ -18,6 +18,7 @@ from viewkeeper.plan.expressions.rule import Texts, fail, is_try
 from viewkeeper.plan.nodes import Expr
 
 MOST = 38
+_JAVA = 34  # digits of Scala's default MathContext
 
 
 def digits(expr: Expr) -> tuple[int, int]:
@@ -57,7 +58,7 @@ def _add(operator: str, expr: Expr, args: Texts) -> str:
 def _multiply(expr: Expr, args: Texts) -> str:
     _, s = digits(expr)
     (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
-    wide = f"CAST({args[0]} AS DECIMAL({max(p1, 19)},{s1}))" if 18 < p1 + p2 and p1 <= 18 and p2 <= 18 else args[0]
+    wide = f"CAST({args[0]} AS DECIMAL({max(p1, 19)},{s1}))" if p1 + p2 > 18 and p1 <= 18 and p2 <= 18 else args[0]
     plain = f"({wide} * {args[1]})"
     if p1 + p2 <= MOST or s == s1 + s2:
         return plain
@@ -77,11 +78,14 @@ def divide(expr: Expr, args: Texts) -> str:
     tests = []
     if p1 + shift >= MOST:
         tests.append(_below(args[0], MOST - 1 - shift - s1, p1, s1))
-    if p2 + s > MOST or p2 == MOST:
-        tests.append(_below(args[1], min(MOST - s, MOST - 1) - s2, p2, s2))
-    bad = "NULL" if is_try(expr) else fail("DIVIDE_BY_ZERO", "Division by zero.")
-    text = _either(expr, " AND ".join(tests), plain, "divide", args) if tests else plain
-    return f"(CASE WHEN {args[1]} = 0 AND {args[0]} IS NOT NULL THEN {bad} ELSE {text} END)"
+    if p2 == MOST:
+        tests.append(_below(args[1], MOST - 1 - s2, p2, s2))
+    return _zero_checked(expr, args, _either(expr, " AND ".join(tests), plain, "divide", args) if tests else plain)
+
+
+def integral_divide_raises(expr: Expr) -> bool:
+    (p1, s1), (_, s2) = (digits(a) for a in expr.args)
+    return p1 - s1 + s2 > MOST
 
 
 def quotient_overflows(expr: Expr) -> bool:
@@ -91,21 +95,48 @@ def quotient_overflows(expr: Expr) -> bool:
 
 
 def integral_divide(expr: Expr, args: Texts) -> str:
-    (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
-    scale = max(s1, s2)
-    if max(p1 - s1, p2 - s2) + scale > MOST:
-        return _zero_checked(expr, args, f"CAST(vk_quotient({', '.join(_texts(expr, args))}) AS BIGINT)")
-    a, b = (unscaled(f"CAST({t} AS DECIMAL({MOST},{scale}))", MOST, scale) for t in args)
-    return f"({a} // {b})"
+    """The whole part of the quotient; Spark keeps its lowest 64 bits and does not look at the others."""
+    (p1, s1), (_, s2) = (digits(a) for a in expr.args)
+    if wide := _common(expr, args, spare=0):
+        a, b = (unscaled(t, MOST, max(s1, s2)) for t in wide)
+        quotient = f"({a} // {b})"
+    else:
+        quotient = f"CAST(CAST({_call('quotient', args, 0)} AS DECIMAL({MOST},0)) AS HUGEINT)"
+    if p1 - s1 + s2 > 18:
+        quotient = f"(({quotient} % {2**64} + {3 * 2**63}) % {2**64} - {2**63})"
+    return _zero_checked(expr, args, f"CAST({quotient} AS BIGINT)")
 
 
 def remainder(expr: Expr, args: Texts) -> str:
-    (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
-    scale = max(s1, s2)
-    if max(p1 - s1, p2 - s2) + scale > MOST:
-        return _zero_checked(expr, args, _exact(expr, "remainder", args))
-    a, b = (f"CAST({t} AS DECIMAL({MOST},{scale}))" for t in args)
-    return _zero_checked(expr, args, f"({a} % {b})")
+    if wide := _common(expr, args, spare=0):
+        return _zero_checked(expr, args, f"({wide[0]} % {wide[1]})")
+    return _zero_checked(expr, args, _exact(expr, "remainder", args))
+
+
+def pmod(expr: Expr, args: Texts) -> str:
+    if wide := _common(expr, args, spare=1):
+        a, b = wide
+        return _zero_checked(expr, args, f"(CASE WHEN {a} % {b} < 0 THEN ({a} % {b} + {b}) % {b} ELSE {a} % {b} END)")
+    return _zero_checked(expr, args, _exact(expr, "pmod", args))
+
+
+def negate(expr: Expr, args: Texts) -> str:
+    """Spark rounds to 34 digits here (half even), which longer decimals show."""
+    p, s = digits(expr)
+    if p <= _JAVA:
+        return f"(-{args[0]})"
+    return _either(expr, _below(args[0], _JAVA - s, p, s), f"(-{args[0]})", "negate", (args[0], args[0]))
+
+
+def magnitude(expr: Expr, args: Texts) -> str:
+    p, _ = digits(expr)
+    if p <= _JAVA:
+        return f"abs({args[0]})"
+    return f"(CASE WHEN {args[0]} < 0 THEN {negate(expr, args)} ELSE {args[0]} END)"
+
+
+def negate_raises(expr: Expr) -> bool:
+    return digits(expr)[0] > _JAVA
 
 
 def unscaled(text: str, p: int, s: int) -> str:
@@ -121,31 +152,46 @@ def scaled(text: str, p: int, s: int) -> str:
     """The decimal(p,s) whose integer is the HUGEINT `text`."""
     if s == 0:
         return f"CAST({text} AS DECIMAL({p},0))"
-    return f"CAST(CAST({text} AS DECIMAL({MOST},0)) * CAST('1e-{s}' AS DECIMAL({s},{s})) AS DECIMAL({p},{s}))"
+    return f"CAST(CAST({text} AS DECIMAL({MOST},0)) * {_power(-s, s, s)} AS DECIMAL({p},{s}))"
+
+
+def _common(expr: Expr, args: Texts, spare: int) -> list[str] | None:
+    """Both operands at one scale, if that leaves room for `spare` more digits."""
+    (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
+    scale = max(s1, s2)
+    if max(p1 - s1, p2 - s2) + scale + spare > MOST:
+        return None
+    return [f"CAST({t} AS DECIMAL({MOST},{scale}))" for t in args]
+
+
+def _power(exponent: int, p: int, s: int) -> str:
+    text = "1" + "0" * exponent if exponent >= 0 else "0." + "0" * (-exponent - 1) + "1"
+    return f"CAST('{text}' AS DECIMAL({p},{s}))"
 
 
 def _below(text: str, exponent: int, p: int, s: int) -> str:
     """|text| < 10^exponent, or 10^-s if the exponent is smaller than that: then only zero is below."""
     if exponent >= p - s:
         return "TRUE"
-    return f"abs({text}) < CAST('1e{max(exponent, -s)}' AS DECIMAL({MOST},{s}))"
+    return f"abs({text}) < {_power(max(exponent, -s), MOST, s)}"
 
 
 def _either(expr: Expr, small: str, plain: str, operation: str, args: Texts) -> str:
-    return f"(CASE WHEN {small} THEN {_typed(expr, plain)} ELSE {_exact(expr, operation, args)} END)"
+    """`plain` for small values and NULLs, the exact function for the others."""
+    exact = _exact(expr, operation, args)
+    return f"(CASE WHEN ({small}) IS FALSE THEN {exact} ELSE {_typed(expr, plain)} END)"
 
 
 def _exact(expr: Expr, operation: str, args: Texts) -> str:
-    _, s = digits(expr)
-    return _typed(expr, f"vk_{operation}({', '.join(_texts(expr, args))}, {s})")
+    return _typed(expr, _call(operation, args, digits(expr)[1]))
 
 
-def _texts(expr: Expr, args: Texts) -> list[str]:
-    return [f"CAST({a} AS VARCHAR)" for a in args]
+def _call(operation: str, args: Texts, scale: int) -> str:
+    return f"vk_{operation}(CAST({args[0]} AS VARCHAR), CAST({args[1]} AS VARCHAR), {scale})"
 
 
 def _typed(expr: Expr, text: str) -> str:
-    return f"CAST({text} AS {types.duckdb(expr.type)})"
+    return f"{'TRY_CAST' if is_try(expr) else 'CAST'}({text} AS {types.duckdb(expr.type)})"
 
 
 def _zero_checked(expr: Expr, args: Texts, text: str) -> str:

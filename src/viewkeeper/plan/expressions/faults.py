@@ -14,7 +14,10 @@ _OURS = re.compile(r"\b([A-Z][A-Z_]{4,}): (.*)", re.DOTALL)
 _WORDS = (
     ("Division by zero", "DIVIDE_BY_ZERO", "Division by zero."),
     ("Could not cast value", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
+    ("value is out of range!", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
+    ("Failed to cast decimal value", "CAST_OVERFLOW", "A number does not fit the type it is cast to."),
     ("out of range for the destination type", "CAST_OVERFLOW", "A number does not fit the type it is cast to."),
+    (" to DECIMAL(", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
     ("Could not convert string", "CAST_INVALID_INPUT", "A text cannot be read as the type it is cast to."),
     ("Overflow in multiplication of DECIMAL", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
     ("Overflow in addition of DECIMAL", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),

@@ -6,6 +6,7 @@ on whole columns (numpy arrays of Python integers).
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ VERSION = "1"
 FINGERPRINT = f"renderer {VERSION}, duckdb {duckdb.__version__}"
 
 _FAR = """CASE
+    WHEN a < 1e-42 AND vk_tiny(ltrim(t, '-')) IS NOT NULL THEN left(t, (t LIKE '-%')::INTEGER) || vk_tiny(ltrim(t, '-'))
     WHEN t LIKE '%e%' THEN CASE WHEN t LIKE '%.%' THEN split_part(t, 'e', 1) ELSE split_part(t, 'e', 1) || '.0' END
         || 'E' || CAST(CAST(split_part(t, 'e', 2) AS INTEGER) AS VARCHAR)
     WHEN a >= 1 THEN vk_point(rtrim(replace(ltrim(t, '-'), '.', ''), '0'), t) || 'E'
@@ -25,7 +27,13 @@ _FAR = """CASE
         || CAST(length(t) - length(ltrim(replace(ltrim(t, '-'), '.', ''), '0')) - 1 - (t LIKE '-%')::INTEGER AS VARCHAR)
 END"""
 
+# Java writes two digits at least, the nearest two: it shows in the few floats whose shortest text has one digit.
+_TINY = """5e-324 4.9E-324 1e-323 9.9E-324 5e-323 4.9E-323 6e-323 5.9E-323 7e-323 6.9E-323 8e-323 7.9E-323 9e-323 8.9E-323
+    1e-322 9.9E-323 1e-45 1.4E-45 3e-45 2.8E-45 4e-45 4.2E-45 6e-45 5.6E-45 8e-45 8.4E-45 1e-44 9.8E-45 3e-44 2.9E-44
+    4e-44 4.1E-44 1e-43 9.9E-44""".split()
+
 MACROS: tuple[str, ...] = (
+    "vk_tiny(t) AS CASE t " + " ".join(f"WHEN '{d}' THEN '{j}'" for d, j in zip(_TINY[::2], _TINY[1::2])) + " END",
     # Java's text of a float: DuckDB's shortest digits t of the value whose magnitude is a, in Java's form.
     "vk_point(d, t) AS left(t, (t LIKE '-%')::INTEGER) || left(d, 1) || '.' || CASE length(d) WHEN 1 THEN '0' "
     "ELSE substring(d, 2) END",
@@ -46,16 +54,31 @@ def setup(connection: Any) -> None:
         return
     for macro in MACROS:
         connection.execute(f"CREATE OR REPLACE MACRO {macro}")
+    connection.create_function("vk_plain", _plain, ["VARCHAR"], "VARCHAR", type="arrow")
     for name, function in _FUNCTIONS.items():
         connection.create_function(
             name, function, ["VARCHAR", "VARCHAR", "INTEGER"], "VARCHAR", type="arrow", null_handling="default"
         )
 
 
+def _plain(texts: Any) -> Any:
+    """Numbers with an exponent, written without one; past 80 digits only how large it is matters."""
+
+    def plain(text: str) -> str:
+        number = decimal.Decimal(text)
+        if number.adjusted() > 80:
+            return "1" + "0" * 80
+        return f"{number:f}" if number.adjusted() > -80 else "0"
+
+    return pa.array([plain(t) for t in texts.to_pylist()], pa.string())
+
+
 def _exact(operation: Callable[[Any, Any, int, int, int], Any]) -> Callable[[Any, Any, Any], Any]:
     """An Arrow function of two decimal texts and the result's scale."""
 
     def run(left: Any, right: Any, scale: Any) -> Any:
+        if len(left) == 0:
+            return pa.array([], pa.string())
         s = scale[0].as_py()
         (a, s1), (b, s2) = _integers(left), _integers(right)
         return pa.array([_text(v, s) for v in operation(a, b, s1, s2, s)], pa.string())
@@ -99,8 +122,7 @@ def _multiply(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
 
 
 def _divide(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
-    """Spark rounds a quotient to 38 digits after the point, and then to the scale of the result."""
-    return _rounded(_half_up(a * 10 ** (38 - s1 + s2), b), 38, s)
+    return _half_up(a * 10 ** (s - s1 + s2), b)
 
 
 def _remainder(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
@@ -110,11 +132,25 @@ def _remainder(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
     return _rounded(np.where(a < 0, -rest, rest), top, s)
 
 
+def _pmod(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
+    top = max(s1, s2)
+    a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
+    rest = np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
+    again = np.where(b < 0, -(abs(rest + b) % abs(b)), (rest + b) % abs(b))
+    return _rounded(np.where(rest < 0, again, rest), top, s)
+
+
 def _quotient(a: Any, b: Any, s1: int, s2: int, _: int) -> Any:
     top = max(s1, s2)
     a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
     whole = abs(a) // abs(b)
     return np.where((a < 0) != (b < 0), -whole, whole)
+
+
+def _negate(a: Any, _: Any, s1: int, s2: int, s: int) -> Any:
+    """Minus a, rounded to the 34 digits of Scala's default MathContext, half to even."""
+    java = decimal.Context(prec=34, rounding=decimal.ROUND_HALF_EVEN)
+    return [int(java.minus(decimal.Decimal(v))) for v in a]
 
 
 _FUNCTIONS = {
@@ -123,5 +159,7 @@ _FUNCTIONS = {
     "vk_multiply": _exact(_multiply),
     "vk_divide": _exact(_divide),
     "vk_remainder": _exact(_remainder),
+    "vk_pmod": _exact(_pmod),
+    "vk_negate": _exact(_negate),
     "vk_quotient": _exact(_quotient),
 }

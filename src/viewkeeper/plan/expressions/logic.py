@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from viewkeeper.model import types
 from viewkeeper.plan.expressions.rule import Texts, Writer
 from viewkeeper.plan.nodes import Expr
 
@@ -78,3 +79,17 @@ def guarded_in(args: Texts) -> str:
     tests = "".join(f" WHEN {value} = {item} THEN TRUE" for item in items[:-1])
     whole = " OR ".join(f"({value} = {item})" for item in items)
     return f"(CASE WHEN {value} IS NULL THEN NULL{tests} ELSE ({whole}) END)"
+
+
+def extreme(comparison: str) -> Writer:
+    """GREATEST and LEAST skip NULLs, hold NaN the greatest, and keep the first of equals (0.0 and -0.0)."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        if not types.is_float(expr.type):
+            return f"{'greatest' if comparison == '>' else 'least'}({', '.join(args)})"
+        best = args[0]
+        for other in args[1:]:
+            best = f"(CASE WHEN {best} IS NULL OR {other} {comparison} {best} THEN {other} ELSE {best} END)"
+        return best
+
+    return write

@@ -30,8 +30,16 @@ def read(x: str, target: str, bad: str) -> str:
     if types.is_float(target):
         return _float(x, target, bad)
     if types.decimal_digits(target):
-        return _matching(x, trimmed(x), _FLOAT, target, bad)
+        text, attempt = trimmed(x), bad == "NULL"
+        number = decimal(text, target, attempt)
+        return f"(CASE WHEN regexp_full_match({text}, {quote(_FLOAT)}) THEN {number} WHEN {x} IS NULL THEN NULL ELSE {bad} END)"
     return f"vk_read_{'date' if target == 'date' else 'timestamp'}({x}, {bad})"
+
+
+def decimal(text: str, target: str, attempt: bool) -> str:
+    """A number's text as a decimal, HALF_UP. DuckDB reads plain digits exactly, but not all exponents."""
+    plain = f"CASE WHEN contains(lower({text}), 'e') THEN vk_plain({text}) ELSE {text} END"
+    return f"{'TRY_CAST' if attempt else 'CAST'}({plain} AS {duck(target)})"
 
 
 def trimmed(x: str) -> str:

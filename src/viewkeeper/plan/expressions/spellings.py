@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from viewkeeper.model import types
 from viewkeeper.plan.expressions.rule import fail
 
 
 def java_float(x: str, type_: str) -> str:
     """Double.toString: plain digits from 10^-3 up to 10^7, else d.dddE±n; NaN, Infinity."""
     return f"vk_java_{type_}({x})"
+
+
+def decimal(x: str, type_: str) -> str:
+    """Plain digits; DuckDB leaves out the zero before the point when the type has no digit there."""
+    digits = types.decimal_digits(type_)
+    assert digits is not None
+    text = f"CAST({x} AS VARCHAR)"
+    return f"replace({text}, '.', '0.')" if digits[0] == digits[1] else text
 
 
 def date(x: str) -> str:

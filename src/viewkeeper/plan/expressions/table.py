@@ -21,10 +21,10 @@ ARITHMETIC = (
     Rule("Divide", "x / y", arithmetic.divide, arithmetic.divide_raises, stops="right"),
     Rule("IntegralDivide", "x div y", arithmetic.integral_divide, arithmetic.integral_divide_raises, stops="right"),
     Rule("Remainder", "x % y, mod(x, y)", arithmetic.remainder, arithmetic.remainder_raises, stops="right"),
-    Rule("Pmod", "pmod(x, y)", arithmetic.pmod, arithmetic.remainder_raises, stops="right"),
+    Rule("Pmod", "pmod(x, y)", arithmetic.pmod, arithmetic.pmod_raises, stops="right"),
     Rule("UnaryMinus", "-x", arithmetic.negate, arithmetic.negate_raises),
     Rule("UnaryPositive", "+x", template("{0}")),
-    Rule("Abs", "abs(x)", template("abs({0})"), arithmetic.negate_raises),
+    Rule("Abs", "abs(x)", arithmetic.magnitude, arithmetic.negate_raises),
 )
 
 LOGIC = (
@@ -43,8 +43,8 @@ LOGIC = (
     Rule("If", "if(c, x, y)", template("(CASE WHEN {0} THEN {1} ELSE {2} END)"), stops="no"),
     Rule("CaseWhen", "CASE WHEN c THEN x … ELSE y END", logic.case_when, stops="no"),
     Rule("Coalesce", "coalesce(x, …), ifnull, nvl", logic.coalesce, stops="no"),
-    Rule("Greatest", "greatest(x, …)", template("greatest({all})"), stops="no"),
-    Rule("Least", "least(x, …)", template("least({all})"), stops="no"),
+    Rule("Greatest", "greatest(x, …)", logic.extreme(">"), stops="no"),
+    Rule("Least", "least(x, …)", logic.extreme("<"), stops="no"),
     Rule("KnownFloatingPointNormalized", "", template("{0}"), typed=True),
     Rule("NormalizeNaNAndZero", "", template("({0} + 0)")),
 )
