@@ -8,7 +8,7 @@
     calls.py          aggregates and windows
     scalars.py        scalar subqueries as one-row relations
     constants.py      VALUES and its kin
-    pruning.py      scans read only the columns that are used; columns numbered without gaps
+    pruning.py      only what is used; columns numbered without gaps
 
 Nothing outside this package reads a Spark plan.
 """
@@ -38,13 +38,13 @@ def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Qu
     analysed = analyse(spark, sql, tables)
     names = [str(n) for n in analysed.analysed.schema().fieldNames()]
     _refuse_duplicates(names)
-    refuse_volatile(analysed.jvm, analysed.analysed)
+    refuse_volatile(analysed.analysed)
     raw = analysed.jvm.plan(analysed.optimised)
     reader = Reader(READINGS, analysed.analysed)
     root = reader.exactly(reader.read(raw), raw.output)
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
-    node = pruned(root.node, tables)
+    node = pruned(root.node, tables.values())
     return Query(node, tuple(zip(names, node.columns, strict=True)))
 
 

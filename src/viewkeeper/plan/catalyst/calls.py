@@ -11,15 +11,16 @@ A window call's `value` starts with its frame: `("frame", (kind, lower, upper))`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from viewkeeper.model import types
 from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, Scope, field_value, scala_name
-from viewkeeper.plan.catalyst.relation import Reader, Relation, reference
+from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, Scope, field_value, internal_value, scala_name
+from viewkeeper.plan.catalyst.relation import Ids, Reader, Relation, reference
 from viewkeeper.plan.catalyst.scalars import SUBQUERY, Scalars
 from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
-from viewkeeper.plan.nodes import Call, Expr, Named
+from viewkeeper.plan.nodes import Call, Expr, Named, Node, Order
 
 _BOUNDS = {
     "UnboundedPreceding$": "unbounded preceding",
@@ -42,12 +43,17 @@ def read_aggregate(reader: Reader, raw: RawNode) -> Relation:
             keys[expr] = Named(str(normal.value) if normal.op == "column" else reader.fresh(), normal)
     calls: dict[tuple[Any, ...], Call] = {}
 
+    def named(parts: tuple[Any, ...]) -> Expr:
+        if parts not in calls:
+            calls[parts] = Call(reader.fresh(), *parts)
+        return reference(calls[parts].column)
+
     def special(e: RawExpr) -> Expr | None:
+        if e.op == "AggregateExpression" and e.args[0].op == "PivotFirst":
+            items = tuple(named(parts) for parts in _pivot(inner, e.args[0]))
+            return Expr("CreateArray", e.type, items, None, False)
         if e.op == "AggregateExpression":
-            parts = _call(inner, e)
-            if parts not in calls:
-                calls[parts] = Call(reader.fresh(), *parts)
-            return reference(calls[parts].column)
+            return named(_call(inner, e))
         if e.op in ("Alias", "Literal") or any(a.op in ("AggregateExpression", SUBQUERY) for a in e.walk()):
             return None
         key = keys.get(inner.read(e))
@@ -72,7 +78,28 @@ def read_window(reader: Reader, raw: RawNode) -> Relation:
         ids.append(alias.id)
     partition = tuple(scope.read(e) for e in raw.exprs.get("partitionSpec", []))
     order = tuple(scope.order(o) for o in raw.exprs.get("orderSpec", []))
-    return Relation(nodes.Window(child.node, partition, order, tuple(calls)), (*child.ids, *ids))
+    node, ids_below = child.node, child.ids
+    if not order and all(c.function == "RowNumber" for c in calls):
+        node, ids_below, order = _in_order(child)
+    return Relation(nodes.Window(node, partition, order, tuple(calls)), (*ids_below, *ids))
+
+
+def _in_order(child: Relation) -> tuple[Node, Ids, tuple[Order, ...]]:
+    """The order of a sorted input as a window's own.
+
+    Spark turns `ORDER BY … LIMIT n` of a correlated subquery into row numbers. Where a projection stands between the
+    two it leaves the window without an order, and counts on rows arriving as sorted.
+    """
+    node = child.node
+    if isinstance(node, nodes.Sort):
+        return node.child, child.ids, node.order
+    if isinstance(node, nodes.Project) and isinstance(node.child, nodes.Sort):
+        below = node.child
+        missing = sorted({c for o in below.order for c in o.expr.columns()} - {n.name for n in node.exprs})
+        types = {c.name: c for c in below.columns}
+        extra = tuple(Named(name, reference(types[name])) for name in missing)
+        return nodes.Project(below.child, (*node.exprs, *extra)), (*child.ids, *(None for _ in extra)), below.order
+    return node, child.ids, ()
 
 
 def _window_call(scope: Scope, name: str, function: RawExpr, frame: RawExpr) -> Call:
@@ -99,8 +126,20 @@ def _call(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
     return (function.op, args, raw.type, distinct, condition, _parameters(function), raw.nullable)
 
 
+def _pivot(scope: Scope, function: RawExpr) -> Iterator[tuple[Any, ...]]:
+    """PIVOT: the value of the group's one row for each of the listed values, which its maximum is."""
+    pivot, value = (scope.read(a) for a in function.args)
+    listed = function.live.pivotColumnValues()
+    for place in range(listed.length()):
+        wanted = Expr("literal", pivot.type, value=internal_value(listed.apply(place), pivot.type))
+        same = Expr("EqualNullSafe", "boolean", (pivot, wanted), None, False)
+        yield ("Max", (value,), value.type, False, same, None, True)
+
+
 def _parameters(function: RawExpr) -> tuple[tuple[str, Any], ...] | None:
-    return tuple((name, field_value(function, name)) for name in CALL_FIELDS.get(function.op, ())) or None
+    flags = [name for name, value in function.fields.items() if isinstance(value, bool)]
+    names = dict.fromkeys((*CALL_FIELDS.get(function.op, ()), *flags))
+    return tuple((name, field_value(function, name)) for name in names) or None
 
 
 def normalised(expr: Expr) -> Expr:

@@ -59,19 +59,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 CALL_FIELDS: Mapping[str, tuple[str, ...]] = {
     "Sum": ("evalMode",),
     "Average": ("evalMode",),
-    "First": ("ignoreNulls",),
-    "Last": ("ignoreNulls",),
-    "Lead": ("ignoreNulls",),
-    "Lag": ("ignoreNulls",),
-    "NthValue": ("ignoreNulls",),
-    "Percentile": ("reverse",),
-    "PercentileCont": ("reverse",),
-    "PercentileDisc": ("reverse",),
-    "CovSample": ("nullOnDivideByZero",),
-    "VarianceSamp": ("nullOnDivideByZero",),
-    "StddevSamp": ("nullOnDivideByZero",),
+    "HyperLogLogPlusPlus": ("relativeSD",),
 }
-"""The same for aggregate and window functions, kept in `Call.value` as (name, value) pairs."""
+"""The same for aggregate and window functions, kept in `Call.value` as (name, value) pairs, with all boolean fields."""
 
 _TRANSPARENT = frozenset({"Alias", "PromotePrecision", "KnownFloatingPointNormalized", "KnownNullable"})
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery", "OuterReference"})
@@ -85,9 +75,9 @@ def null(type_: str) -> Expr:
     return Expr("literal", type_, value=None, nullable=True)
 
 
-def raising(message: str, type_: str) -> Expr:
+def raising(message: Expr, type_: str) -> Expr:
     """An error where a value of this type should be."""
-    return Expr("RaiseError", type_, (Expr("literal", "string", value=message, nullable=False),))
+    return Expr("RaiseError", type_, (message,))
 
 
 Special = Callable[[RawExpr], Expr | None]
@@ -112,17 +102,33 @@ class Scope:
             known = self.columns[raw.id]
             return column(known.name, known.type, known.nullable)
         if raw.op == "Literal":
-            return Expr("literal", raw.type, value=literal_value(raw), nullable=raw.nullable)
+            return _literal(raw)
         if raw.op in ("DynamicPruningSubquery", "DynamicPruningExpression"):
             return TRUE
         if raw.op in _SUBQUERIES:
             raise Unsupported(f"A subquery that Spark cannot turn into a join is not supported ({raw.op}).")
+        if raw.op == "Invoke":
+            return Expr(_invoked(raw), raw.type, tuple(self.read(a) for a in raw.args[1:]), None, raw.nullable)
+        if raw.op == "RaiseError":
+            return raising(self._message(raw.args[-1]), raw.type)
         args = tuple(self.read(a) for a in raw.args)
-        if raw.op in ("StaticInvoke", "Invoke"):
-            return Expr(_invoked(raw), raw.type, args[raw.op == "Invoke" :], None, raw.nullable)
-        if raw.op == "RaiseError" and len(args) == 2 and args[1].op == "CreateMap" and len(args[1].args) == 2:
-            return Expr("RaiseError", raw.type, (args[1].args[1],), None, True)  # map(errorMessage, text)
+        if raw.op == "StaticInvoke":
+            return Expr(_invoked(raw), raw.type, args, None, raw.nullable)
+        if raw.op == "SortOrder":
+            return Expr(
+                raw.op,
+                raw.type,
+                args[:1],
+                (scala_name(raw.fields["direction"]), scala_name(raw.fields["nullOrdering"])),
+            )
         return Expr(raw.op, raw.type, args, _parameters(raw), raw.nullable)
+
+    def _message(self, parameters: RawExpr) -> Expr:
+        """The text of raise_error: the one value of a map, which may be a constant by now."""
+        if parameters.op == "CreateMap":
+            return self.read(parameters.args[1])
+        text = parameters.live.value().valueArray().getUTF8String(0)
+        return Expr("literal", "string", value=None if text is None else str(text.toString()), nullable=text is None)
 
     def order(self, raw: RawExpr) -> Order:
         descending = scala_name(raw.fields["direction"]) == "Descending"
@@ -159,23 +165,31 @@ def field_value(raw: RawExpr, name: str) -> Any:
     if name == "name":  # an Option
         return None
     live = getattr(raw.live, name)()
-    return live if live is None or isinstance(live, (bool, int, str)) else str(live.toString())
+    return live if live is None or isinstance(live, (bool, int, str)) else str(live)
 
 
-def literal_value(raw: RawExpr) -> Any:
-    """A literal's value in the form that `nodes.Expr` describes."""
+def _literal(raw: RawExpr) -> Expr:
+    """A literal with its value in the form that `nodes.Expr` describes; an array as the expression that makes it."""
     text = raw.fields.get("value")
-    if text is None:
-        return None
+    if raw.type.startswith("array<") and text is not None:
+        element = raw.live.dataType().elementType()
+        type_ = raw.type[len("array<") : -1]
+        items = [internal_value(v, type_) for v in raw.live.value().toObjectArray(element)]
+        args = tuple(Expr("literal", type_, value=v, nullable=v is None) for v in items)
+        return Expr("CreateArray", raw.type, args, None, False)
+    value: Any
     match raw.type:
+        case _ if text is None:
+            value = None
         case "boolean":
-            return text == "true"
+            value = text == "true"
         case "tinyint" | "smallint" | "int" | "bigint":
-            return int(text)
+            value = int(text)
         case "string":
-            return str(text)
+            value = str(text)
         case _:
-            return internal_value(raw.live.value(), raw.type)
+            value = internal_value(raw.live.value(), raw.type)
+    return Expr("literal", raw.type, value=value, nullable=raw.nullable)
 
 
 def internal_value(value: Any, type_: str) -> Any:

@@ -1,40 +1,109 @@
-"""Scans read only the columns that the plan uses.
+"""Only what is used: from the root down, each node keeps the columns that the nodes above it need.
 
-Spark leaves all columns in the scan of an RDD and prunes with a projection above it. Here a scan names exactly what is
-read; a projection that then gives just its child's columns is dropped. A scan of which nothing is used (`count(*)`)
-keeps one key column, so that it still has rows to count. Then the columns are numbered again, without gaps.
+Spark leaves all columns in the scan of an RDD and prunes with a projection above; reading subqueries adds columns of
+its own. Here a scan names exactly what is read, and a projection that then gives just its child's columns is dropped.
+A scan of which nothing is used (`count(*)`) keeps one key column, so that it still has rows to count. Below a LIMIT
+or a window nothing is dropped, because ties are broken by all columns there.
+
+A sort says something only at the root, below a LIMIT, or below an aggregate that depends on the order of its input;
+elsewhere it is dropped. At the end columns are numbered again, without gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan import nodes
+from viewkeeper.plan.catalyst.relation import reference, unwrapped
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Order
 
-N = TypeVar("N", bound=Node)
+Names = frozenset[str]
 
 
-def pruned(root: Node, tables: Mapping[str, Table]) -> Node:
-    used = {c.name for c in root.columns}
-    for node in root.walk():
-        used |= set(_references(node))
-    keys = {t.id: t.key[0].column if t.key else t.columns[0].name for t in tables.values()}
-    return _renumbered(_prune(root, used, keys))
+def pruned(root: Node, tables: Iterable[Table]) -> Node:
+    keys = {t.id: t.key[0].column if t.key else t.columns[0].name for t in tables}
+    node = _Pruning(keys).exactly(root, [c.name for c in root.columns], ordered=True)
+    _assert_closed(node)
+    return _renumbered(node)
 
 
-def _references(node: Node) -> Iterator[str]:
-    """Every column that a node's own expressions use, or that it takes by position."""
-    if isinstance(node, nodes.Union):
-        for child in node.inputs:
-            yield from (c.name for c in child.columns)
-    if isinstance(node, nodes.Generate):
-        yield from (c.name for c in node.kept)
-    for field in fields(node):
-        yield from _used(getattr(node, field.name))
+@dataclass(frozen=True)
+class _Pruning:
+    """`keys`: for each table the column to keep when none is used."""
+
+    keys: Mapping[int, str]
+
+    def exactly(self, node: Node, names: list[str], ordered: bool = False) -> Node:
+        """The node with these columns, in this order."""
+        node = self.keep(node, frozenset(names), ordered)
+        found = {c.name: c for c in node.columns}
+        if list(found) == names:
+            return node
+        return nodes.Project(unwrapped(node), tuple(Named(name, reference(found[name])) for name in names))
+
+    def keep(self, node: Node, needed: Names, ordered: bool = False) -> Node:
+        """The node with at least the needed columns; `ordered`: the order of its rows matters to someone."""
+        match node:
+            case nodes.Scan(table, found):
+                kept = tuple(f for f in found if f[0].name in needed)
+                kept = kept or tuple(f for f in found if f[1].lower() == self.keys[table].lower()) or found[:1]
+                return replace(node, fields=kept)
+            case nodes.Filter(child, condition):
+                return replace(node, child=self.keep(child, needed | condition.columns(), ordered))
+            case nodes.Project(child, exprs):
+                return self._project(child, tuple(n for n in exprs if n.name in needed), ordered)
+            case nodes.Join(_, left, right, condition):
+                needed |= used(condition)
+                return replace(node, left=self.keep(left, needed), right=self.keep(right, needed))
+            case nodes.Aggregate(child, keys, calls):
+                calls = tuple(c for c in calls if c.name in needed) or (() if keys else calls[:1])
+                sensitive = any(c.function in ORDER_SENSITIVE for c in calls)
+                return nodes.Aggregate(self.keep(child, used((keys, calls)), sensitive), keys, calls)
+            case nodes.Union(inputs, output):
+                places = _places(output, needed)
+                names = [[i.columns[p].name for p in places] for i in inputs]
+                kept_inputs = tuple(self.exactly(i, n) for i, n in zip(inputs, names, strict=True))
+                return nodes.Union(kept_inputs, tuple(output[p] for p in places))
+            case nodes.Sort(child, order):
+                child = self.keep(child, needed | used(order), ordered)
+                return nodes.Sort(child, order) if ordered else child
+            case nodes.Limit(child, _, _):
+                return replace(node, child=self.keep(child, _all(child), ordered=True))
+            case nodes.Window(child, _, _, calls):
+                calls = tuple(c for c in calls if c.name in needed)
+                if not calls:
+                    return self.keep(child, needed)
+                return replace(node, child=self.keep(child, _all(child)), calls=calls)
+            case nodes.Expand(child, projections, output):
+                places = _places(output, needed)
+                rows = tuple(tuple(row[p] for p in places) for row in projections)
+                return nodes.Expand(self.keep(child, used(rows)), rows, tuple(output[p] for p in places))
+            case nodes.Generate(child, generator, _, kept_columns, _):
+                kept_columns = tuple(c for c in kept_columns if c.name in needed)
+                below = generator.columns() | {c.name for c in kept_columns}
+                return replace(node, child=self.keep(child, below), kept=kept_columns)
+        raise AssertionError(node)
+
+    def _project(self, child: Node, exprs: tuple[Named, ...], ordered: bool) -> Node:
+        child = self.keep(child, used(exprs), ordered)
+        if not exprs:
+            return child
+        passed = {n.name for n in exprs if n.expr.op == "column" and n.expr.value == n.name}
+        if len(passed) == len(exprs) and passed == _all(child):
+            return child
+        return nodes.Project(unwrapped(child), exprs)
+
+
+ORDER_SENSITIVE = frozenset({"First", "Last", "CollectList", "CollectSet", "ListAgg", "Mode", "MaxBy", "MinBy"})
+"""Aggregates whose result may depend on the order of their input."""
+
+
+def used(value: Any) -> Names:
+    """Every column that occurs in expressions, calls and orders."""
+    return frozenset(_used(value))
 
 
 def _used(value: Any) -> Iterator[str]:
@@ -49,39 +118,26 @@ def _used(value: Any) -> Iterator[str]:
             yield from _used(part)
 
 
-def _prune(node: Node, used: set[str], keys: Mapping[int, str]) -> Node:
-    if isinstance(node, nodes.Scan):
-        kept = tuple(f for f in node.fields if f[0].name in used)
-        if not kept:
-            kept = tuple(f for f in node.fields if f[1].lower() == keys[node.table].lower())
-        return replace(node, fields=kept or node.fields[:1])
-    node = _with_children(node, lambda child: _prune(child, used, keys))
-    if isinstance(node, nodes.Project) and _is_identity(node):
-        return node.child
-    return node
+def _all(node: Node) -> Names:
+    return frozenset(c.name for c in node.columns)
 
 
-def _is_identity(node: nodes.Project) -> bool:
-    return tuple(_passed(n) for n in node.exprs) == node.child.columns
+def _places(output: tuple[Column, ...], needed: Names) -> list[int]:
+    """Where the needed columns are; one of them at least."""
+    return [i for i, c in enumerate(output) if c.name in needed] or [0]
 
 
-def _passed(named: Named) -> Column | None:
-    return named.column if named.expr.op == "column" and named.expr.value == named.name else None
-
-
-def _with_children(node: N, change: Any) -> N:
-    changes: dict[str, Any] = {}
-    for field in fields(node):
-        value = getattr(node, field.name)
-        if isinstance(value, Node):
-            changes[field.name] = change(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Node):
-            changes[field.name] = tuple(change(v) for v in value)
-    return replace(node, **changes)
+def _assert_closed(root: Node) -> None:
+    """Every node uses only columns that its children give."""
+    for node in root.walk():
+        given = {c.name for child in node.children for c in child.columns}
+        own = tuple(getattr(node, f.name) for f in fields(node))
+        missing = used(tuple(v for v in own if not isinstance(v, Node))) - given
+        assert not missing, (node.kind, missing)
 
 
 def _renumbered(root: Node) -> Node:
-    found = {name for node in root.walk() for name in (*(c.name for c in node.columns), *_references(node))}
+    found = {c.name for node in root.walk() for c in node.columns}
     names = {name: f"c{i}" for i, name in enumerate(sorted(found, key=lambda n: int(n[1:])))}
     renamed: Node = _renamed(root, names)
     return renamed

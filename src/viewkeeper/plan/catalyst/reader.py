@@ -21,7 +21,7 @@ from viewkeeper.plan.catalyst.relation import Reader, Relation
 from viewkeeper.plan.catalyst.scalars import Scalars, read_single_join
 from viewkeeper.plan.catalyst.session import COLUMN, TABLE
 from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
-from viewkeeper.plan.nodes import Node
+from viewkeeper.plan.nodes import Expr, Node
 
 
 def read_scan(reader: Reader, raw: RawNode) -> Relation:
@@ -51,7 +51,24 @@ def read_project(reader: Reader, raw: RawNode) -> Relation:
     scalars = Scalars(reader)
     scope = scalars.scope(child.columns)
     read = [(e.id, scope.read(e)) for e in exprs]
+    if isinstance(child.node, nodes.Project) and any(n.expr.op == "CreateArray" for n in child.node.exprs):
+        below = child.node.child
+        made = {n.name: n.expr for n in child.node.exprs}
+        read = [(i, _without_arrays(e, made)) for i, e in read]
+        child = Relation(below, (None,) * len(below.columns))
     return reader.projected(Relation(scalars.joined(child.node), (*child.ids, *scalars.ids)), read)
+
+
+def _without_arrays(expr: Expr, made: Mapping[str, Expr]) -> Expr:
+    """Over what a projection made: an item of an array in it is that item. A PIVOT has no other use for its arrays."""
+    if expr.op == "column":
+        return made.get(str(expr.value), expr)
+    args = tuple(_without_arrays(a, made) for a in expr.args)
+    if expr.op == "GetArrayItem" and args[0].op == "CreateArray" and args[1].op == "literal":
+        place = args[1].value
+        if place is not None and 0 <= place < len(args[0].args):
+            return args[0].args[place]
+    return replace(expr, args=args)
 
 
 _JOINS = {
@@ -157,7 +174,7 @@ def read_expand(reader: Reader, raw: RawNode) -> Relation:
 def read_generate(reader: Reader, raw: RawNode) -> Relation:
     child = reader.read(raw.children[0])
     generator = Scalars(reader, refuse="in a table function").scope(child.columns).read(raw.exprs["generator"])
-    dropped = set(raw.fields["unrequiredChildIndex"])
+    dropped = {int(i) for i in raw.live.unrequiredChildIndex().mkString(" ").split()}
     kept = [i for place, i in enumerate(raw.children[0].output) if place not in dropped]
     made: list[RawExpr] = raw.exprs.get("generatorOutput", [])
     outer = bool(raw.fields["outer"])

@@ -5,12 +5,11 @@ The optimiser folds `current_date()` into a constant, so these are looked for in
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
 from typing import Any
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.plan.catalyst.tree import Jvm
+from viewkeeper.plan.catalyst.pruning import ORDER_SENSITIVE
 
 VOLATILE = {
     "CurrentDate": "current_date()",
@@ -54,32 +53,21 @@ FOREIGN = {
     "HiveUDAFFunction": "a Hive function",
     "ScriptTransformation": "TRANSFORM",
     "Sample": "TABLESAMPLE",
+    "Collate": "COLLATE",
     "UnionLoop": "WITH RECURSIVE",
 }
 
-ORDER_SENSITIVE = frozenset({"First", "Last", "CollectList", "CollectSet", "ListAgg", "Mode", "MaxBy", "MinBy"})
-"""Aggregates that Spark calls nondeterministic because of their input's order, which is made stable elsewhere."""
-
+_CLASS = re.compile(r'"class":"[\w.]*?(\w+)\$?"')
 _HINT = "A view may only depend on its tables' rows."
 
 
-def refuse_volatile(jvm: Jvm, analysed: Any) -> None:
+def refuse_volatile(analysed: Any) -> None:
     """Raise Unsupported if the analysed plan depends on time or chance, or calls foreign code."""
-    names = set(_classes(json.loads(analysed.toJSON())))
+    names = set(_CLASS.findall(analysed.toJSON()))
     for name in sorted(names & VOLATILE.keys()):
         raise Unsupported(f"{VOLATILE[name]} depends on when or where the query runs.", hint=_HINT)
     for name in sorted(names & FOREIGN.keys()):
         raise Unsupported(f"{FOREIGN[name]} cannot be maintained in a view.", hint=_HINT)
+    # Spark also calls aggregates nondeterministic that depend on the order of their input; that order is made stable.
     if not analysed.deterministic() and not names & ORDER_SENSITIVE:
         raise Unsupported("The query is not deterministic.", hint=_HINT)
-
-
-def _classes(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if "class" in value:
-            yield value["class"].rsplit(".", 1)[-1]
-        for part in value.values():
-            yield from _classes(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _classes(part)

@@ -71,19 +71,19 @@ class Reader:
             taken.add(name)
             named.append(Named(name, expr))
             ids.append(id_)
-        return Relation(nodes.Project(_unwrapped(child.node), tuple(named)), tuple(ids))
+        return Relation(nodes.Project(unwrapped(child.node), tuple(named)), tuple(ids))
 
     def exactly(self, relation: Relation, ids: Ids) -> Relation:
         """The relation with these columns and no others, in this order; without any: one constant column."""
         if relation.ids == ids:
             return relation
         if not ids:
-            return Relation(nodes.Project(_unwrapped(relation.node), (Named(self.fresh(), TRUE),)), (None,))
+            return Relation(nodes.Project(unwrapped(relation.node), (Named(self.fresh(), TRUE),)), (None,))
         known = relation.columns
         return self.projected(relation, [(i, reference(known[i])) for i in ids if i is not None])
 
 
-def _unwrapped(node: Node) -> Node:
+def unwrapped(node: Node) -> Node:
     """Below projections that only drop or reorder columns: another projection above makes them superfluous."""
     while isinstance(node, nodes.Project) and all(n.expr.op == "column" and n.expr.value == n.name for n in node.exprs):
         node = node.child

@@ -26,7 +26,12 @@ from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
 from viewkeeper.plan.nodes import Call, Expr, Named, Node
 
 SUBQUERY = "ScalarSubquery"
-_TOO_MANY = "SCALAR_SUBQUERY_TOO_MANY_ROWS: more than one row returned by a subquery used as an expression"
+_TOO_MANY = Expr(
+    "literal",
+    "string",
+    value="SCALAR_SUBQUERY_TOO_MANY_ROWS: more than one row returned by a subquery used as an expression",
+    nullable=False,
+)
 _ONE = Expr("literal", "int", value=1, nullable=False)
 _ONE_LONG = Expr("literal", "bigint", value=1, nullable=False)
 

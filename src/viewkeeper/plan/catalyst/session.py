@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import re
+import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.cbo.enabled": "false",
@@ -202,6 +203,7 @@ def first_lines(message: str, limit: int = 300) -> str:
     """Spark's message without its error class, SQLSTATE, plan dump and JVM stack."""
     text = message.split("\nJVM stacktrace")[0].split(";\n")[0].split("\n== SQL")[0]
     text = re.sub(r"\s*SQLSTATE: \w+", "", text)
+    text = re.sub(r" If necessary set .* to bypass this error\.", "", text)
     text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"

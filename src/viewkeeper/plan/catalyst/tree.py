@@ -1,9 +1,9 @@
 """Spark's plan as Python trees, with few calls into the JVM.
 
-`toJSON` gives a plan node's class, its constructor fields and its expressions, but not the data type of most
-expressions. Asking the JVM for each would be thousands of calls; one plan node needs five:
+`toJSON` gives every plan node's class, constructor fields and expressions, but not the data type of most expressions.
+Asking the JVM for each would be thousands of calls. Instead:
 
-    node.expressions()                 all its expressions, in the order of its constructor fields
+    node.expressions()                 a node's expressions, in the order of its constructor fields; of all nodes
     CreateStruct(expressions)          one struct of them
     struct.map(identity)               every sub-expression, in the same pre-order as the JSON
     CreateStruct(that).dataType.json   the type, nullability and metadata of all of them, in one string
@@ -96,30 +96,49 @@ class Jvm:
     def plan(self, live: Any) -> RawNode:
         """The whole plan below a JVM plan node."""
         bodies = json.loads(live.toJSON())
-        nodes = live.map(self.identity)
+        places = live.map(self.identity)
+        nodes = [places.apply(i) for i in range(len(bodies))]
+        parts = [{k: v for k, v in body.items() if _is_expressions(v)} for body in bodies]
+        # Only a window's parts may have no type, and then cost a call each: they are asked for apart.
+        typed: list[Iterator[RawExpr]] = [iter(())] * len(bodies)
+        plain = [i for i, body in enumerate(bodies) if parts[i] and _simple(body["class"]) != "Window"]
+        for group in (plain, *([i] for i, body in enumerate(bodies) if _simple(body["class"]) == "Window")):
+            trees = [t for i in group for v in parts[i].values() for t in _trees(v)]
+            found = self._typed([nodes[i].expressions() for i in group], trees)
+            for i in group:
+                typed[i] = found
 
         def build(place: int) -> tuple[RawNode, int]:
-            body, node = bodies[place], nodes.apply(place)
+            body = bodies[place]
+            fields = {k: v for k, v in body.items() if k not in parts[place]}
+            exprs = {k: _shaped(v, typed[place]) for k, v in parts[place].items()}
             after, children = place + 1, []
             for _ in range(body["num-children"]):
                 child, after = build(after)
                 children.append(child)
-            fields = {k: v for k, v in body.items() if not _is_expressions(v)}
-            found = {k: v for k, v in body.items() if _is_expressions(v)}
-            typed = iter(self.expressions(node.expressions()) if found else ())
-            exprs = {k: _shaped(v, typed) for k, v in found.items()}
-            left = next(typed, None)
-            assert left is None, (body["class"], left)
-            return RawNode(_simple(body["class"]), fields, exprs, tuple(children), self, node), after
+            return RawNode(_simple(body["class"]), fields, exprs, tuple(children), self, nodes[place]), after
 
         return build(0)[0]
 
     def expressions(self, seq: Any) -> list[RawExpr]:
         """The trees of a Scala sequence of expressions."""
-        struct = self.struct.apply(seq)
-        bodies = json.loads(struct.toJSON())
-        flat = struct.map(self.identity)
-        assert flat.length() == len(bodies), struct.toString()
+        bodies = json.loads(self.struct.apply(seq).toJSON())
+        return list(self._typed([seq], [tree for _, tree in _pairs(bodies)]))
+
+    def _typed(self, seqs: list[Any], trees: list[list[dict[str, Any]]]) -> Iterator[RawExpr]:
+        """The expressions of some sequences, given their JSON."""
+        if not trees:
+            return iter(())
+        together = seqs[0]
+        for seq in seqs[1:]:
+            together = together.appendedAll(seq)
+        flat = self.struct.apply(together).map(self.identity)
+        # The struct itself, then for each of its fields a name and the tree.
+        bodies: list[dict[str, Any]] = [{"class": "", "num-children": 0}]
+        starts = []
+        for tree in trees:
+            starts.append(len(bodies) + 1)
+            bodies += [{"class": "", "num-children": 0}, *tree]
         types = self._types(flat, bodies)
 
         def build(place: int) -> tuple[RawExpr, int]:
@@ -132,8 +151,7 @@ class Jvm:
             op = _simple(body["class"])
             return RawExpr(op, body, tuple(args), type_, nullable, metadata, self, flat, place), after
 
-        # The struct's children are name, value, name, value, …
-        return list(build(0)[0].args[1::2])
+        return iter([build(start)[0] for start in starts])
 
     def _types(self, flat: Any, bodies: list[dict[str, Any]]) -> list[tuple[str, bool, Mapping[str, Any]]]:
         typed = [i for i, body in enumerate(bodies) if _simple(body["class"]) not in _UNTYPED]
@@ -179,6 +197,30 @@ def _is_expressions(value: Any) -> bool:
 
 def _is_tree(value: list[Any]) -> bool:
     return isinstance(value[0], dict) and "class" in value[0]
+
+
+def _trees(value: list[Any]) -> Iterator[list[dict[str, Any]]]:
+    """All trees in a field, in order."""
+    if value and _is_tree(value):
+        yield value
+    else:
+        for part in value:
+            yield from _trees(part)
+
+
+def _pairs(bodies: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The (name, tree) fields of a struct in pre-order."""
+
+    def end(place: int) -> int:
+        after = place + 1
+        for _ in range(bodies[place]["num-children"]):
+            after = end(after)
+        return after
+
+    place = 1
+    while place < len(bodies):
+        yield bodies[place]["value"], bodies[place + 1 : end(place + 1)]
+        place = end(place + 1)
 
 
 def _shaped(value: list[Any], typed: Iterator[RawExpr]) -> Any:
