@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("thriftpy2")
@@ -358,3 +363,132 @@ def test_a_forked_child_does_not_use_its_parents_connections() -> None:
         assert one.tables.exists("t")
         assert kept not in one.pool._idle
         kept.close()
+
+
+# -- other ways to speak ----------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """What a gateway does for one table of keys, as thriftpy2 calls it."""
+
+    def __init__(self) -> None:
+        self.there: dict[bytes, bytes] = {}
+        self.open: list[bytes] = []
+
+    def getThriftServerType(self) -> int:
+        return 2
+
+    def putMultiple(self, table: bytes, tputs: list[Any]) -> None:
+        self.there.update({put.row: put.columnValues[0].value for put in tputs})
+
+    def get(self, table: bytes, tget: Any) -> Any:
+        if tget.row == b"refused":
+            raise HBASE.TIOError(table.decode(), False)
+        return self._results([tget.row])[0]
+
+    def getMultiple(self, table: bytes, tgets: list[Any]) -> list[Any]:
+        return self._results([get.row for get in tgets])
+
+    def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
+        return self._results(sorted(self.there)[:numRows])
+
+    def openScanner(self, table: bytes, tscan: Any) -> int:
+        self.open = sorted(key for key in self.there if key >= tscan.startRow)
+        return 1
+
+    def getScannerRows(self, scannerId: int, numRows: int) -> list[Any]:
+        rows, self.open = self.open[:numRows], self.open[numRows:]
+        return self._results(rows)
+
+    def closeScanner(self, scannerId: int) -> None: ...
+
+    def _results(self, keys: list[bytes]) -> list[Any]:
+        def result(key: bytes) -> Any:
+            value = self.there.get(key)
+            if value is None:
+                return HBASE.TResult(columnValues=[], stale=False, partial=False)
+            cell = HBASE.TColumnValue(b"f", b"q", value, timestamp=3, type=4)
+            return HBASE.TResult(row=key, columnValues=[cell], stale=False, partial=False)
+
+        return [result(key) for key in keys]
+
+
+def speaking(rows: Rows, transport: str, protocol: str) -> Callable[[socket.socket], None]:
+    from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
+    from thriftpy2.protocol.exc import TProtocolException
+    from thriftpy2.thrift import TProcessor
+    from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
+
+    def serve(connection: socket.socket) -> None:
+        wire = (TFramedTransport if transport == "framed" else TBufferedTransport)(TSocket(sock=connection))
+        form = (TBinaryProtocol if protocol == "binary" else TCompactProtocol)(wire)
+        processor = TProcessor(HBASE.THBaseService, rows)
+        with suppress(TTransportException, TProtocolException):  # a real server closes the connection too
+            while True:
+                processor.process(form, form)
+
+    return serve
+
+
+def use_all(one: Client, rows: Rows) -> None:
+    one.greet()
+    keys = pa.array([b"%06d" % i for i in range(3000)])
+    one.put_many("t", keys, {b"f:q": keys}, time=3)
+    assert len(rows.there) == 3000
+    assert one.get("t", b"000007") == {b"f:q": (b"000007", 3)}
+    [got] = one.get_many("t", pa.array([b"000009", b"nope"]))
+    assert got.column(b"f:q").to_pylist() == [b"000009", None]
+    assert [key for cells in one.scan("t") for key in cells.keys.to_pylist()] == keys.to_pylist()
+    with pytest.raises(failures.NoSuchTable, match="has no table t"):
+        one.get("t", b"refused")
+
+
+@pytest.mark.parametrize("transport", ["framed", "buffered"])
+@pytest.mark.parametrize("protocol", ["binary", "compact"])
+def test_every_transport_and_protocol_gives_the_same(transport: Any, protocol: Any) -> None:
+    rows = Rows()
+    with listening(speaking(rows, transport, protocol)) as port:
+        gateway = Gateway("127.0.0.1", port, transport=transport, protocol=protocol, read_timeout=20)
+        with Client(gateway, retry=QUICK) as one:
+            use_all(one, rows)
+
+
+def test_the_wrong_transport_or_protocol_is_told_and_not_waited_for() -> None:
+    for theirs, ours in ((("framed", "binary"), ("buffered", "binary")), (("framed", "compact"), ("framed", "binary"))):
+        with listening(speaking(Rows(), *theirs)) as port:
+            with pytest.raises(StoreError, match=f"127.0.0.1:{port}") as caught:
+                client(port, transport=ours[0], protocol=ours[1]).greet()
+            assert "transport" in str(caught.value)
+
+
+def test_tls_with_a_known_authority_works_and_with_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate, and is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate))
+    subprocess.run([openssl, *make.split(), *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    rows = Rows()
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secured:
+            speaking(rows, "framed", "binary")(secured)
+
+    with listening(serve) as port:
+        with Client(Gateway("127.0.0.1", port, tls=Tls(ca=str(certificate))), retry=QUICK) as one:
+            use_all(one, rows)
+        with Client(Gateway("127.0.0.1", port, tls=Tls(verify=False)), retry=QUICK) as one:
+            one.greet()
+        with pytest.raises(StoreError, match=f"127.0.0.1:{port}.*TLS.*certificate"):
+            client(port, tls=Tls()).greet()
+
+
+def test_a_connection_of_ones_own_making_is_used() -> None:
+    rows = Rows()
+    with listening(speaking(rows, "framed", "binary")) as port:
+        own = Gateway("behind-a-tunnel", 1, connect=lambda: socket.create_connection(("127.0.0.1", port)))
+        with Client(own, retry=QUICK) as one:
+            use_all(one, rows)

@@ -202,9 +202,11 @@ def _rows_of(method: str, message: bytes) -> Callable[[Connection], Cells]:
     return work
 
 
-def _done(method: str, message: bytes) -> Callable[[Connection], Any]:
-    def work(connection: Connection) -> Any:
-        return connection.decode(method, connection.exchange(method, message))
+def _done(method: str, message: bytes) -> Callable[[Connection], None]:
+    def work(connection: Connection) -> None:
+        frame = connection.exchange(method, message)
+        if connection.gives_frames:  # else it was decoded on the way
+            connection.decode(method, frame)
 
     return work
 
