@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import quoted
 from viewkeeper.store.base import Store, ViewChange
@@ -22,15 +23,17 @@ def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) 
         return None
     delta = pa.concat_tables(deltas, promote_options="permissive").combine_chunks()
     delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
-    columns = ", ".join(quoted(c.name) for c in table.columns)
-    net = duck.run(
-        f"""SELECT {columns}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}
-            FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0""",
-        input=delta,
-    )
+    # A bag's key is the whole row, in which −0.0 and 0.0 are one; elsewhere an update from one to the other shows.
+    net = _merged(duck, table, delta) if table.is_bag else consolidate(duck, delta)
     if net.num_rows == 0:
         return None
     return _bag(duck, store, table, net) if table.is_bag else _keyed(duck, table, net)
+
+
+def _merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:
+    columns = ", ".join(quoted(c.name) for c in table.columns)
+    weight = f"CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}"
+    return duck.run(f"SELECT {columns}, {weight} FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0", input=delta)
 
 
 def _keyed(duck: Duck, table: Table, net: pa.Table) -> ViewChange:

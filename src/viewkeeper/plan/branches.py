@@ -38,9 +38,9 @@ class Branch:
         """The expression in terms of the source's columns."""
         return substitute(expr, self.columns)
 
-    def segment(self, exprs: Sequence[Named], key: tuple[str, ...] | None) -> Segment:
+    def segment(self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False) -> Segment:
         """The pending steps and a last projection (over plan columns) as one segment."""
-        return Segment(self.source.id, self.where, tuple(Named(n.name, self.see(n.expr)) for n in exprs), key)
+        return Segment(self.source.id, self.where, tuple(Named(n.name, self.see(n.expr)) for n in exprs), key, gather)
 
 
 def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:

@@ -30,12 +30,16 @@ HASH = "_h"
 
 @dataclass(frozen=True)
 class Segment:
-    """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed."""
+    """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed.
+
+    `gather`: all rows go to one place whatever their key, which then only spreads them there.
+    """
 
     source: str
     where: tuple[Expr, ...]
     exprs: tuple[Named, ...]
     key: tuple[str, ...] | None
+    gather: bool = False
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -45,7 +49,9 @@ class Segment:
     def sql(self) -> str:
         outer = [quoted(n.name) for n in self.exprs] + [WEIGHT]
         if self.key is not None:
-            outer.append(f"{hash_sql(self.key)} AS {HASH}")
+            # Rows are distributed by the top bits of the hash: without them, all go to the first place.
+            hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
+            outer.append(f"{hashed} AS {HASH}")
         inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [WEIGHT]
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
@@ -322,6 +328,33 @@ class Recompute(Operator):
     @property
     def slots(self) -> int:
         return len(self.inputs) + 1
+
+
+@dataclass(frozen=True)
+class TopK(Operator):
+    """ORDER BY … LIMIT over all rows: the first `count` after `offset`, in a total order (an ORDER BY clause).
+
+    State: all rows, and a buffer of the first ones with a margin, from which most batches are answered.
+    """
+
+    source: tuple[Segment, ...]
+    order: str
+    count: int
+    offset: int
+    kind: ClassVar[str] = "topk"
+    stateful: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source[0].columns
+
+    @property
+    def slots(self) -> int:
+        return 2
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from viewkeeper.plan.dataflow import (
     Recompute,
     Segment,
     Sink,
+    TopK,
 )
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.text import expr_text
@@ -109,6 +110,11 @@ def _recompute(flow: Flow, operator: Recompute, numbers: Mapping[str, int], name
     return f"recompute by ({', '.join(keys)}): {operator.why}"
 
 
+def _topk(flow: Flow, operator: TopK, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
+    offset = f" after {operator.offset}" if operator.offset else ""
+    return f"top {operator.count}{offset} by {operator.order}"
+
+
 def _sink(flow: Flow, operator: Sink, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
     return f"sink {names[operator.view]}"
 
@@ -121,6 +127,7 @@ _DESCRIBE: Mapping[str, Callable[[Flow, Any, Mapping[str, int], Mapping[int, str
     "consolidate": _consolidate,
     "aggregate": _aggregate,
     "recompute": _recompute,
+    "topk": _topk,
     "sink": _sink,
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import functions
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import HASH, Recompute, Segment, quoted, where_sql
+from viewkeeper.plan.dataflow import HASH, Recompute, Segment, TopK, quoted, where_sql
 from viewkeeper.plan.expressions import render
 from viewkeeper.plan.functions import ORDERED
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
@@ -63,17 +63,18 @@ def limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branc
     if isinstance(child, Sort):
         order, child = child.order, child.child
     columns = list(child.columns)
-    port, _ = _port(compiler, child, columns, [], "x")
     names = positional(columns, "x")
-    sql = f"SELECT {', '.join([*(quoted(c.name) for c in names.values()), HASH])} FROM input0"
-    sql += f" ORDER BY {order_sql(order, names)}"
+    result = {name: reference(c) for name, c in names.items()}
+    exprs = [Named(names[c.name].name, reference(c)) for c in columns]
+    branches = compiler.compile(child, frozenset(c.name for c in columns))
+    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
+    source = tuple(b.segment(exprs, tuple(n.name for n in exprs), gather=True) for b in branches)
     if node.count is not None:
-        sql += f" LIMIT {node.count}"
-    if node.offset:
-        sql += f" OFFSET {node.offset}"
-    clip = None if node.count is None else node.count + node.offset
-    operator = compiler.add(Recompute((port,), sql, tuple(names.values()), "top-k over all rows", clip))
-    return [Branch(operator, {name: reference(c) for name, c in names.items()})]
+        return [Branch(compiler.add(TopK(source, order_sql(order, names), node.count, node.offset)), result)]
+    listed = ", ".join([*(quoted(c.name) for c in names.values()), HASH])
+    sql = f"SELECT {listed} FROM input0 ORDER BY {order_sql(order, names)} OFFSET {node.offset}"
+    port = tuple(replace(s, key=(), gather=False) for s in source)
+    return [Branch(compiler.add(Recompute((port,), sql, tuple(names.values()), "OFFSET without LIMIT")), result)]
 
 
 def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Branch]:

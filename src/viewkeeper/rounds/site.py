@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators import aggregate, recompute
+from viewkeeper.operators import aggregate, recompute, topk
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
@@ -30,6 +30,7 @@ from viewkeeper.plan.dataflow import (
     Lookup,
     Operator,
     Recompute,
+    TopK,
     hash_sql,
     quoted,
 )
@@ -112,7 +113,9 @@ def full(site: Site, operator: Operator) -> pa.Table:
     if isinstance(operator, Aggregate):
         return aggregate.full(site.duck, operator.spec, states)
     if isinstance(operator, Recompute):
-        return consolidate(site.duck, states[-1].rows([c.name for c in operator.output]))
+        return recompute.full(site.duck, operator, states)
+    if isinstance(operator, TopK):
+        return topk.full(site.duck, operator, states)
     raise AssertionError(operator)
 
 
@@ -167,6 +170,14 @@ def _recompute(site: Site, operator: Recompute, ports: list[pa.Table | None]) ->
     return output
 
 
+def _topk(site: Site, operator: TopK, ports: list[pa.Table | None]) -> pa.Table | None:
+    if ports[0] is None:
+        return None
+    output, added = topk.step(site.duck, operator, site.state(operator), ports[0])
+    site.add(operator, added)
+    return output
+
+
 def _bulk_join(site: Site, operator: BulkJoin, ports: list[pa.Table | None]) -> pa.Table | None:
     if any(p is None for p in ports):
         return None
@@ -180,5 +191,6 @@ _KERNELS: Mapping[str, Callable[[Site, Any, list[pa.Table | None]], pa.Table | N
     "consolidate": _consolidate,
     "aggregate": _aggregate,
     "recompute": _recompute,
+    "topk": _topk,
     "bulkjoin": _bulk_join,
 }

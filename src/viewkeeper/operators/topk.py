@@ -1,0 +1,92 @@
+"""Top-k: the first rows of all rows, from a buffer that knows a little more than it shows.
+
+The order is total (it ends with every column), so the first rows are a function of the multiset. The buffer holds the
+first rows of the input: every row that is not in it comes after its last one. A delta's rows after the last one change
+nothing that is shown and only go to the state; the others are added to the buffer. So a batch costs its own size and
+the buffer's. Only when retractions have emptied the buffer below what must be shown, and the input has more, is the
+buffer filled again from all rows; the margin makes that rare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.arrangement import Arrangement, weights_of
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.plan.dataflow import HASH, TopK
+
+MARGIN = 1_000
+"""Rows that a full buffer holds beyond those that are shown."""
+
+
+def step(
+    duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Table
+) -> tuple[pa.Table, list[pa.Table]]:
+    """The output's delta, and what to add to the state: the input's delta, then the buffer's."""
+    everything, held = states
+    delta = consolidate(duck, delta)
+    names = delta.column_names
+    old = consolidate(duck, held.rows().select(names)) if held.runs else delta.slice(0, 0)
+    old = duck.run(f"FROM input ORDER BY {operator.order}", input=old) if old.num_rows else old
+    total = _weight(everything)
+    complete = int(weights_of(old).sum()) == total
+    new = duck.run(_added(operator, names, complete), buffer=old, delta=delta)
+    weights = weights_of(new)
+    assert len(weights) == 0 or weights.min() > 0, "a row occurs fewer than no times"
+    needed = operator.count + operator.offset
+    if weights.sum() < needed and weights.sum() < total + weights_of(delta).sum():
+        rows = pa.concat_tables([everything.rows().select(names), delta]) if everything.runs else delta
+        filled = f"SELECT * FROM input ORDER BY {operator.order} LIMIT {needed + MARGIN}"
+        new = duck.run(filled, input=consolidate(duck, rows.combine_chunks()))
+    elif new.num_rows > 2 * (needed + MARGIN):
+        new = new.slice(0, needed + MARGIN)
+    output = _minus(duck, _shown(operator, new), _shown(operator, old))
+    return output.drop_columns([HASH]), [delta, _minus(duck, new, old)]
+
+
+def full(duck: Duck, operator: TopK, states: Sequence[Arrangement]) -> pa.Table:
+    """The whole output."""
+    names = [*(c.name for c in operator.columns), WEIGHT]
+    rows = consolidate(duck, states[1].rows([*names[:-1]]))
+    return _shown(operator, duck.run(f"FROM input ORDER BY {operator.order}", input=rows)).select(names)
+
+
+def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
+    """The buffer plus the delta, in order, without the delta's rows that come after the buffer's last one."""
+    columns = ", ".join(quote(n) for n in names if n != WEIGHT)
+    both = f"SELECT {columns}, _w, 0 AS new FROM buffer UNION ALL SELECT {columns}, _w, 1 AS new FROM delta"
+    if complete:
+        kept = f"({both})"
+    else:
+        # Of equal rows the delta's come first: one that equals the buffer's last row belongs to it.
+        placed = f"SELECT *, row_number() OVER (ORDER BY {operator.order}, new DESC) AS place FROM ({both})"
+        last = "max(place) FILTER (new = 0) OVER ()"
+        kept = f"(SELECT * FROM (SELECT *, {last} AS last FROM ({placed})) WHERE place <= last)"
+    shown = ", ".join("sum(_w)::BIGINT AS _w" if n == WEIGHT else quote(n) for n in names)
+    return f"SELECT {shown} FROM {kept} GROUP BY {columns} HAVING sum(_w) <> 0 ORDER BY {operator.order}"
+
+
+def _shown(operator: TopK, rows: pa.Table) -> pa.Table:
+    """What LIMIT and OFFSET leave of rows in order, a row counting as often as it occurs."""
+    ends = np.cumsum(weights_of(rows))
+    starts = ends - weights_of(rows)
+    last = operator.offset + operator.count
+    weights = np.clip(np.minimum(ends, last) - np.maximum(starts, operator.offset), 0, None)
+    shown = rows.set_column(rows.column_names.index(WEIGHT), WEIGHT, pa.array(weights, pa.int64()))
+    return shown.filter(pa.array(weights > 0))
+
+
+def _minus(duck: Duck, new: pa.Table, old: pa.Table) -> pa.Table:
+    place = old.column_names.index(WEIGHT)
+    gone = old.set_column(place, WEIGHT, pa.array(-weights_of(old)))
+    return consolidate(duck, pa.concat_tables([new, gone.select(new.column_names)]).combine_chunks())
+
+
+def _weight(arrangement: Arrangement) -> int:
+    """How many rows the multiset has, repetitions counted."""
+    return sum(int(weights_of(r.rows).sum()) if WEIGHT in r.rows.column_names else r.num_rows for r in arrangement.runs)
