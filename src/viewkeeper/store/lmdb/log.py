@@ -179,6 +179,7 @@ def within(images: Images, start: bytes | None, stop: bytes | None) -> Images:
 def forget(txn: Any, log: Any, upto: int) -> None:
     """Delete the entries up to and including a position."""
     cursor = txn.cursor(db=log)
-    there = cursor.first()
-    while there and _KEY.unpack(cursor.key())[0] <= upto:
-        there = cursor.delete()
+    cursor.first()
+    # Past the last entry the key is empty, while delete still answers that it deleted.
+    while (key := cursor.key()) and _KEY.unpack(key)[0] <= upto:
+        cursor.delete()
