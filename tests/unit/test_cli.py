@@ -89,7 +89,7 @@ def test_scan_prints_a_json_object_a_line_in_key_order(vk: Run) -> None:
         (["sql", "CREATE TABLE x (a INT)"], "VK301", "PRIMARY KEY"),
         (["sql", "CREATE TABLE x (a BLOB PRIMARY KEY)"], "VK302", "BLOB"),
         (["explain", "items"], "VK101", "'items'"),
-        (["scan", "items", "--db", "nowhere:x"], "VK5", "nowhere"),
+        (["scan", "items", "--db", "nowhere:x"], "VK201", "nowhere"),
     ],
 )
 def test_an_error_is_one_line_with_code_and_hint(vk: Run, arguments: list[str], code: str, names: str) -> None:

@@ -93,6 +93,7 @@ def sql(
 
     Example: vk sql "SHOW VIEWS" --db lmdb:./shop
     """
+    from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import print_table
     from viewkeeper.plan.statements import split
 
@@ -101,7 +102,8 @@ def sql(
     texts = split(_read(context, file)) if file is not None else [statement]
     with _open(db, "w") as database:
         for text in texts:
-            answer = database.sql(text)
+            with hushed():
+                answer = database.sql(text)
             if answer is not None:
                 print_table(answer)
 
@@ -154,12 +156,15 @@ def refresh(
 
     Example: vk refresh --db lmdb:./shop
     """
+    from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import print_fields
 
     if lane not in ("auto", "driver", "spark"):
         raise UsageError(f"There is no lane {lane!r}: auto, driver or spark.", context)
     with _open(db, "w") as database:
-        print_fields(database.refresh(lane))
+        with hushed():
+            report = database.refresh(lane)
+        print_fields(report)
 
 
 @app.command()

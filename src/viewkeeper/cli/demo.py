@@ -27,6 +27,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 import viewkeeper
+from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.shop import TABLES, VIEWS, Shop
 
 _NEXT = """Try next:
@@ -60,7 +61,8 @@ def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain
         console.print(f"A shop with {len(TABLES)} tables; {len(VIEWS)} materialized views over them:")
         for name, query in VIEWS.items():
             console.print(f"\nCREATE MATERIALIZED VIEW {name} AS\n{query}", highlight=False, style="dim")
-            with console.status(f"Creating {name} (the first view also starts Spark, which plans the queries)"):
+            note = f"Creating {name} (the first view also starts Spark, which plans the queries)"
+            with console.status(note), hushed():
                 db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
         console.print()
         screen = _lines if plain or not console.is_terminal else _screen
@@ -131,8 +133,12 @@ def _lines(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
 
 
 def _headline(tick: Tick) -> str:
+    changes, rows = len(tick.changes), sum(map(len, tick.touched.values()))
     report = tick.report
-    return f"batch {report.epoch}: {report.changes} changes, {report.lane} lane, {1000 * report.seconds:.1f} ms"
+    return (
+        f"batch {report.epoch}: {changes} change{'s'[: changes != 1]} → {rows} view row{'s'[: rows != 1]}, "
+        f"{report.lane} lane, {1000 * report.seconds:.1f} ms"
+    )
 
 
 def _told(cells: Mapping[str, tuple[Any, Any]]) -> str:
