@@ -74,8 +74,19 @@ def test_get_reads_a_key_by_its_types(vk: Run) -> None:
 def test_scan_prints_a_json_object_a_line_in_key_order(vk: Run) -> None:
     lines = [json.loads(line) for line in vk("scan", "items")[1].splitlines()]
     assert [(r["shop"], r["id"]) for r in lines] == [("a", 7), ("a", 10), ("b", 7), ("b", 10)]
+    lines = [json.loads(line) for line in vk("scan", "items", "a")[1].splitlines()]
+    assert [(r["shop"], r["id"]) for r in lines] == [("a", 7), ("a", 10)]
     lines = [json.loads(line) for line in vk("scan", "items", "b", "--limit", "1")[1].splitlines()]
     assert [(r["shop"], r["id"]) for r in lines] == [("b", 7)]
+
+
+@pytest.mark.usefixtures("shop")
+def test_status_and_refresh_are_for_people(vk: Run) -> None:
+    code, out, _ = vk("status")
+    assert code == 0
+    assert ["items", "4"] in [line.split() for line in out.splitlines()]
+    assert "views: none" in out
+    assert vk("refresh")[1].splitlines()[1] == "changes: 0"
 
 
 @pytest.mark.usefixtures("shop")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -26,39 +26,38 @@ def print_row(row: Mapping[str, Any]) -> None:
 
 def print_table(table: pa.Table) -> None:
     """A table with aligned columns; one text column (a plan) as it is."""
-    rows = [["" if v is None else str(v) for v in row.values()] for row in table.to_pylist()]
+    rows = [list(row.values()) for row in table.to_pylist()]
     if table.num_columns == 1:
-        typer.echo("\n".join(row[0] for row in rows) or f"(no {table.column_names[0]})")
-        return
-    lines = [table.column_names, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(table.num_columns)]
-    for line in lines:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        typer.echo("\n".join(str(row[0]) for row in rows) or f"(no {table.column_names[0]})")
+    else:
+        typer.echo("\n".join(_aligned([table.column_names, *rows])))
 
 
-def print_fields(value: Any) -> None:
-    """A report: a line for each field; nested ones are indented."""
-    typer.echo("\n".join(_field_lines(value, "")))
-
-
-def _field_lines(value: Any, indent: str) -> list[str]:
-    lines = []
-    for name, item in _items(value):
-        if _items(item):
-            lines += [f"{indent}{name}:", *_field_lines(item, indent + "  ")]
+def print_fields(report: Any) -> None:
+    """A report: a line for each field, a small table for a list of values."""
+    for field in fields(report):
+        value = getattr(report, field.name)
+        if isinstance(value, Mapping):
+            value = [list(item) for item in value.items()]
+        elif isinstance(value, (list, tuple)) and value:
+            names = [f.name for f in fields(value[0])]
+            value = [names, *([getattr(v, name) for name in names] for v in value)]
+        if isinstance(value, list) and value:
+            typer.echo("\n".join([f"{field.name}:", *(f"  {line}" for line in _aligned(value))]))
         else:
-            lines.append(f"{indent}{name}: {f'{item:.4g}' if isinstance(item, float) else item}")
-    return lines
+            typer.echo(f"{field.name}: {_cell(value) or 'none'}")
 
 
-def _items(value: Any) -> list[tuple[str, Any]]:
-    if is_dataclass(value):
-        return [(f.name, getattr(value, f.name)) for f in fields(value)]
-    if isinstance(value, Mapping):
-        return [(str(k), v) for k, v in value.items()]
-    if isinstance(value, (list, tuple)):
-        return [(str(getattr(v, "name", i)), v) for i, v in enumerate(value)]
-    return []
+def _aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == [] or value == ():
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _json(value: Any) -> str:
