@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -36,7 +36,7 @@ LARGEST_ROW = 1 << 30
 _LONG = b"long:%d"
 _BUCKET = b"\xb1"
 _LENGTHS = struct.Struct("<II")
-_BATCH_ROWS, _BATCH_BYTES = 32_768, 16 << 20
+_BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 32_768, 16 << 20, 64
 
 
 # -- apply ------------------------------------------------------------------------------------------------------------
@@ -168,19 +168,28 @@ def _batch_rows(txn: Any, db: Any) -> int:
 def _scan_short(
     cursor: Any, start: bytes | None, stop: bytes | None, size: int, limit: int | None
 ) -> Iterator[list[bytes]]:
+    # Values only, twice as fast as items: the key on which the cursor stops tells whether they went too far. A range
+    # may be short, so its batches start small.
+    size, largest = (size, size) if stop is None else (min(size, _FIRST_ROWS), size)
     there = cursor.set_range(start) if start else cursor.first()
     while there:
         first = cursor.key()
         if stop is not None and first >= stop:
             return
-        # Values only, twice as fast as items; the cursor stops on the last one, whose key tells if it is too far.
-        rows = list(itertools.islice(cursor.iternext(keys=False), size if limit is None else min(size, limit)))
-        if stop is not None and cursor.key() >= stop:
-            cursor.set_key(first)
-            yield [row for _, row in itertools.takewhile(lambda item: item[0] < stop, cursor.iternext())]
-            return
+        asked = size if limit is None else min(size, limit)
+        rows = list(itertools.islice(cursor.iternext(keys=False), asked))
+        there = len(rows) == asked
+        if stop is not None:
+            if not there:
+                cursor.last()  # running out leaves the cursor nowhere
+            if cursor.key() >= stop:
+                cursor.set_key(first)
+                keys = list(itertools.islice(cursor.iternext(values=False), asked))
+                yield rows[: bisect_left(keys, stop)]
+                return
         yield rows
-        there = cursor.next()
+        there = there and cursor.next()
+        size = min(8 * size, largest)
 
 
 def _scan_long(cursor: Any, start: bytes | None, stop: bytes | None, size: int) -> Iterator[list[bytes]]:

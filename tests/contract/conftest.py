@@ -1,0 +1,118 @@
+"""The stores that the suite runs over. A store is added by a way to open it: `STORES[name] = opener`.
+
+An opener takes a directory of its own and a name, and gives a function `open(mode="w", **options) -> Store` for one
+database that does not exist yet. Tests that need a capability ask the store for it, and are skipped without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.store.base import Store
+from viewkeeper.store.registry import open_store
+
+Opener = Callable[..., Store]
+
+
+def _lmdb(directory: Path) -> Opener:
+    def open_again(mode: str = "w", **options: Any) -> Store:
+        return open_store(f"lmdb:{directory / 'db'}", mode, **options)
+
+    return open_again
+
+
+STORES: dict[str, Callable[[Path], Opener]] = {"lmdb": _lmdb}
+
+ITEMS = Table(
+    1,
+    "items",
+    (
+        Column("id", "bigint", nullable=False),
+        Column("category", "string"),
+        Column("price", "decimal(12,2)"),
+        Column("seen", "timestamp"),
+    ),
+    (KeyPart("id"),),
+)
+PAIRS = Table(
+    2,
+    "pairs",
+    (Column("word", "string"), Column("n", "int"), Column("note", "string")),
+    (KeyPart("word"), KeyPart("n", descending=True, nulls_last=True)),
+)
+
+
+@pytest.fixture(params=list(STORES))
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Opens one database, as often as wanted; all are closed at the end."""
+    opened: list[Store] = []
+    inner = STORES[request.param](tmp_path)
+
+    def open_again(mode: str = "w", **options: Any) -> Store:
+        store = inner(mode, **options)
+        opened.append(store)
+        return store
+
+    yield open_again
+    for store in reversed(opened):
+        store.close()
+
+
+@pytest.fixture
+def store(opener: Opener) -> Store:
+    """An empty database with the tables ITEMS and PAIRS in its catalog."""
+    opened = opener()
+    opened.change_catalog(lambda catalog: catalog.with_table(ITEMS).with_table(PAIRS))
+    return opened
+
+
+def items(*rows: tuple[Any, ...]) -> pa.Table:
+    """Rows of ITEMS, short ones filled with NULL."""
+    filled = [(*row, None, None, None)[:4] for row in rows]
+    return pa.table([[row[at] for row in filled] for at in range(4)], schema=ITEMS.arrow)
+
+
+def ids(*keys: int) -> pa.Table:
+    """Keys of ITEMS."""
+    return pa.table({"id": pa.array(keys, pa.int64())})
+
+
+def pairs(*rows: tuple[Any, ...]) -> pa.Table:
+    """Rows of PAIRS."""
+    return pa.table([[row[at] for row in rows] for at in range(3)], schema=PAIRS.arrow)
+
+
+def put(store: Store, rows: pa.Table, table: Table = ITEMS) -> int:
+    """Put rows; the call's position."""
+    return store.write(table, rows, rows.slice(0, 0).select([c.name for c in table.key_columns])).position
+
+
+def delete(store: Store, keys: pa.Table, table: Table = ITEMS) -> int:
+    """Delete keys; the call's position."""
+    return store.write(table, table.arrow.empty_table(), keys).position
+
+
+def read(store: Store, table: Table = ITEMS, **options: Any) -> list[dict[str, Any]]:
+    """A scan as Python rows."""
+    return [row for batch in store.scan(table, **options) for row in batch.to_pylist()]
+
+
+def summed(delta: pa.Table) -> dict[tuple[Any, ...], int]:
+    """A delta consolidated: the weight of each row, zeros dropped."""
+    total: dict[tuple[Any, ...], int] = {}
+    for row in delta.to_pylist():
+        weight = row.pop("_w")
+        key = tuple(row.values())
+        total[key] = total.get(key, 0) + weight
+    return {row: weight for row, weight in total.items() if weight}
+
+
+def no_change(catalog: Catalog) -> Catalog:
+    return catalog

@@ -1,0 +1,166 @@
+"""Every store with a change feed: deltas between positions, exact states of the past, and what is forgotten."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.contract.conftest import ITEMS, PAIRS, delete, ids, items, pairs, put, read, summed
+
+from viewkeeper.errors import SnapshotGone
+from viewkeeper.model.keys import encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.store.base import Store
+
+
+@pytest.fixture(autouse=True)
+def _feed(store: Store) -> None:
+    if not store.capabilities.change_feed:
+        pytest.skip("the store has no change feed")
+
+
+def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple[Any, ...], int]:
+    batches = list(store.scan_at(table, table.arrow.names, cut, **options))
+    schema = table.arrow.append(pa.field("_w", pa.int64()))
+    return summed(pa.Table.from_batches(batches, schema))
+
+
+def test_a_put_over_a_row_takes_the_old_one_back(store: Store) -> None:
+    put(store, items((1, "a"), (2, "b")))
+    put(store, items((1, "A")))
+    delete(store, ids(2))
+    names = ["id", "category"]
+    assert summed(store.changes(ITEMS, names, 0, 1)) == {(1, "a"): 1, (2, "b"): 1}
+    assert summed(store.changes(ITEMS, names, 1, 2)) == {(1, "a"): -1, (1, "A"): 1}
+    assert summed(store.changes(ITEMS, names, 2, 3)) == {(2, "b"): -1}
+    assert summed(store.changes(ITEMS, names, 0, 3)) == {(1, "A"): 1}
+    assert store.changes(ITEMS, names, 3, 3).num_rows == 0
+
+
+def test_changes_have_the_columns_asked_for_and_a_weight(store: Store) -> None:
+    put(store, items((1, "a", Decimal(3))))
+    delta = store.changes(ITEMS, ["price"], 0, 1)
+    assert delta.schema == pa.schema([("price", pa.decimal128(12, 2)), ("_w", pa.int64())])
+    nothing = store.changes(ITEMS, ["price"], 1, 1)
+    assert nothing.schema == delta.schema
+    assert store.changes(ITEMS, [], 0, 1).to_pydict() == {"_w": [1]}
+
+
+def test_changes_of_another_table_do_not_show(store: Store) -> None:
+    put(store, items((1, "a")))
+    put(store, pairs(("w", 1, "n")), PAIRS)
+    assert summed(store.changes(ITEMS, ["id"], 0, 2)) == {(1,): 1}
+    assert summed(store.changes(PAIRS, ["word"], 0, 2)) == {("w",): 1}
+
+
+def test_an_update_is_in_the_feed(store: Store) -> None:
+    put(store, items((1, "a", Decimal(1))))
+    store.update(ITEMS, ids(1), pa.table({"category": ["b"]}))
+    assert summed(store.changes(ITEMS, ["category", "price"], 1, 2)) == {
+        ("a", Decimal("1.00")): -1,
+        ("b", Decimal("1.00")): 1,
+    }
+
+
+def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> None:
+    put(store, items((1,), (2,)))
+    put(store, pairs(("w", 1, "n")), PAIRS)
+    put(store, items((3,)))
+    both = store.pending(0, [ITEMS.id, PAIRS.id])
+    assert (both.calls, both.rows) == (3, 4)
+    later = store.pending(1, [ITEMS.id])
+    assert (later.calls, later.rows) == (1, 1)
+    assert both.oldest is not None
+    assert later.oldest is not None
+    assert both.oldest <= later.oldest
+    none = store.pending(3, [ITEMS.id, PAIRS.id])
+    assert (none.calls, none.rows, none.oldest) == (0, 0, None)
+
+
+def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None:
+    many = 60_000
+    rows = pa.table([range(many), ["x" * 100] * many, [None] * many, [None] * many], schema=ITEMS.arrow)
+    assert put(store, rows) == 1
+    pending = store.pending(0, [ITEMS.id])
+    assert (pending.calls, pending.rows) == (1, many)
+    delta = store.changes(ITEMS, ["id"], 0, 1)
+    assert sorted(delta["id"].to_pylist()) == list(range(many))
+    assert set(delta["_w"].to_pylist()) == {1}
+
+
+def test_scan_at_is_the_state_at_its_cut(store: Store) -> None:
+    put(store, items((1, "a"), (2, "b")))
+    put(store, items((1, "A"), (3, "c")))
+    delete(store, ids(2))
+    assert state_at(store, ITEMS, 0) == {}
+    assert state_at(store, ITEMS, 1) == {(1, "a", None, None): 1, (2, "b", None, None): 1}
+    assert state_at(store, ITEMS, 3) == {(1, "A", None, None): 1, (3, "c", None, None): 1}
+    bound = encode_whole_key(ITEMS, (2,))
+    assert state_at(store, ITEMS, 1, stop=bound) == {(1, "a", None, None): 1}
+    assert state_at(store, ITEMS, 1, start=bound) == {(2, "b", None, None): 1}
+
+
+def test_scan_at_holds_while_writers_go_on(store: Store) -> None:
+    put(store, items(*((n, "a") for n in range(100))))
+    cut = store.head()
+    scan = store.scan_at(ITEMS, ["id", "category"], cut)
+    first = next(scan)
+    put(store, items(*((n, "b") for n in range(0, 200, 2))))
+    delete(store, ids(1, 3))
+    total = summed(pa.Table.from_batches([first, *scan]))
+    assert total == {(n, "a"): 1 for n in range(100)}
+    assert summed(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
+
+
+def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
+    put(store, items((1, "a")))
+    put(store, items((2, "b")))
+    put(store, items((3, "c")))
+    store.truncate(2)
+    assert store.head() == 3
+    assert len(read(store)) == 3
+    assert summed(store.changes(ITEMS, ["id"], 2, 3)) == {(3,): 1}
+    for forgotten in (
+        lambda: store.changes(ITEMS, ["id"], 1, 3),
+        lambda: list(store.scan_at(ITEMS, ["id"], 1)),
+        lambda: store.pending(0, [ITEMS.id]),
+    ):
+        with pytest.raises(SnapshotGone, match="after position 2"):
+            forgotten()
+    store.truncate(99)
+    assert store.head() == 3
+    assert put(store, items((4,))) == 4
+    assert summed(store.changes(ITEMS, ["id"], 3, 4)) == {(4,): 1}
+
+
+ROWS = st.dictionaries(st.integers(0, 5), st.sampled_from(["x", "y", None]), max_size=4)
+
+
+@settings(suppress_health_check=list(HealthCheck), max_examples=25)
+@given(calls=st.lists(st.tuples(ROWS, st.sets(st.integers(0, 5), max_size=3)), max_size=6))
+def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[int, str | None], set[int]]]) -> None:
+    """For random calls: scan_at(p) is the state after call p, and changes(p, q) is the difference of two states."""
+    number = len(store.catalog().tables) + 1
+    table = Table(number, f"items{number}", ITEMS.columns, ITEMS.key)
+    store.change_catalog(lambda catalog: catalog.with_table(table))
+    state: dict[int, str | None] = {}
+    states = {store.head(): dict(state)}
+    for puts, deletes in calls:
+        position = store.write(table, items(*puts.items()), ids(*(deletes - puts.keys()))).position
+        state = {key: note for key, note in (state | puts).items() if key not in deletes - puts.keys()}
+        states[position] = state
+    bags = {position: {(*row, None, None): 1 for row in rows.items()} for position, rows in states.items()}
+    for position, bag in bags.items():
+        assert state_at(store, table, position) == bag
+    for low, high in itertools.combinations(sorted(bags), 2):
+        difference = {
+            row: weight
+            for row in bags[low].keys() | bags[high].keys()
+            if (weight := bags[high].get(row, 0) - bags[low].get(row, 0))
+        }
+        assert summed(store.changes(table, table.arrow.names, low, high)) == difference
