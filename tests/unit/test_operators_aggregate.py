@@ -1,0 +1,348 @@
+"""Aggregates as a user would see them change: one row a group, exact sums, Spark's types and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from viewkeeper.errors import EvaluationError, Unsupported
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column
+from viewkeeper.operators import aggregate
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange
+from viewkeeper.operators.duck import Duck
+from viewkeeper.plan.dataflow import AggregateSpec, Measure
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[Duck]:
+    with Duck(threads=1) as duck:
+        yield duck
+
+
+class View:
+    """An aggregate of one argument `x` by `k`, fed with (k, x, weight)."""
+
+    def __init__(self, duck: Duck, kind: str, *measures: Measure, keyed: bool = True) -> None:
+        self.duck, self.kind = duck, kind
+        self.spec = AggregateSpec((Column("k", "string"),) if keyed else (), measures)
+        self.states = [Arrangement() for _ in range(aggregate.ports(self.spec))]
+
+    def change(self, *rows: tuple[str | None, Any, int]) -> list[dict[str, Any]]:
+        table = pa.table(
+            {
+                "k": pa.array([r[0] for r in rows], pa.string()),
+                "x": pa.array([r[1] for r in rows], types.arrow(self.kind)),
+                "_w": pa.array([r[2] for r in rows], pa.int64()),
+            }
+        )
+        return self.apply(aggregate.prepare(self.duck, self.spec, table))
+
+    def apply(self, deltas: Sequence[pa.Table]) -> list[dict[str, Any]]:
+        out, added = aggregate.step(self.duck, self.spec, self.states, deltas)
+        self.states = [s.plus(arrange(d)) for s, d in zip(self.states, added, strict=True)]
+        assert out.schema.types == [types.arrow(c.type) for c in self.spec.keys] + [
+            *(types.arrow(m.type) for m in self.spec.measures),
+            pa.int64(),
+        ]
+        return sorted(out.to_pylist(), key=lambda r: (r["_w"], str(r)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return aggregate.full(self.duck, self.spec, self.states).drop_columns(["_w"]).to_pylist()
+
+    def values(self, name: str) -> list[Any]:
+        return [row[name] for row in self.rows()]
+
+
+def test_a_group_comes_changes_and_goes(duck: Duck) -> None:
+    view = View(duck, "int", Measure("n", "Count", None, None, "bigint"), Measure("s", "Sum", "x", "int", "bigint"))
+    assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "n": 2, "s": 3, "_w": 1}]
+    assert view.change(("a", 2, -1)) == [{"k": "a", "n": 2, "s": 3, "_w": -1}, {"k": "a", "n": 1, "s": 1, "_w": 1}]
+    assert view.change(("a", 1, -1)) == [{"k": "a", "n": 1, "s": 1, "_w": -1}]
+    assert view.rows() == []
+
+
+def test_a_change_that_changes_no_measure_is_silent(duck: Duck) -> None:
+    view = View(duck, "int", Measure("s", "Sum", "x", "int", "bigint"), Measure("m", "Max", "x", "int", "int"))
+    view.change(("a", 3, 1), ("a", 9, 1))
+    assert view.change(("a", 0, 1)) == []
+    assert view.change(("a", 3, -1), ("a", 1, 1), ("a", 2, 1)) == []
+
+
+def test_null_is_a_group_of_its_own(duck: Duck) -> None:
+    view = View(duck, "int", Measure("n", "Count", None, None, "bigint"))
+    assert view.change((None, 1, 1), ("", 1, 1)) == [{"k": "", "n": 1, "_w": 1}, {"k": None, "n": 1, "_w": 1}]
+
+
+def test_without_measures_it_is_distinct(duck: Duck) -> None:
+    view = View(duck, "int")
+    assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "_w": 1}]
+    assert view.change(("a", 1, -1)) == []
+    assert view.change(("a", 2, -1)) == [{"k": "a", "_w": -1}]
+
+
+def test_a_global_aggregate_has_one_row_also_over_nothing(duck: Duck) -> None:
+    measures = Measure("n", "Count", None, None, "bigint"), Measure("m", "Min", "x", "int", "int")
+    view = View(duck, "int", *measures, keyed=False)
+    assert view.change() == [{"n": 0, "m": None, "_w": 1}]
+    assert view.change() == []
+    view.change((None, 5, 1))
+    view.change((None, 5, -1))
+    assert view.rows() == [{"n": 0, "m": None}]
+    view.states = [
+        Arrangement((aggregate.additive_merge(duck, view.spec, i, s.runs),)) for i, s in enumerate(view.states)
+    ]
+    assert view.rows() == [{"n": 0, "m": None}]
+
+
+def test_partial_sums_of_several_tasks_add_up(duck: Duck) -> None:
+    view = View(
+        duck, "int", Measure("s", "Sum", "x", "int", "bigint"), Measure("d", "Count", "x", "int", "bigint", True)
+    )
+    tables = [pa.table({"k": ["a"], "x": pa.array([5], pa.int32()), "_w": pa.array([1])})] * 3
+    prepared = [aggregate.prepare(duck, view.spec, t) for t in tables]
+    assert view.apply([pa.concat_tables(p) for p in zip(*prepared, strict=True)]) == [
+        {"k": "a", "s": 15, "d": 1, "_w": 1}
+    ]
+
+
+def test_all_null_sums_are_null_and_counts_are_zero(duck: Duck) -> None:
+    names = {"Count": "bigint", "Sum": "bigint", "Average": "double", "Min": "int", "Max": "int"}
+    view = View(duck, "int", *(Measure(f, f, "x", "int", t) for f, t in names.items()))
+    view.change(("a", None, 1))
+    assert view.rows() == [{"k": "a", "Count": 0, "Sum": None, "Average": None, "Min": None, "Max": None}]
+
+
+class TestSums:
+    def test_a_retracted_giant_leaves_the_small_ones_exact(self, duck: Duck) -> None:
+        view = View(duck, "double", Measure("s", "Sum", "x", "double", "double"))
+        view.change(("a", 1e16, 1), ("a", 1.0, 1), ("a", 1.0, 1))
+        view.change(("a", 1e16, -1))
+        assert view.values("s") == [2.0]
+
+    @pytest.mark.parametrize(
+        ("values", "total"),
+        [
+            ([0.1] * 10, 1.0),
+            ([2.0**53, 1.0], 2.0**53),
+            ([2.0**53, 1.0, 5e-324], 2.0**53 + 2),
+            ([2.0**53 + 2, 1.0], 2.0**53 + 4),
+            ([1.7976931348623157e308, 1.7976931348623157e308, -1.7976931348623157e308], 1.7976931348623157e308),
+            ([1.7976931348623157e308, 1.7976931348623157e308], INF),
+            ([5e-324, 5e-324], 1e-323),
+            ([2.2250738585072014e-308, -5e-324], 2.225073858507201e-308),
+            ([INF, 1.0], INF),
+            ([-INF, 1e308], -INF),
+            ([-0.0], 0.0),
+        ],
+    )
+    def test_doubles_are_rounded_once(self, duck: Duck, values: list[float], total: float) -> None:
+        view = View(duck, "double", Measure("s", "Sum", "x", "double", "double"))
+        view.change(*(("a", v, 1) for v in values))
+        assert view.values("s") == [total]
+        for v in values[1:]:
+            view.change(("a", v, -1))
+        assert view.values("s") == [values[0]]
+
+    def test_nan_and_infinities_leave_when_their_rows_do(self, duck: Duck) -> None:
+        view = View(duck, "double", Measure("s", "Sum", "x", "double", "double"))
+        view.change(("a", INF, 1), ("a", -INF, 1), ("a", 4.0, 1), ("a", NAN, 1))
+        assert np.isnan(view.values("s")[0])
+        view.change(("a", NAN, -1))
+        assert np.isnan(view.values("s")[0])
+        view.change(("a", INF, -1))
+        assert view.values("s") == [-INF]
+        view.change(("a", -INF, -1))
+        assert view.values("s") == [4.0]
+
+    def test_a_bigint_sum_may_pass_its_range_on_the_way_but_not_end_there(self, duck: Duck) -> None:
+        view = View(duck, "bigint", Measure("s", "Sum", "x", "bigint", "bigint"))
+        view.change(("a", 2**63 - 1, 1), ("a", 2**63 - 1, 1), ("a", -(2**63), 1))
+        assert view.values("s") == [2**63 - 2]
+        with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
+            view.change(("a", 2, 1))
+        assert view.values("s") == [2**63 - 2], "nothing was added"
+
+    def test_decimals_of_38_digits_are_exact_and_checked(self, duck: Duck) -> None:
+        most = Decimal(10**38 - 1)
+        view = View(duck, "decimal(38,0)", Measure("s", "Sum", "x", "decimal(38,0)", "decimal(38,0)"))
+        view.change(("a", most, 5), ("a", most.copy_negate(), 4))
+        assert view.values("s") == [most]
+        with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
+            view.change(("a", Decimal(1), 1))
+
+    def test_small_decimals_grow_ten_digits(self, duck: Duck) -> None:
+        view = View(duck, "decimal(4,2)", Measure("s", "Sum", "x", "decimal(4,2)", "decimal(14,2)"))
+        view.change(("a", Decimal("99.99"), 10**9))
+        assert view.values("s") == [Decimal("99990000000.00")]
+
+
+class TestAverages:
+    @pytest.mark.parametrize(
+        ("values", "average"),
+        [
+            (["0.01", "0.02"], "0.015000"),
+            (["0.01", "0.00", "0.00"], "0.003333"),
+            (["0.02", "0.00", "0.00"], "0.006667"),
+            (["-0.02", "0.00", "0.00"], "-0.006667"),
+        ],
+    )
+    def test_decimals_are_exact_half_up(self, duck: Duck, values: list[str], average: str) -> None:
+        view = View(duck, "decimal(12,2)", Measure("a", "Average", "x", "decimal(12,2)", "decimal(16,6)"))
+        view.change(*(("a", Decimal(v), 1) for v in values))
+        assert view.values("a") == [Decimal(average)]
+
+    def test_a_tie_is_rounded_away_from_zero(self, duck: Duck) -> None:
+        view = View(duck, "decimal(38,37)", Measure("a", "Average", "x", "decimal(38,37)", "decimal(38,38)"))
+        unit = Decimal(1).scaleb(-37)
+        view.change(("a", unit, 1), ("a", unit * 0, 19), ("b", -unit, 1), ("b", unit * 0, 19))
+        assert sorted(view.values("a")) == [Decimal(-1).scaleb(-38), Decimal(1).scaleb(-38)]
+
+    def test_an_average_that_does_not_fit_is_an_error(self, duck: Duck) -> None:
+        view = View(duck, "decimal(38,0)", Measure("a", "Average", "x", "decimal(38,0)", "decimal(38,4)"))
+        with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
+            view.change(("a", Decimal(10**34), 1))
+
+    def test_integers_sum_exactly_before_the_one_rounding(self, duck: Duck) -> None:
+        view = View(duck, "bigint", Measure("a", "Average", "x", "bigint", "double"))
+        view.change(("a", 2**62, 1), ("a", 1, 1), ("a", -(2**62), 1))
+        assert view.values("a") == [1 / 3]
+
+    def test_bigints_are_doubles_before_they_add_up(self, duck: Duck) -> None:
+        """As Spark casts them: 2^53 + 1 is 2^53."""
+        view = View(duck, "bigint", Measure("a", "Average", "x", "bigint", "double"))
+        view.change(("a", 2**53 + 1, 1), ("a", -(2**53), 1))
+        assert view.values("a") == [0.0]
+
+
+class TestExtremes:
+    def test_the_next_value_takes_over_when_the_extreme_goes(self, duck: Duck) -> None:
+        view = View(
+            duck, "string", Measure("lo", "Min", "x", "string", "string"), Measure("hi", "Max", "x", "string", "string")
+        )
+        view.change(("a", "b", 2), ("a", "é", 1), ("a", "z", 1))
+        assert view.rows() == [{"k": "a", "lo": "b", "hi": "é"}]
+        assert view.change(("a", "b", -1)) == []
+        view.change(("a", "b", -1), ("a", "é", -1))
+        assert view.rows() == [{"k": "a", "lo": "z", "hi": "z"}]
+
+    def test_nan_is_the_greatest_and_both_zeros_are_one_value(self, duck: Duck) -> None:
+        view = View(
+            duck, "double", Measure("lo", "Min", "x", "double", "double"), Measure("hi", "Max", "x", "double", "double")
+        )
+        view.change(("a", NAN, 1), ("a", INF, 1), ("b", -0.0, 1))
+        assert view.values("lo") == [INF, 0.0] or view.values("lo") == [0.0, INF]
+        assert sum(np.isnan(view.values("hi"))) == 1
+        assert view.change(("b", 0.0, 1)) == []
+
+    def test_another_column_may_change_alone(self, duck: Duck) -> None:
+        """The group is touched but its values are not: its minimum must still be known."""
+        spec = AggregateSpec(
+            (Column("k", "string"),),
+            (Measure("s", "Sum", "y", "int", "bigint"), Measure("m", "Min", "x", "int", "int")),
+        )
+        states = [Arrangement() for _ in range(aggregate.ports(spec))]
+
+        def rows(*found: tuple[int, int, int]) -> list[pa.Table]:
+            x, y, w = (pa.array(c) for c in zip(*found, strict=True))
+            table = pa.table({"k": ["a"] * len(found), "x": x.cast(pa.int32()), "y": y.cast(pa.int32()), "_w": w})
+            return aggregate.prepare(duck, spec, table)
+
+        _, added = aggregate.step(duck, spec, states, rows((4, 1, 1)))
+        states = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+        out, _ = aggregate.step(duck, spec, states, rows((4, 1, -1), (4, 2, 1)))
+        assert sorted(out.to_pylist(), key=lambda r: r["_w"]) == [
+            {"k": "a", "s": 1, "m": 4, "_w": -1},
+            {"k": "a", "s": 2, "m": 4, "_w": 1},
+        ]
+
+    def test_a_huge_group_is_read_at_its_ends_only(self, duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
+        view = View(
+            duck, "int", Measure("lo", "Min", "x", "int", "int"), Measure("hi", "Max", "x", "int", "int"), keyed=False
+        )
+        values = pa.array(np.arange(200_000), pa.int32())
+        rows = pa.table({"x": values, "_w": pa.array(np.ones(200_000, np.int64))})
+        view.apply(aggregate.prepare(duck, view.spec, rows))
+        read = 0
+        take = Run.take
+
+        def counting(run: Run, places: Any, columns: Any = None) -> pa.Table:
+            nonlocal read
+            read += len(places)
+            return take(run, places, columns)
+
+        monkeypatch.setattr(Run, "take", counting)
+        view.change((None, 0, -1), (None, 1, -1), (None, 199_999, -1), (None, 500, 1))
+        assert view.rows() == [{"lo": 2, "hi": 199_998}]
+        view.change(*((None, v, -1) for v in range(2, 402)))
+        assert read < 10_000
+        assert view.rows() == [{"lo": 402, "hi": 199_998}]
+
+
+class TestDistinct:
+    def test_a_value_counts_once_until_its_last_copy_goes(self, duck: Duck) -> None:
+        measures = (
+            Measure("n", "Count", "x", "int", "bigint", True),
+            Measure("s", "Sum", "x", "int", "bigint", True),
+            Measure("a", "Average", "x", "int", "double", True),
+        )
+        view = View(duck, "int", *measures)
+        view.change(("a", 5, 3), ("a", 7, 1), ("a", None, 1))
+        assert view.rows() == [{"k": "a", "n": 2, "s": 12, "a": 6.0}]
+        assert view.change(("a", 5, -2)) == []
+        view.change(("a", 5, -1))
+        assert view.rows() == [{"k": "a", "n": 1, "s": 7, "a": 7.0}]
+
+    def test_doubles_are_distinct_as_sql_compares_them(self, duck: Duck) -> None:
+        view = View(duck, "double", Measure("n", "Count", "x", "double", "bigint", True))
+        view.change(("a", 0.0, 1), ("a", -0.0, 1), ("a", NAN, 1), ("a", -NAN, 1))
+        assert view.values("n") == [2]
+
+    def test_only_the_touched_values_of_a_big_group_are_read(self, duck: Duck) -> None:
+        view = View(duck, "int", Measure("n", "Count", "x", "int", "bigint", True), keyed=False)
+        rows = pa.table({"x": pa.array(np.arange(50_000), pa.int32()), "_w": pa.array(np.ones(50_000, np.int64))})
+        view.apply(aggregate.prepare(duck, view.spec, rows))
+        prepared = aggregate.prepare(duck, view.spec, rows.slice(0, 3))
+        assert view.states[1].slice(np.sort(prepared[1]["_h"].to_numpy())).num_rows == 3
+
+
+class TestVariance:
+    def test_large_values_with_small_differences_do_not_cancel(self, duck: Duck) -> None:
+        view = View(duck, "double", Measure("v", "VarianceSamp", "x", "double", "double"))
+        view.change(("a", 1e15 + 1, 1), ("a", 1e15 + 2, 1), ("a", 1e15 + 3, 1))
+        assert view.values("v") == [1.0]
+
+    def test_one_value_has_no_sample_variance(self, duck: Duck) -> None:
+        names = ("VarianceSamp", "StddevSamp", "VariancePop", "StddevPop")
+        view = View(duck, "double", *(Measure(n, n, "x", "double", "double") for n in names))
+        view.change(("a", 3.5, 1))
+        assert view.rows() == [
+            {"k": "a", "VarianceSamp": None, "StddevSamp": None, "VariancePop": 0.0, "StddevPop": 0.0}
+        ]
+
+
+def test_booleans_and_conditions(duck: Duck) -> None:
+    names = {"BoolAnd": "boolean", "BoolOr": "boolean", "CountIf": "bigint"}
+    view = View(duck, "boolean", *(Measure(n, n, "x", "boolean", t) for n, t in names.items()))
+    view.change(("a", True, 2), ("a", None, 1))
+    assert view.rows() == [{"k": "a", "BoolAnd": True, "BoolOr": True, "CountIf": 2}]
+    view.change(("a", True, -2), ("a", False, 1))
+    assert view.rows() == [{"k": "a", "BoolAnd": False, "BoolOr": False, "CountIf": 0}]
+
+
+def test_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
+    view = View(duck, "int", Measure("n", "Count", None, None, "bigint"))
+    with pytest.raises(AssertionError, match="fewer than no rows"):
+        view.change(("a", 1, -1))
+
+
+def test_an_aggregate_without_a_kernel_is_refused_by_name() -> None:
+    with pytest.raises(Unsupported, match="Percentile"):
+        aggregate.ports(AggregateSpec((), (Measure("m", "Percentile", "x", "int", "double"),)))

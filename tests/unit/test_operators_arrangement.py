@@ -1,0 +1,173 @@
+"""Arrangements: rows by hash in a few sorted runs, lookups, merges, and when to merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from viewkeeper.operators import arrangement as module
+from viewkeeper.operators.arrangement import Arrangement, arrange, choose_merges, merge
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.join import lookup
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[Duck]:
+    with Duck(threads=1) as duck:
+        yield duck
+
+
+def delta(*rows: tuple[int, str | None, int]) -> pa.Table:
+    """(hash, value, weight)"""
+    hashes, values, weights = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table(
+        {
+            "v": pa.array(values, pa.string()),
+            "_w": pa.array(weights, pa.int64()),
+            "_h": pa.array(hashes, pa.uint64()),
+        }
+    )
+
+
+def test_a_run_is_sorted_by_hash_and_keeps_the_order_of_equal_ones() -> None:
+    run = arrange(delta((9, "a", 1), (2**63, "b", -1), (3, "c", 1), (9, "d", 1)))
+    assert run.rows["v"].to_pylist() == ["c", "a", "d", "b"]
+    assert (run.low, run.high, run.num_rows) == (3, 2**63, 4)
+
+
+def test_weights_that_are_all_one_are_left_out_and_come_back() -> None:
+    run = arrange(delta((1, "a", 1), (2, "b", 1)))
+    assert "_w" not in run.rows.column_names
+    assert Arrangement((run,)).rows(["v"]).to_pylist() == [{"v": "a", "_w": 1}, {"v": "b", "_w": 1}]
+
+
+def test_hashes_that_differ_only_in_the_lowest_bit_are_told_apart() -> None:
+    """As doubles 2^63 and 2^63 + 1 would be the same number."""
+    state = Arrangement((arrange(delta((2**63, "a", 1), (2**63 + 1, "b", 1))),))
+    asked, rows = state.probe(np.array([2**63 + 1, 2**63], np.uint64), ["v"])
+    assert dict(zip(asked.tolist(), rows["v"].to_pylist(), strict=True)) == {0: "b", 1: "a"}
+
+
+def test_signed_hashes_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        Arrangement((arrange(delta((1, "a", 1))),)).probe(np.array([1], np.int64), ["v"])
+
+
+def test_a_lookup_multiplies_weights_over_all_runs() -> None:
+    state = Arrangement((arrange(delta((5, "old", 2), (6, "x", 1))),)).plus(arrange(delta((5, "new", -1))))
+    probe = pa.table({"p": ["p"], "_w": pa.array([3]), "_h": pa.array([5], pa.uint64())})
+    found = lookup(probe, state, ["v"]).sort_by("v")
+    assert found.to_pylist() == [{"p": "p", "v": "new", "_w": -3}, {"p": "p", "v": "old", "_w": 6}]
+
+
+def test_a_lookup_that_finds_nothing_keeps_the_types() -> None:
+    state = Arrangement((arrange(delta((5, "a", 1))),))
+    probe = pa.table({"p": ["p"], "_w": pa.array([1]), "_h": pa.array([7], pa.uint64())})
+    assert lookup(probe, state, ["v"]).schema.types == [pa.string(), pa.string(), pa.int64()]
+
+
+def test_slices_hold_every_row_of_the_hashes_asked_for() -> None:
+    state = Arrangement(
+        (arrange(delta((1, "a", 1), (2, "b", 1), (2, "c", 1), (3, "d", 1))), arrange(delta((2, "e", -1))))
+    )
+    assert sorted(state.slice(np.array([2, 4], np.uint64))["v"].to_pylist()) == ["b", "c", "e"]
+    assert state.slice(np.zeros(0, np.uint64)).num_rows == 0
+
+
+def test_merging_cancels_and_keeps_untouched_rows(duck: Duck) -> None:
+    old = arrange(delta((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "d", 1)))
+    new = arrange(delta((2, "b", -1), (3, None, 1), (9, "z", 1)))
+    run = merge(duck, [old, new])
+    assert run.weighted.select(["v", "_w", "_h"]).to_pylist() == [
+        {"v": "a", "_w": 1, "_h": 1},
+        {"v": None, "_w": 2, "_h": 3},
+        {"v": "d", "_w": 1, "_h": 4},
+        {"v": "z", "_w": 1, "_h": 9},
+    ]
+
+
+def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
+    def vectors(*rows: tuple[int, int, int]) -> pa.Table:
+        k, n, h = zip(*rows, strict=True)
+        return pa.table({"k": pa.array(k), "n": pa.array(n, pa.int64()), "_h": pa.array(h, pa.uint64())})
+
+    runs = [arrange(vectors((7, 2, 1), (8, 1, 2))), arrange(vectors((7, 3, 1), (8, -1, 2)))]
+    assert merge(duck, runs, ["n"]).rows.to_pylist() == [{"k": 7, "n": 5, "_h": 1}]
+    assert merge(duck, runs, ["n"], keep_zero=True).num_rows == 2
+
+
+def test_the_directory_finds_what_bisection_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DIRECTORY_ROWS", 1)
+    monkeypatch.setattr(module, "_DIRECTORY_PROBES", 1)
+    rng = np.random.default_rng(0)
+    spread = rng.integers(0, 2**64, 3_000, dtype=np.uint64)
+    crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 300)
+    for keys in (spread, crowded, np.zeros(500, np.uint64), np.full(3, 2**64 - 1, np.uint64), spread[:1]):
+        run = arrange(pa.table({"_h": keys}))
+        probes = np.sort(
+            np.concatenate(
+                [keys[::7], rng.integers(0, 2**64, 200, dtype=np.uint64), np.array([0, 2**64 - 1], np.uint64)]
+            )
+        )
+        start, stop = run.ranges(probes)
+        assert (start == np.searchsorted(run.hashes, probes, "left")).all()
+        assert (stop == np.searchsorted(run.hashes, probes, "right")).all()
+
+
+class TestChoosingMerges:
+    def test_few_runs_are_left_alone(self) -> None:
+        assert choose_merges([]) == 0
+        assert choose_merges([6_000_000, 1, 1, 1, 1]) == 0
+
+    def test_small_runs_merge_among_themselves(self) -> None:
+        assert choose_merges([6_000_000, 1_000, 1_000, 1_000, 1_000, 1_000]) == 5
+
+    def test_a_long_run_joins_when_its_successors_measure_up(self) -> None:
+        assert choose_merges([3_000, 500, 400, 300, 200, 100]) == 6
+
+    def test_the_two_newest_merge_when_nothing_fits(self) -> None:
+        assert choose_merges([10**9, 10**7, 10**5, 10**3, 10, 1]) == 2
+
+    @pytest.mark.parametrize("start", [0, 6_000])
+    def test_a_row_is_rewritten_a_few_times_in_thousands_of_batches(self, start: int) -> None:
+        sizes, written, most = [start] if start else [], 0, 0
+        for _ in range(6_000):
+            sizes.append(1)
+            if newest := choose_merges(sizes):
+                merged = sum(sizes[-newest:])
+                sizes[-newest:] = [merged]
+                written += merged
+            most = max(most, len(sizes))
+        assert most <= 5
+        assert written / 6_000 < 16
+        assert sum(sizes) == start + 6_000
+
+
+class TestConsolidation:
+    def test_equal_rows_add_up_and_zeros_vanish(self, duck: Duck) -> None:
+        found = consolidate(duck, delta((1, "a", 1), (1, "a", 2), (2, None, 1), (2, None, -1), (3, "c", -1)))
+        assert sorted(found.to_pylist(), key=lambda r: r["_h"]) == [
+            {"v": "a", "_w": 3, "_h": 1},
+            {"v": "c", "_w": -1, "_h": 3},
+        ]
+
+    def test_nan_equals_nan(self, duck: Duck) -> None:
+        table = pa.table({"x": [float("nan"), -float("nan")], "_w": pa.array([1, -1])})
+        assert consolidate(duck, table).num_rows == 0
+
+    def test_minus_zero_is_another_value_than_zero(self, duck: Duck) -> None:
+        table = pa.table({"x": [0.0, -0.0], "_w": pa.array([-1, 1])})
+        assert sorted(map(str, consolidate(duck, table)["x"].to_pylist())) == ["-0.0", "0.0"]
+
+    def test_a_single_row_of_no_weight_vanishes(self, duck: Duck) -> None:
+        assert consolidate(duck, delta((1, "a", 0))).num_rows == 0
+        assert consolidate(duck, delta()).num_rows == 0
+        assert consolidate(duck, delta((1, "a", -2))).num_rows == 1
+
+    def test_rows_without_columns_are_counted(self, duck: Duck) -> None:
+        assert consolidate(duck, pa.table({"_w": pa.array([2, -1, 3])})).to_pylist() == [{"_w": 4}]
+        assert consolidate(duck, pa.table({"_w": pa.array([2, -2])})).num_rows == 0

@@ -1,0 +1,100 @@
+"""DuckDB inside a task: statements are prepared once and read whatever table is given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from viewkeeper.operators.duck import Duck
+
+
+@pytest.fixture
+def duck() -> Iterator[Duck]:
+    with Duck(threads=1) as duck:
+        yield duck
+
+
+def test_the_same_statement_reads_the_table_of_each_call(duck: Duck) -> None:
+    sql = "SELECT sum(x)::BIGINT AS s FROM t"
+    assert [duck.run(sql, t=pa.table({"x": [1] * n}))["s"].to_pylist() for n in (1, 3, 2)] == [[1], [3], [2]]
+
+
+def test_one_text_serves_inputs_of_different_types(duck: Duck) -> None:
+    sql = "SELECT x FROM t"
+    assert duck.run(sql, t=pa.table({"x": [1]}))["x"].type == pa.int64()
+    assert duck.run(sql, t=pa.table({"x": ["a"]}))["x"].type == pa.string()
+    assert duck.run(sql, t=pa.table({"x": [2]}))["x"].to_pylist() == [2]
+
+
+def test_several_inputs_and_a_with_clause(duck: Duck) -> None:
+    sql = "WITH c AS (SELECT x FROM a UNION ALL SELECT x FROM b) SELECT x FROM c ORDER BY x DESC"
+    assert duck.run(sql, a=pa.table({"x": [1, 4]}), b=pa.table({"x": [3]}))["x"].to_pylist() == [4, 3, 1]
+
+
+def test_results_have_one_chunk_and_stable_types(duck: Duck) -> None:
+    table = pa.table({"x": pa.array(range(300_000), pa.int64()), "s": pa.array(["é"] * 300_000)})
+    out = duck.run("SELECT sum(x) OVER () AS huge, s, x::DECIMAL(12,2) AS d, hash(x) AS h FROM t", t=table)
+    assert out.schema.types == [pa.decimal128(38, 0), pa.string(), pa.decimal128(12, 2), pa.uint64()]
+    assert {c.num_chunks for c in out.columns} == {1}
+
+
+def test_an_empty_result_keeps_its_types(duck: Duck) -> None:
+    out = duck.run("SELECT s FROM t WHERE FALSE", t=pa.table({"s": ["a"]}))
+    assert out.num_rows == 0
+    assert out.schema.types == [pa.string()]
+
+
+def test_errors_of_duckdb_come_through_and_leave_it_usable(duck: Duck) -> None:
+    sql = "SELECT CAST(s AS INTEGER) AS i FROM t"
+    with pytest.raises(duckdb.ConversionException):
+        duck.run(sql, t=pa.table({"s": ["x"]}))
+    with pytest.raises(duckdb.ParserException):
+        duck.run("SELEC 1", t=pa.table({"s": ["x"]}))
+    with pytest.raises(duckdb.BinderException):
+        duck.run("SELECT missing FROM t", t=pa.table({"s": ["x"]}))
+    assert duck.run(sql, t=pa.table({"s": ["7"]}))["i"].to_pylist() == [7]
+
+
+def test_setup_defines_what_statements_use() -> None:
+    with Duck(lambda con: con.execute("CREATE MACRO twice(x) AS x * 2").fetchall()) as duck:
+        assert duck.run("SELECT twice(x) AS y FROM t", t=pa.table({"x": [21]}))["y"].to_pylist() == [42]
+
+
+def test_forgotten_statements_are_prepared_again() -> None:
+    with Duck(threads=1, statements_kept=2) as duck:
+        for _ in range(3):
+            for n in range(5):
+                assert duck.run(f"SELECT x + {n} AS y FROM t", t=pa.table({"x": [1]}))["y"].to_pylist() == [1 + n]
+
+
+def test_an_input_is_not_held_after_the_call(duck: Duck) -> None:
+    before = pa.total_allocated_bytes()
+    duck.run("SELECT count(*) AS n FROM t", t=pa.table({"x": pa.array(range(1_000_000), pa.int64())}))
+    assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def test_threads_take_turns(duck: Duck) -> None:
+    barrier = threading.Barrier(4)
+
+    def work(n: int) -> list[int]:
+        barrier.wait()
+        found = []
+        for i in range(20):
+            found += duck.run("SELECT x FROM t", t=pa.table({"x": [n * 100 + i]}))["x"].to_pylist()
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [[n * 100 + i for i in range(20)] for n in range(4)]
+
+
+def test_closing_twice_is_fine() -> None:
+    duck = Duck(threads=1)
+    duck.close()
+    duck.close()
+    with pytest.raises(duckdb.ConnectionException):
+        duck.run("SELECT 1 AS x")

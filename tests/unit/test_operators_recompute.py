@@ -1,0 +1,128 @@
+"""Recompute: real SQL over the rows of the touched keys, minus what was emitted for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model.schema import Column
+from viewkeeper.operators import recompute
+from viewkeeper.operators.arrangement import Arrangement, arrange
+from viewkeeper.operators.duck import Duck
+from viewkeeper.plan.dataflow import Recompute, Segment
+from viewkeeper.plan.nodes import Named, column
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[Duck]:
+    with Duck(threads=1) as duck:
+        yield duck
+
+
+def port(names: Sequence[str], key: tuple[str, ...]) -> tuple[Segment, ...]:
+    return (Segment("source", (), tuple(Named(n, column(n, "bigint")) for n in names), key),)
+
+
+def delta(names: Sequence[str], *rows: tuple[int | None, int | None, int]) -> pa.Table:
+    """(key, value, weight); the key is its own hash"""
+    columns = {name: pa.array([r[i] for r in rows], pa.int64()) for i, name in enumerate(names)}
+    weights, hashes = pa.array([r[2] for r in rows], pa.int64()), pa.array([r[0] or 0 for r in rows], pa.uint64())
+    return pa.table({**columns, "_w": weights, "_h": hashes})
+
+
+LEFT_JOIN = Recompute(
+    (port(["l0", "l1"], ("l0",)), port(["r0", "r1"], ("r0",))),
+    "SELECT l0, l1, r1, input0._h FROM input0 LEFT JOIN input1 ON l0 = r0",
+    (Column("l0", "bigint"), Column("l1", "bigint"), Column("r1", "bigint")),
+    "left join",
+)
+
+
+def advance(
+    duck: Duck, operator: Recompute, states: list[Arrangement], *deltas: pa.Table | None
+) -> list[dict[str, Any]]:
+    out, added = recompute.step(duck, operator, states, deltas)
+    states[:] = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+    return sorted(out.to_pylist(), key=str)
+
+
+def test_an_outer_join_pads_until_a_partner_comes(duck: Duck) -> None:
+    states = [Arrangement() for _ in range(3)]
+    assert advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, 1)), None) == [
+        {"l0": 1, "l1": 10, "r1": None, "_w": 1}
+    ]
+    assert advance(duck, LEFT_JOIN, states, None, delta(["r0", "r1"], (1, 5, 1), (2, 6, 1))) == [
+        {"l0": 1, "l1": 10, "r1": 5, "_w": 1},
+        {"l0": 1, "l1": 10, "r1": None, "_w": -1},
+    ]
+    assert advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, -1)), None) == [
+        {"l0": 1, "l1": 10, "r1": 5, "_w": -1}
+    ]
+    assert recompute.full(duck, LEFT_JOIN, states).num_rows == 0
+
+
+def test_duplicates_are_seen_as_often_as_they_occur(duck: Duck) -> None:
+    states = [Arrangement() for _ in range(3)]
+    rows = advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, 2)), delta(["r0", "r1"], (1, 5, 3)))
+    assert rows == [{"l0": 1, "l1": 10, "r1": 5, "_w": 6}]
+
+
+def test_nothing_in_nothing_out(duck: Duck) -> None:
+    states = [Arrangement() for _ in range(3)]
+    cancelled = delta(["l0", "l1"], (1, 10, 1), (1, 10, -1))
+    assert advance(duck, LEFT_JOIN, states, cancelled, None) == []
+    assert advance(duck, LEFT_JOIN, states, None, None) == []
+
+
+def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
+    top = Recompute(
+        (port(["x"], ()),),
+        "SELECT max_by(x, x) AS m, 0::UBIGINT AS _h FROM input0",
+        (Column("m", "bigint"),),
+        "max_by over all rows",
+    )
+    states = [Arrangement(), Arrangement()]
+    assert advance(duck, top, states, None) == [{"m": None, "_w": 1}]
+    assert advance(duck, top, states, pa.table({"x": [3], "_w": [1], "_h": pa.array([0], pa.uint64())})) == [
+        {"m": 3, "_w": 1},
+        {"m": None, "_w": -1},
+    ]
+
+
+def test_a_top_k_sees_no_more_copies_than_it_can_show(duck: Duck) -> None:
+    top = Recompute(
+        (port(["x"], ()),),
+        "SELECT x, _h FROM input0 ORDER BY x LIMIT 2",
+        (Column("x", "bigint"),),
+        "top-k over all rows",
+        clip=2,
+    )
+    states = [Arrangement(), Arrangement()]
+    many = pa.table({"x": [3, 4], "_w": [10**12, 1], "_h": pa.array([0, 0], pa.uint64())})
+    assert advance(duck, top, states, many) == [{"x": 3, "_w": 2}]
+
+
+def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
+    """Whichever of two equal rows was shown first, the view never holds both or neither."""
+    first = Recompute(
+        (port(["k", "x"], ("k",)),),
+        "SELECT k, first(x) AS x, _h FROM input0 GROUP BY k, _h",
+        (Column("k", "bigint"), Column("x", "bigint")),
+        "first",
+    )
+    states = [Arrangement(), Arrangement()]
+    held: dict[tuple[int, int], int] = {}
+    for batch in (((1, 5, 1), (1, 6, 1)), ((1, 7, 1),), ((1, 5, -1),), ((1, 6, -1),)):
+        for row in advance(duck, first, states, delta(["k", "x"], *batch)):
+            key = row["k"], row["x"]
+            held[key] = held.get(key, 0) + row["_w"]
+        assert sorted(held.values())[-1] == 1
+        assert sum(held.values()) == 1
+
+
+def test_a_slice_with_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
+    with pytest.raises(AssertionError, match="fewer than no copies"):
+        advance(duck, LEFT_JOIN, [Arrangement() for _ in range(3)], delta(["l0", "l1"], (1, 10, -1)), None)

@@ -1,0 +1,129 @@
+"""Run files: what was written comes back, and damage is noticed and named."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
+from viewkeeper.operators.arrangement import Run, arrange
+from viewkeeper.operators.runs import RunEntry, open_run, write_container
+
+
+def run(rows: int, first: int = 0) -> Run:
+    return arrange(
+        pa.table(
+            {
+                "s": pa.array([None if i % 3 == 0 else f"é{i}" for i in range(rows)], pa.string()),
+                "d": pa.array(range(rows), pa.int64()).cast(pa.decimal128(38, 4)),
+                "_w": pa.array([1 + i % 2 for i in range(rows)], pa.int64()),
+                "_h": pa.array([first + 7 * (rows - i) for i in range(rows)], pa.uint64()),
+            }
+        )
+    )
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, list[RunEntry], dict[str, Run]]:
+    runs = {"join-1/0": run(1000), "empty/0": run(0), "agg-2/1": run(3, 2**63)}
+    return tmp_path, write_container(tmp_path / "b1-t0.vkr", runs, fsync=True), runs
+
+
+def test_runs_come_back_as_they_were(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
+    directory, entries, runs = written
+    assert [e.slot for e in entries] == list(runs)
+    for entry in entries:
+        again = open_run(directory, RunEntry.from_json(json.loads(json.dumps(entry.to_json()))), verify=True)
+        assert again.rows.equals(runs[entry.slot].rows)
+        assert (again.low, again.high, again.num_rows) == (entry.low, entry.high, entry.rows)
+
+
+def test_reading_copies_nothing(tmp_path: Path) -> None:
+    (entry,) = write_container(tmp_path / "f", {"s": run(100_000)}, fsync=False)
+    before = pa.total_allocated_bytes()
+    opened = open_run(tmp_path, entry, verify=True)
+    assert opened.hashes[0] == entry.low
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
+def test_only_the_owner_may_read_it(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
+    assert stat.S_IMODE((written[0] / "b1-t0.vkr").stat().st_mode) == 0o600
+
+
+def test_a_leftover_of_a_dead_attempt_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "b1-t0.vkr"
+    path.write_bytes(b"half")
+    (entry,) = write_container(path, {"s": run(5)}, fsync=False)
+    assert open_run(tmp_path, entry, verify=True).num_rows == 5
+
+
+@pytest.mark.parametrize("place", [0, 70, 500])
+def test_a_flipped_byte_is_found_and_the_file_named(
+    written: tuple[Path, list[RunEntry], dict[str, Run]], place: int
+) -> None:
+    directory, entries, _ = written
+    path = directory / "b1-t0.vkr"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(CorruptState, match=r"b1-t0\.vkr"):
+        open_run(directory, entries[0], verify=True)
+
+
+def test_a_cut_file_is_found_without_reading_it(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
+    directory, entries, _ = written
+    path = directory / "b1-t0.vkr"
+    path.write_bytes(path.read_bytes()[: entries[2].offset + 10])
+    assert open_run(directory, entries[0], verify=True).num_rows == 1000
+    with pytest.raises(CorruptState, match="bytes where"):
+        open_run(directory, entries[2], verify=False)
+
+
+def test_missing_empty_and_foreign_files_are_corrupt_state(
+    written: tuple[Path, list[RunEntry], dict[str, Run]],
+) -> None:
+    directory, entries, _ = written
+    with pytest.raises(CorruptState, match="gone"):
+        open_run(directory, replace(entries[0], file="gone.vkr"), verify=False)
+    for content in (b"", b"x", b"PAR1" + bytes(5000)):
+        (directory / "other").write_bytes(content)
+        with pytest.raises(CorruptState, match="other"):
+            open_run(directory, replace(entries[0], file="other"), verify=False)
+
+
+def test_an_entry_that_points_elsewhere_is_corrupt_state(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
+    directory, entries, _ = written
+    with pytest.raises(CorruptState):
+        open_run(directory, replace(entries[0], rows=999), verify=False)
+    with pytest.raises(CorruptState):
+        open_run(directory, replace(entries[0], offset=entries[0].offset + 64), verify=False)
+
+
+def test_a_newer_format_says_upgrade(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
+    directory, entries, _ = written
+    path = directory / "b1-t0.vkr"
+    data = bytearray(path.read_bytes())
+    data[8] = 99
+    path.write_bytes(bytes(data))
+    with pytest.raises(FormatTooNew, match="Upgrade"):
+        open_run(directory, entries[0], verify=False)
+
+
+def test_a_directory_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="missing"):
+        write_container(tmp_path / "missing" / "f", {"s": run(1)}, fsync=False)
+
+
+def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("viewkeeper.operators.runs.os.fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        write_container(tmp_path / "f", {"s": run(1)}, fsync=True)
+    assert list(tmp_path.iterdir()) == []
