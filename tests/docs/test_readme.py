@@ -18,7 +18,7 @@ def same(got: Any, said: Any) -> None:
     assert got == said
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_readme_code_runs_and_gives_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(BLOCKS) == 2
