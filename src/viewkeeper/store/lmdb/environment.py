@@ -29,7 +29,7 @@ import lmdb
 import lmdb._envid
 
 from viewkeeper.errors import BadValue, FormatTooNew, ReadOnly, StoreError
-from viewkeeper.store.lmdb.failures import not_a_database, translated
+from viewkeeper.store.lmdb.failures import is_denied, not_a_database, translated
 
 FORMAT = 1
 """Of the whole database; a higher number is refused."""
@@ -186,8 +186,16 @@ class Environment:
         if self.writable:
             options.update(DURABILITIES[self.durability])
         with translated(self.path):
-            with _beside_the_parents(self.path):
-                handle = lmdb.open(str(self.path), **options)
+            try:
+                with _beside_the_parents(self.path):
+                    handle = lmdb.open(str(self.path), **options)
+            except lmdb.Error as error:
+                if self.writable or not is_denied(error):
+                    raise
+                raise StoreError(
+                    f"The database {self.path} cannot be read: {error}.",
+                    hint="A reader needs to read data.mdb and to write lock.mdb, where it registers itself.",
+                ) from error
             try:
                 if create:
                     self._make(handle)
