@@ -167,8 +167,15 @@ class Client:
         versions: int | None = None,
     ) -> Iterator[Cells]:
         """The rows of these keys, in their order; a key that is not there is a row with null for key and no cells."""
-        for message, _ in batches.gets(table.encode(), keys, columns, span, versions):
-            yield self.pool.attempt(_rows_of("getMultiple", message), "getMultiple", repeatable=True, of_table=table)
+        at, asked = 0, scanning.FIRST_ROWS
+        while at < len(keys):
+            for message, count in batches.gets(table.encode(), keys.slice(at, asked), columns, span, versions):
+                cells = self.pool.attempt(
+                    _rows_of("getMultiple", message), "getMultiple", repeatable=True, of_table=table
+                )
+                yield cells
+                at += count
+            asked = scanning.fitting(cells.rows, len(cells.frame), asked)
 
     def scan(self, table: str, wanted: Scan | None = None) -> Iterator[Cells]:
         """Rows in key order; goes on after a lost scanner where it stopped."""

@@ -249,7 +249,7 @@ class Connection:
             result.read(protocol)
             protocol.read_message_end()
         except TTransportException as error:
-            raise EOFError(str(error)) from error
+            raise EOFError("the gateway closed the connection") from error
         except TProtocolException as error:
             self.close()
             raise NotThrift2(

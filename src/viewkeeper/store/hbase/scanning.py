@@ -25,7 +25,7 @@ from viewkeeper.store.hbase.pool import Pool
 from viewkeeper.store.hbase.walker import Unreadable
 
 REPLY_BYTES = 2 << 20
-_FIRST_ROWS = 200
+FIRST_ROWS = 200
 _MOST_ROWS = 50_000
 
 
@@ -70,9 +70,9 @@ def scan(pool: Pool, table: str, wanted: Scan) -> Iterator[Cells]:
     """The rows of a scan, in key order, up to some thousand at a time."""
     if (wanted.stop and wanted.start >= wanted.stop) or wanted.limit == 0:
         return
-    first = min(_FIRST_ROWS, wanted.limit or _FIRST_ROWS)
+    first = min(FIRST_ROWS, wanted.limit or FIRST_ROWS)
     cells = pool.attempt(lambda c: _at_once(c, table, wanted, first), "scan", repeatable=True, of_table=table)
-    rows = _fitting(cells.rows, len(cells.frame), first)
+    rows = fitting(cells.rows, len(cells.frame), first)
     failed = 0
     if cells.rows:
         yield cells
@@ -112,7 +112,7 @@ def _weigh(pool: Pool, error: Exception, table: str, failed: int) -> None:
             raise
 
 
-def _fitting(rows: int, size: int, asked: int) -> int:
+def fitting(rows: int, size: int, asked: int) -> int:
     """How many rows to ask for after a reply of this size; growing slowly, as the next rows may be larger."""
     return max(1, min(_MOST_ROWS, asked * 8, REPLY_BYTES * rows // size)) if rows else asked
 
@@ -165,7 +165,7 @@ class _Scanner:
             frame = self._connection.receive(self._deadline)
             count = frames.count_results(frame)
             if count == asked:
-                self.rows = _fitting(count, len(frame), asked)
+                self.rows = fitting(count, len(frame), asked)
                 self._ask()
             cells = read(self._connection, "getScannerRows", frame)
         if not cells.rows:
