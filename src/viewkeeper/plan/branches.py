@@ -18,11 +18,18 @@ from viewkeeper.plan.nodes import Expr, Named, column
 
 @dataclass(frozen=True)
 class Branch:
-    """`columns`: plan column → expression over the source's columns; `where`: conditions over them, in order."""
+    """`columns`: plan column → expression over the source's columns; `where`: conditions over them, in order.
+
+    `sign` −1: the branch is subtracted from the others.
+    """
 
     source: Operator
     columns: Mapping[str, Expr]
     where: tuple[Expr, ...] = ()
+    sign: int = 1
+
+    def negated(self) -> Branch:
+        return replace(self, sign=-self.sign)
 
     def filtered(self, condition: Expr | None) -> Branch:
         return replace(self, where=(*self.where, *(self.see(c) for c in conjuncts(condition))))
@@ -40,7 +47,8 @@ class Branch:
 
     def segment(self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False) -> Segment:
         """The pending steps and a last projection (over plan columns) as one segment."""
-        return Segment(self.source.id, self.where, tuple(Named(n.name, self.see(n.expr)) for n in exprs), key, gather)
+        seen = tuple(Named(n.name, self.see(n.expr)) for n in exprs)
+        return Segment(self.source.id, self.where, seen, key, gather, self.sign)
 
 
 def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:

@@ -42,7 +42,7 @@ class ViewPlan:
 
     query: Query
     sizes: Mapping[int, int]
-    """Rows of each base table when the view was made: the cost model's hint, kept so that recompiling changes nothing."""
+    """Rows of each base table when the view was made: the cost model's hint, kept so that a plan stays as it is."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,10 +94,10 @@ class Compiler:
     def settled(self, branches: list[Branch], upcoming: list[Expr]) -> list[Branch]:
         """Branches over which `upcoming` (in terms of the branches' sources) may run.
 
-        The paths of a join may bring combinations that another path takes back; before an expression that can raise
-        they are added up.
+        The paths of a join may bring combinations that another path takes back, and a branch may be there to be
+        subtracted; before an expression that can raise they are added up.
         """
-        if not raises(upcoming) or not any(isinstance(b.source, (Lookup, BulkJoin)) for b in branches):
+        if not raises(upcoming) or not any(b.sign < 0 or isinstance(b.source, (Lookup, BulkJoin)) for b in branches):
             return branches
         columns = [Column(name, e.type, e.nullable) for name, e in branches[0].columns.items()]
         return self.consolidated(branches, columns)
@@ -160,6 +160,11 @@ def _expand(compiler: Compiler, node: nodes.Expand, needed: frozenset[str]) -> l
     projections = [[Named(node.output[i].name, p[i]) for i in places] for p in node.projections]
     branches = compiler.settled(branches, [b.see(n.expr) for b in branches for p in projections for n in p])
     return [b.projected(p) for p in projections for b in branches]
+
+
+def _steady(compiler: Compiler, node: nodes.Steady, needed: frozenset[str]) -> list[Branch]:
+    columns = [c for c in node.columns if c.name in needed]
+    return compiler.consolidated(compiler.compile(node.child, needed), columns)
 
 
 def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
@@ -225,6 +230,7 @@ HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] 
     "expand": _expand,
     "aggregate": _aggregate,
     "join": joins.join,
+    "steady": _steady,
     "window": slices.window,
     "sort": lambda compiler, node, needed: compiler.compile(node.child, needed),
     "limit": slices.limit,

@@ -32,7 +32,8 @@ HASH = "_h"
 class Segment:
     """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed.
 
-    `gather`: all rows go to one place whatever their key, which then only spreads them there.
+    `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
+    are subtracted.
     """
 
     source: str
@@ -40,6 +41,7 @@ class Segment:
     exprs: tuple[Named, ...]
     key: tuple[str, ...] | None
     gather: bool = False
+    sign: int = 1
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -52,7 +54,8 @@ class Segment:
             # Rows are distributed by the top bits of the hash: without them, all go to the first place.
             hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
             outer.append(f"{hashed} AS {HASH}")
-        inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [WEIGHT]
+        weight = WEIGHT if self.sign > 0 else f"-{WEIGHT} AS {WEIGHT}"
+        inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [weight]
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
         return inner_sql if self.key is None else f"SELECT {', '.join(outer)} FROM ({inner_sql})"
@@ -60,11 +63,9 @@ class Segment:
     @cached_property
     def is_identity(self) -> bool:
         """Whether it passes its source's columns on under the same names, unfiltered and without a hash."""
-        return (
-            self.key is None
-            and not self.where
-            and all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
-        )
+        if self.key is not None or self.where or self.sign < 0:
+            return False
+        return all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
 
     def used(self) -> frozenset[str]:
         """The columns it reads of its source."""

@@ -62,7 +62,8 @@ def _lines(
 
 
 def _segment(segment: Segment) -> str:
-    text = ": " + ", ".join(f"{expr_text(n.expr)} AS {n.name}" for n in segment.exprs)
+    text = f"{' subtracted' if segment.sign < 0 else ''}: "
+    text += ", ".join(f"{expr_text(n.expr)} AS {n.name}" for n in segment.exprs)
     if segment.where:
         text += " WHERE " + " AND ".join(expr_text(w) for w in segment.where)
     return text
@@ -94,7 +95,7 @@ def _lookup(flow: Flow, operator: Lookup, numbers: Mapping[str, int], names: Map
 
 
 def _consolidate(flow: Flow, operator: Consolidate, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    return "consolidate (an expression above can raise)"
+    return "consolidate"
 
 
 def _aggregate(flow: Flow, operator: Aggregate, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from viewkeeper.model.schema import Column
-from viewkeeper.plan import slices
+from viewkeeper.plan import presence
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
 from viewkeeper.plan.dataflow import Arrange, BulkJoin, Input, Lookup, Operator
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
@@ -63,7 +63,7 @@ class Relation:
 
 def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
     if node.how != "inner":
-        return slices.join(compiler, node, needed)
+        return presence.join(compiler, node, needed)
     inputs, conditions, output = _flatten(node)
     owner = {c.name: i for i, child in enumerate(inputs) for c in child.columns}
     wanted = {name: expr for name, expr in output.items() if name in needed}
@@ -86,6 +86,8 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
 
 def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
     """The relations below touching inner joins, all conditions, and the node's columns over the relations' columns."""
+    if isinstance(node, Join) and node.how == "semi" and presence.equalities(node):
+        return _flatten(presence.as_inner(node))
     if isinstance(node, Join) and node.how == "inner":
         left, left_conditions, left_columns = _flatten(node.left)
         right, right_conditions, right_columns = _flatten(node.right)
@@ -104,7 +106,9 @@ def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
 def _holds_join(node: Node) -> bool:
     while isinstance(node, (Filter, Project)):
         node = node.child
-    return isinstance(node, Join) and node.how == "inner"
+    return isinstance(node, Join) and (
+        node.how == "inner" or (node.how == "semi" and presence.equalities(node) is not None)
+    )
 
 
 def _classify(

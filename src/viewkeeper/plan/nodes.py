@@ -213,6 +213,18 @@ class Union(Node):
 
 
 @dataclass(frozen=True)
+class Steady(Node):
+    """The same rows; a change that leaves a row as it was is not passed on. Made by rules, never read from Catalyst."""
+
+    child: Node
+    kind: ClassVar[str] = "steady"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
 class Sort(Node):
     child: Node
     order: tuple[Order, ...]

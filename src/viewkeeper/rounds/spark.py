@@ -187,7 +187,7 @@ class _Level:
         """Fresh rows of arrangements that lookups of later levels need."""
         for slot, run in {**site.carried, **site.added}.items():
             if self.level < _last_lookup(job, slot.split("/")[0]):
-                yield from ((here, f"+{slot}", 0, payload) for payload in _payloads(run.weighted()))
+                yield from ((here, f"+{slot}", 0, payload) for payload in _payloads(run.weighted))
 
 
 def _last_lookup(job: Job, arrangement: str) -> int:

@@ -1,5 +1,6 @@
 """The front end: Spark parses, checks and optimises a query; this package reads the plan into our own nodes.
 
+    local.py        a local Spark, when the user brings none
     session.py      a session with pinned settings; tables as empty relations; Spark's errors as ours
     refusals.py     what depends on time or chance, looked for in the analysed plan
     tree.py         Spark's plan as Python trees, with types, in few calls into the JVM

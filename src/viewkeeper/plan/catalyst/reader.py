@@ -67,7 +67,7 @@ def _without_arrays(expr: Expr, made: Mapping[str, Expr]) -> Expr:
     if expr.op == "GetArrayItem" and args[0].op == "CreateArray" and args[1].op == "literal":
         place = args[1].value
         if place is not None and 0 <= place < len(args[0].args):
-            return args[0].args[place]
+            return args[0].args[int(place)]
     return replace(expr, args=args)
 
 

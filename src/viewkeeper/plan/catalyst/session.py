@@ -11,20 +11,21 @@ knows it again.
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from viewkeeper.errors import BadStatement, MissingDependency, UnknownName, Unsupported
+from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model.schema import Table
+from viewkeeper.plan.catalyst.local import local_spark
 from viewkeeper.plan.catalyst.tree import Jvm
 
 SETTINGS: Mapping[str, str] = {
@@ -74,36 +75,10 @@ _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictio
 
 def front_session(spark: SparkSession | None) -> SparkSession:
     """A session with pinned settings: on the given session's context, or on a local one that is started."""
-    session = (_local() if spark is None else spark).newSession()
+    session = (local_spark() if spark is None else spark).newSession()
     for name, value in SETTINGS.items():
         session.conf.set(name, value)
     return session
-
-
-def _local() -> SparkSession:
-    """The running session, or a new local one that retries a task whose worker dies."""
-    if (running := SparkSession.getActiveSession()) is not None:
-        return running
-    # Workers run the Spark lane's levels: they need this very environment.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    try:
-        spark = (
-            SparkSession.builder.master(f"local[{os.cpu_count() or 1},4]")
-            .appName("viewkeeper")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
-    except PySparkException as error:
-        raise MissingDependency(
-            f"Spark could not be started: {first_lines(str(error))}", hint="Install Java 17 or newer and set JAVA_HOME."
-        ) from error
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 @dataclass(frozen=True)
@@ -172,15 +147,17 @@ def _schema(table: Table) -> dict[str, Any]:
     return {"type": "struct", "fields": fields}
 
 
-class _translated:
-    """Spark's errors as ours, in a line or two."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (PySparkException, Py4JJavaError)):
-            raise _translate(error) from None
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Spark's errors as ours, in a line or two, and without PySpark's own report on standard error."""
+    report = PySparkLogger.getLogger("SQLQueryContextLogger")
+    was, report.disabled = report.disabled, True
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise _translate(error) from None
+    finally:
+        report.disabled = was
 
 
 def _translate(error: PySparkException | Py4JJavaError) -> Exception:

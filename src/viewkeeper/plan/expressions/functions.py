@@ -14,6 +14,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.plan.expressions import readings
+
 VERSION = "1"
 FINGERPRINT = f"renderer {VERSION}, duckdb {duckdb.__version__}"
 
@@ -28,12 +30,15 @@ _FAR = """CASE
 END"""
 
 # Java writes two digits at least, the nearest two: it shows in the few floats whose shortest text has one digit.
-_TINY = """5e-324 4.9E-324 1e-323 9.9E-324 5e-323 4.9E-323 6e-323 5.9E-323 7e-323 6.9E-323 8e-323 7.9E-323 9e-323 8.9E-323
-    1e-322 9.9E-323 1e-45 1.4E-45 3e-45 2.8E-45 4e-45 4.2E-45 6e-45 5.6E-45 8e-45 8.4E-45 1e-44 9.8E-45 3e-44 2.9E-44
-    4e-44 4.1E-44 1e-43 9.9E-44""".split()
+_TINY = {
+    **{"5e-324": "4.9E-324", "1e-323": "9.9E-324", "5e-323": "4.9E-323", "6e-323": "5.9E-323", "7e-323": "6.9E-323"},
+    **{"8e-323": "7.9E-323", "9e-323": "8.9E-323", "1e-322": "9.9E-323", "1e-45": "1.4E-45", "3e-45": "2.8E-45"},
+    **{"4e-45": "4.2E-45", "6e-45": "5.6E-45", "8e-45": "8.4E-45", "1e-44": "9.8E-45", "3e-44": "2.9E-44"},
+    **{"4e-44": "4.1E-44", "1e-43": "9.9E-44"},
+}
 
 MACROS: tuple[str, ...] = (
-    "vk_tiny(t) AS CASE t " + " ".join(f"WHEN '{d}' THEN '{j}'" for d, j in zip(_TINY[::2], _TINY[1::2])) + " END",
+    "vk_tiny(t) AS CASE t " + " ".join(f"WHEN '{d}' THEN '{j}'" for d, j in _TINY.items()) + " END",
     # Java's text of a float: DuckDB's shortest digits t of the value whose magnitude is a, in Java's form.
     "vk_point(d, t) AS left(t, (t LIKE '-%')::INTEGER) || left(d, 1) || '.' || CASE length(d) WHEN 1 THEN '0' "
     "ELSE substring(d, 2) END",
@@ -52,25 +57,34 @@ def setup(connection: Any) -> None:
     """Teach a connection the renderer's macros and functions."""
     if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchone():
         return
-    for macro in MACROS:
+    for macro in (*MACROS, *readings.MACROS):
         connection.execute(f"CREATE OR REPLACE MACRO {macro}")
-    connection.create_function("vk_plain", _plain, ["VARCHAR"], "VARCHAR", type="arrow")
+    for name, text_function in _TEXT_FUNCTIONS.items():
+        connection.create_function(name, text_function, ["VARCHAR"], "VARCHAR", type="arrow")
     for name, function in _FUNCTIONS.items():
         connection.create_function(
             name, function, ["VARCHAR", "VARCHAR", "INTEGER"], "VARCHAR", type="arrow", null_handling="default"
         )
 
 
-def _plain(texts: Any) -> Any:
-    """Numbers with an exponent, written without one; past 80 digits only how large it is matters."""
+def _each(function: Callable[[str], str]) -> Callable[[Any], Any]:
+    return lambda texts: pa.array([function(t) for t in texts.to_pylist()], pa.string())
 
-    def plain(text: str) -> str:
-        number = decimal.Decimal(text)
-        if number.adjusted() > 80:
-            return "1" + "0" * 80
-        return f"{number:f}" if number.adjusted() > -80 else "0"
 
-    return pa.array([plain(t) for t in texts.to_pylist()], pa.string())
+def _plain(text: str) -> str:
+    """A number with an exponent, written without one; past 80 digits only how large it is matters."""
+    number = decimal.Decimal(text)
+    if number.adjusted() > 80:
+        return f"{number.as_tuple().sign * '-'}1" + "0" * 80
+    return f"{number:f}" if number.adjusted() > -80 else "0"
+
+
+_TEXT_FUNCTIONS = {
+    "vk_plain": _each(_plain),
+    "vk_upper": _each(str.upper),
+    "vk_lower": _each(str.lower),
+    "vk_reverse": _each(lambda text: text[::-1]),
+}
 
 
 def _exact(operation: Callable[[Any, Any, int, int, int], Any]) -> Callable[[Any, Any, Any], Any]:

@@ -58,6 +58,8 @@ def duck(type_: str) -> str:
     """The DuckDB type of a value inside an expression: intervals are numbers of months or of microseconds."""
     if type_.startswith("interval "):
         return "INTEGER" if is_months(type_) else "BIGINT"
+    if type_.startswith("array<"):
+        return duck(type_[len("array<") : -1]) + "[]"
     return types.duckdb(type_)
 
 

@@ -1,9 +1,45 @@
-"""Text functions. Spark counts positions in code points, and so does DuckDB."""
+"""Text functions. Both engines count positions in code points; what differs is written out here.
+
+Changing case, reversing and title case of text beyond ASCII follow the full Unicode rules in Spark (ß becomes SS) and
+simpler ones in DuckDB, so such text goes to a function in Python; text of ASCII only, which is told by
+`strlen(s) = length(s)`, stays in DuckDB.
+"""
 
 from __future__ import annotations
 
-from viewkeeper.plan.expressions.rule import Texts
+from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail
 from viewkeeper.plan.nodes import Expr
+
+_BLANK = "' '"
+
+
+def unicode(name: str, ascii_text: str) -> Writer:
+    """`ascii_text` for ASCII, the Python function vk_<name> for other text."""
+
+    def write(_: Expr, args: Texts) -> str:
+        s = args[0]
+        return f"(CASE WHEN strlen({s}) = length({s}) THEN {ascii_text.format(s)} ELSE vk_{name}({s}) END)"
+
+    return write
+
+
+def needs_text(expr: Expr) -> str | None:
+    """Refuse the form on BINARY of a function on STRING."""
+    return f"{expr.op} of BINARY" if expr.args[0].type == "binary" else None
+
+
+def length(expr: Expr, args: Texts) -> str:
+    return f"octet_length({args[0]})" if expr.args[0].type == "binary" else f"length({args[0]})"
+
+
+def bytes_of(factor: int) -> Writer:
+    """octet_length and bit_length."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        count = f"octet_length({args[0]})" if expr.args[0].type == "binary" else f"strlen({args[0]})"
+        return f"({count} * {factor})"
+
+    return write
 
 
 def substring(expr: Expr, args: Texts) -> str:
@@ -12,12 +48,142 @@ def substring(expr: Expr, args: Texts) -> str:
     Start and end are computed first and then cut to the text: substring('abc', -5, 3) is 'a'.
     """
     s, position, length = args
-    n = f"length({s})"
+    where, count = (constant(a) for a in expr.args[1:])
+    if where is not None and where >= 0 and count is not None:
+        return f"substring({s}, {max(where, 1)}, {max(count, 0)})"
     here = f"CAST({position} AS BIGINT)"
-    start = f"(CASE WHEN {position} > 0 THEN {here} - 1 WHEN {position} < 0 THEN {n} + {here} ELSE 0 END)"
-    end = f"({start} + {length})"
-    return f"substring({s}, greatest({start}, 0) + 1, greatest({end} - greatest({start}, 0), 0))"
+    start = f"(CASE WHEN {position} > 0 THEN {here} - 1 WHEN {position} < 0 THEN length({s}) + {here} ELSE 0 END)"
+    first = f"greatest({start}, 0)"
+    return f"substring({s}, {first} + 1, greatest({start} + {length} - {first}, 0) + 0 * length({s}))"
 
 
 def concat(expr: Expr, args: Texts) -> str:
     return f"({' || '.join(args)})" if args else "''"
+
+
+def concat_ws(expr: Expr, args: Texts) -> str:
+    if len(args) == 1:
+        return f"(CASE WHEN {args[0]} IS NOT NULL THEN '' END)"
+    return f"concat_ws({', '.join(args)})"
+
+
+def refuse_concat_ws(expr: Expr) -> str | None:
+    return "concat_ws of arrays" if any(a.type != "string" for a in expr.args) else None
+
+
+def trim(function: str) -> Writer:
+    """Spaces only (not other white space), or the given set of characters."""
+    return lambda expr, args: f"{function}({args[0]}, {args[1] if len(args) > 1 else _BLANK})"
+
+
+def pad(function: str) -> Writer:
+    """LPAD and RPAD; padding with nothing only cuts."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        s, size, filling = args
+        cut = f"left({s}, greatest({size}, 0))"
+        if constant(expr.args[2]):
+            return f"{function}({s}, {size}, {filling})"
+        return f"(CASE WHEN {filling} = '' THEN {cut} ELSE {function}({s}, {size}, {filling}) END)"
+
+    return write
+
+
+def locate(expr: Expr, args: Texts) -> str:
+    """locate(t, s, from): 0 for a start before 1 or NULL; an empty t is found at 1."""
+    t, s, start = args
+    if constant(expr.args[2]) == 1:
+        return f"instr({s}, {t})"
+    place = f"instr(substring({s}, {start}), {t})"
+    return (
+        f"(CASE WHEN {start} IS NULL THEN 0 WHEN {s} IS NULL OR {t} IS NULL THEN NULL WHEN {start} < 1 THEN 0 "
+        f"WHEN {t} = '' THEN 1 WHEN {place} = 0 THEN 0 ELSE {place} + {start} - 1 END)"
+    )
+
+
+def character(expr: Expr, args: Texts) -> str:
+    n = args[0]
+    return f"(CASE WHEN {n} < 0 THEN '' ELSE chr(CAST({n} & 255 AS INTEGER)) END)"
+
+
+def substring_index(expr: Expr, args: Texts) -> str:
+    s, delimiter, _ = args
+    parts = f"string_split({s}, {delimiter})"
+    n = constant(expr.args[2])
+    if n == 0:
+        return f"(CASE WHEN {s} IS NOT NULL THEN '' END)"
+    first, last = ("1", str(n)) if n > 0 else (f"greatest(len({parts}) + 1 + {n}, 1)", f"len({parts})")
+    kept = f"list_slice({parts}, {first}, {last})"
+    return f"array_to_string({kept}, {delimiter})"
+
+
+def refuse_substring_index(expr: Expr) -> str | None:
+    """Spark finds delimiters that overlap; only one that cannot overlap itself splits alike in both."""
+    delimiter, count = constant(expr.args[1]), constant(expr.args[2])
+    if not delimiter or count is None:
+        return "substring_index with a delimiter or a count that is not a constant"
+    if any(delimiter.startswith(delimiter[i:]) for i in range(1, len(delimiter))):
+        return "substring_index with a delimiter that can overlap itself"
+    return None
+
+
+def sha2(expr: Expr, args: Texts) -> str:
+    return f"sha256({args[0]})"
+
+
+def refuse_sha2(expr: Expr) -> str | None:
+    return None if constant(expr.args[1]) in (0, 256) else "sha2 of other than 256 bits"
+
+
+def unhex(expr: Expr, args: Texts) -> str:
+    """NULL for text that is not hexadecimal; an odd digit counts as the low half of the first byte."""
+    s = args[0]
+    even = f"(CASE WHEN length({s}) % 2 = 1 THEN '0' || {s} ELSE {s} END)"
+    return f"(CASE WHEN regexp_full_match({s}, '[0-9A-Fa-f]*') THEN unhex({even}) END)"
+
+
+def encode(expr: Expr, args: Texts) -> str:
+    """Java's `encode` of two classes: text to UTF-8, and bytes to base64."""
+    return f"to_base64({args[0]})" if expr.args[0].type == "binary" else f"encode({args[0]})"
+
+
+def refuse_encode(expr: Expr) -> str | None:
+    if expr.args[0].type == "binary":
+        return "base64 in chunks" if constant(expr.args[1]) is not False else None
+    return _refuse_charset(expr)
+
+
+def refuse_decode(expr: Expr) -> str | None:
+    return _refuse_charset(expr) if len(expr.args) > 1 else "decode of this kind"
+
+
+def _refuse_charset(expr: Expr) -> str | None:
+    charset = constant(expr.args[1])
+    return None if str(charset).lower() in ("utf-8", "utf8") else "a character set other than UTF-8"
+
+
+def decode(expr: Expr, args: Texts) -> str:
+    bad = fail("MALFORMED_CHARACTER_CODING", "Bytes that are not UTF-8 cannot be decoded.")
+    text = f"TRY(decode({args[0]}))"
+    return f"(CASE WHEN {text} IS NULL AND {args[0]} IS NOT NULL THEN {bad} ELSE {text} END)"
+
+
+def split_part(expr: Expr, args: Texts) -> str:
+    """element_at(split…): out of bounds is the empty text, 0 is an error."""
+    bad = fail("INVALID_INDEX_OF_ZERO", "The index 0 is invalid; it starts at 1 or, from the end, at -1.")
+    part = f"coalesce({args[0]}[{args[1]}], '')"
+    test = f"WHEN {args[0]} IS NULL OR {args[1]} IS NULL THEN NULL"
+    if constant(expr.args[1]):
+        return f"(CASE {test} ELSE {part} END)"
+    return f"(CASE {test} WHEN {args[1]} = 0 THEN {bad} ELSE {part} END)"
+
+
+def refuse_element_at(expr: Expr) -> str | None:
+    return None if expr.args[0].op == "StringSplitSQL" else "element_at of an array or map"
+
+
+def split(expr: Expr, args: Texts) -> str:
+    s, delimiter = args
+    if constant(expr.args[1]):
+        return f"string_split({s}, {delimiter})"
+    return f"(CASE WHEN {delimiter} = '' THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
