@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import Batch
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.lmdb import rows as rows_module
-from viewkeeper.store.lmdb.log import decode_entry
+from viewkeeper.store.lmdb.log import entries, images
 
 WORDS = Table(5, "words", (Column("word", "string"), Column("n", "bigint")), (KeyPart("word"),))
 
@@ -544,12 +545,14 @@ def test_every_damaged_byte_of_an_entry_is_noticed(store: LmdbStore) -> None:
     put(store, items((1, "b")))
     environment = store._environment
     with environment.read() as txn:
-        entries = [value for _, value in txn.cursor(db=environment.log)]
-    for entry in entries:
-        decode_entry(entry, 1)
-        for at in range(len(entry)):
+        found = list(entries(txn, environment.log, 0, 2, [ITEMS.id]))
+    assert len(found) == 2
+    for entry in found:
+        images([entry])
+        body = bytes(entry.body)
+        for at in range(len(body)):
             with pytest.raises(CorruptState):
-                decode_entry(entry[:at] + bytes([entry[at] ^ 0x40]) + entry[at + 1 :], 1)
+                images([replace(entry, body=body[:at] + bytes([body[at] ^ 0x40]) + body[at + 1 :])])
 
 
 def test_a_damaged_catalog_is_reported(store: LmdbStore, path: Path) -> None:

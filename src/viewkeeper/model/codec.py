@@ -67,12 +67,12 @@ def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
         if missing is not None:
             fixed["nulls"][:, at // 8] |= missing.astype(np.uint8) << (at % 8)
         if layout.variable[at]:
-            array = array.cast(pa.binary())
+            array = array.view(pa.binary())
             if missing is not None:
                 array = array.fill_null(b"")
             variable.append(array)
             offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
-            ends = ends + np.diff(offsets).view(np.uint32)
+            ends = ends + (offsets[1:] - offsets[:-1]).view(np.uint32)
             fixed[f"c{at}"] = ends
         else:
             slot = fixed[f"c{at}"]

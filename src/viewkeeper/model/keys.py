@@ -240,7 +240,7 @@ def _encode_fixed(values: Bytes, missing: np.ndarray[Any, Any] | None, null: byt
 
 
 def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null: bytes) -> _Encoded:
-    array = array.cast(pa.binary())
+    array = array.view(pa.binary())
     if missing is not None:
         array = array.fill_null(b"")
     if not value_bytes(array).all():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,13 @@ from viewkeeper.model.keys import value_bytes
 CHUNK_BYTES = 4 << 20
 """Images a chunk, about: what one decode holds in memory."""
 
+GATHER_BYTES = 256 << 20
+"""Chunks read together."""
+
 _KEY = struct.Struct(">QI")
 _HEADER = struct.Struct("<BBHIdII")
 _CHECKED = _HEADER.size - 4
 _VERSION, _BEFORE, _AFTER = 1, 1, 2
-
-_NO_BYTES = pa.array([], pa.binary())
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,8 @@ class Entry:
     rows: int
     body: memoryview | bytes
 
-    def images(self) -> Images:
-        """The rows, copied out of the log."""
-        return decode_entry(self.body, self.position)
+
+NOTHING = Images(*[pa.array([], pa.binary())] * 3)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -120,36 +120,55 @@ def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) ->
             yield Entry(position, table, time, rows, body)
 
 
-def decode_entry(body: memoryview | bytes, position: int) -> Images:
-    """The images of one chunk, checked and copied."""
-    _, flags, _, _, _, rows, checksum = _HEADER.unpack_from(body)
-    if zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKED])) != checksum:
-        raise CorruptState(
-            f"Position {position} of the change log is damaged: its checksum is wrong.",
-            hint="Drop the views and create them again; they are loaded from the tables.",
-        )
-    present = (True, bool(flags & _BEFORE), bool(flags & _AFTER))
-    ends_at = _HEADER.size
-    data_at = ends_at + 4 * rows * sum(present)
-    arrays = []
-    for there in present:
-        offsets = np.zeros(rows + 1, np.int32)
-        data = b""
-        if there:
-            offsets[1:] = np.frombuffer(body, "<u4", rows, ends_at)
-            ends_at += 4 * rows
-            data = bytes(body[data_at : data_at + int(offsets[-1])])
-            data_at += len(data)
-        arrays.append(pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]))
-    return Images(*arrays)
+def gather(found: Iterable[Entry]) -> Iterator[Images]:
+    """The images of many chunks, checked and copied out of the log, in pieces that Arrow's 32-bit offsets can hold."""
+    group: list[Entry] = []
+    size = 0
+    for entry in found:
+        group.append(entry)
+        size += len(entry.body)
+        if size > GATHER_BYTES:
+            yield images(group)
+            group, size = [], 0
+    if group:
+        yield images(group)
+
+
+def images(found: Sequence[Entry]) -> Images:
+    """The images of some chunks as one, checked and copied. A call of one row is a chunk too: no array for each."""
+    ends: tuple[list[bytes], ...] = ([], [], [])
+    data: tuple[list[bytes], ...] = ([], [], [])
+    for entry in found:
+        body = entry.body
+        _, flags, _, _, _, rows, checksum = _HEADER.unpack_from(body)
+        if zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKED])) != checksum:
+            raise CorruptState(
+                f"Position {entry.position} of the change log is damaged: its checksum is wrong.",
+                hint="Drop the views and create them again; they are loaded from the tables.",
+            )
+        at, size = _HEADER.size, 4 * rows
+        for kind, there in enumerate((True, flags & _BEFORE, flags & _AFTER)):
+            ends[kind].append(bytes(body[at : at + size]) if there else bytes(size))
+            at += size if there else 0
+        for kind in range(3):
+            size = int.from_bytes(ends[kind][-1][-4:], "little")
+            data[kind].append(bytes(body[at : at + size]))
+            at += size
+    counts = [entry.rows for entry in found]
+    return Images(*(_array(counts, ends[kind], data[kind]) for kind in range(3)))
+
+
+def _array(counts: list[int], ends: list[bytes], data: list[bytes]) -> pa.BinaryArray:
+    """One array of many chunks' values: each chunk's ends count from where its bytes begin."""
+    sizes = np.fromiter(map(len, data), np.int64, len(data))
+    offsets = np.zeros(sum(counts) + 1, np.int32)
+    offsets[1:] = np.frombuffer(b"".join(ends), "<u4") + np.repeat(np.cumsum(sizes) - sizes, counts)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def join(pieces: Sequence[Images]) -> Images:
     """Many chunks as one."""
-    if not pieces:
-        return Images(_NO_BYTES, _NO_BYTES, _NO_BYTES)
-    if len(pieces) == 1:
-        return pieces[0]
     return Images(
         pa.concat_arrays([p.keys for p in pieces]),
         pa.concat_arrays([p.before for p in pieces]),

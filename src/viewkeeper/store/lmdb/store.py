@@ -191,15 +191,13 @@ class LmdbStore(Store):
         with environment.read() as txn:
             self._check_kept(txn, cut)
             head = records.read_number(txn, environment.meta, records.HEAD)
-            pieces = [
-                images
-                for entry in log.entries(txn, environment.log, cut, head, [table.id])
-                if len(images := log.within(entry.images(), start, stop))
-            ]
+            later = log.entries(txn, environment.log, cut, head, [table.id])
+            undone = [_delta(table, log.within(images, start, stop), wanted, -1) for images in log.gather(later)]
             if db is not None:
                 for values in rows.scan(txn, db, environment.meta, table.id, start, stop, None):
                     yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
-        yield from _delta(table, log.join(pieces), wanted, -1).to_batches()
+        for delta in undone:
+            yield from delta.to_batches()
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         environment = self._live()
@@ -229,8 +227,9 @@ class LmdbStore(Store):
         wanted = _column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
-            pieces = [entry.images() for entry in log.entries(txn, environment.log, after, upto, [table.id])]
-        return _delta(table, log.join(pieces), wanted, 1)
+            found = log.entries(txn, environment.log, after, upto, [table.id])
+            deltas = [_delta(table, images, wanted, 1) for images in log.gather(found)]
+        return pa.concat_tables(deltas) if deltas else _delta(table, log.NOTHING, wanted, 1)
 
     def entries(
         self, table: Table, columns: Sequence[str], after: int, upto: int
@@ -241,7 +240,7 @@ class LmdbStore(Store):
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
             found = [
-                (entry.position, entry.time, entry.images())
+                (entry.position, entry.time, log.images([entry]))
                 for entry in log.entries(txn, environment.log, after, upto, [table.id])
             ]
         for position, when, images in found:
@@ -407,11 +406,14 @@ def _slices(data: pa.Table) -> Iterator[pa.Table]:
 
 def _typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
     """The named columns in the table's types."""
-    if missing := [name for name in names if name not in data.column_names]:
+    if data.schema.equals(table.arrow) and len(names) == len(data.schema):
+        return data
+    there = data.column_names
+    if missing := [name for name in names if name not in there]:
         raise BadValue(f"Column {missing[0]} of {table.name} is missing.")
     schema = pa.schema([table.arrow.field(name) for name in names])
     data = data.select(list(names))
-    if data.schema.types == schema.types:
+    if data.schema.equals(schema):
         return data
     try:
         return plain(data).cast(schema)
