@@ -82,7 +82,4 @@ _UNSHOWN = "ORDER BY sorts a view by an expression that is not one of its column
 def _order_part(order: Order, shown: Mapping[str, str]) -> KeyPart:
     if order.expr.op != "column" or order.expr.value not in shown:
         raise Unsupported(_UNSHOWN)
-    # NULL sorts first in ascending and last in descending bytes; the flag marks the ascending case that differs.
-    if order.descending and not order.nulls_last:
-        raise Unsupported("ORDER BY … DESC NULLS FIRST is not supported as a view's key order.")
-    return KeyPart(shown[order.expr.value], order.descending, order.nulls_last and not order.descending)
+    return KeyPart(shown[order.expr.value], order.descending, order.nulls_last)
