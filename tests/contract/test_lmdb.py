@@ -584,3 +584,15 @@ def test_a_commit_of_nothing_moves_only_the_batch(store: LmdbStore) -> None:
     store.commit(Batch(1, 0, {"n": 1}), [])
     assert store.head() == 0
     assert store.published() == Batch(1, 0, {"n": 1})
+
+
+def test_a_database_removed_and_made_again_is_a_new_one(store: LmdbStore, path: Path) -> None:
+    put(store, items((1, "a")))
+    path.rename(path.with_name("old"))
+    new = LmdbStore(path)
+    assert new.uuid != store.uuid
+    assert new.head() == 0
+    assert store.head() == 1
+    put(new, items((2, "b")))
+    new.close()
+    assert [row["id"] for row in read(store)] == [1]

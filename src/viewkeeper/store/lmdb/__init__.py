@@ -1,10 +1,14 @@
 """The embedded store: one LMDB environment holds table rows, the change log and the catalog (`lmdb:PATH`).
 
-    environment.py   opening and closing, one environment per process, forks, transactions
+    environment.py   one open environment: handles, transactions, durability
+    sharing.py       one environment per process and path
+    forks.py         what a forked child does with its parent's
     failures.py      LMDB's failures as ours
     rows.py          a table's sub-database: apply, find, scan; keys over 511 bytes
     records.py       catalog, batch, holds and the other records of `meta`
     log.py           the change log's entries: byte layout, writing, reading, truncation
+    calls.py         one write call: encode, apply, log
+    pinned.py        one state that stays readable: snapshots
     lease.py         one maintainer at a time: a lock on a file
     store.py         LmdbStore: the contract of `store/base.py` over these
 

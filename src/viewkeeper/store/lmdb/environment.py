@@ -1,9 +1,4 @@
-"""One LMDB environment per process and path, whoever opens it; its transactions; its errors.
-
-LMDB must not be opened twice in a process (closing one would drop the other's locks), so stores share environments from
-a registry that counts references. An environment does not survive a fork: in the child it is opened again at first
-use. The parent's is left alone there, never closed: that would free the parent's places in the table of readers, and
-pages under its scans would be used again.
+"""One open LMDB environment: its handles, its transactions, and how it is opened and made.
 
 What a crash may lose, by `durability`:
 
@@ -16,7 +11,6 @@ What a crash may lose, by `durability`:
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import uuid
@@ -26,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import lmdb._envid
 
-from viewkeeper.errors import BadValue, FormatTooNew, ReadOnly, StoreError
+from viewkeeper.errors import FormatTooNew, StoreError
+from viewkeeper.store.lmdb import forks
 from viewkeeper.store.lmdb.failures import is_denied, not_a_database, translated
 
 FORMAT = 1
@@ -59,8 +53,9 @@ class Environment:
         self.references = 0
         self.writable = writable
         self.uuid = ""
-        self._writing: int | None = None
+        self._writing = threading.local()
         self._opening = threading.Lock()
+        self._files = (0, 0)
         self._handle: Any = None
         self._tables: dict[int, Any] = {}
         self._meta: Any = None
@@ -145,7 +140,7 @@ class Environment:
         with translated(self.path):
             handle = self.handle
             txn = handle.begin(write=True)
-            self._writing = threading.get_ident()
+            self._writing.now = True
             try:
                 yield txn
                 txn.commit()
@@ -154,12 +149,12 @@ class Environment:
                     txn.abort()
                 raise
             finally:
-                self._writing = None
+                self._writing.now = False
             # A reader that was killed would keep old pages from being used again.
             handle.reader_check()
 
     def _check_not_writing(self) -> None:
-        if self._writing == threading.get_ident():
+        if getattr(self._writing, "now", False):
             raise StoreError(
                 f"A write to {self.path} was started inside another write of the same thread.",
                 hint="Do not write to the database from a catalog change.",
@@ -187,7 +182,7 @@ class Environment:
             options.update(DURABILITIES[self.durability])
         with translated(self.path):
             try:
-                with _beside_the_parents(self.path):
+                with forks.beside_the_parents(self.path):
                     handle = lmdb.open(str(self.path), **options)
             except lmdb.Error as error:
                 if self.writable or not is_denied(error):
@@ -206,6 +201,7 @@ class Environment:
             except BaseException:
                 handle.close()
                 raise
+        self._files = _identity(self.path)
         self._handle, self._meta, self._log = handle, meta, log
 
     def make_writable(self, durability: str) -> None:
@@ -217,14 +213,15 @@ class Environment:
                 f"The database {self.path} is open with mode='r' in this process, and being read.",
                 hint="Open it with mode='w' first, or finish the reads.",
             )
-        self.close()
-        self.writable, self.durability = True, durability
-        try:
-            self.open()
-        except BaseException:
-            self.writable = False
-            self.open()
-            raise
+        with self._opening:
+            self.close()
+            self.writable, self.durability = True, durability
+            try:
+                self.open()
+            except BaseException:
+                self.writable = False
+                self.open()
+                raise
 
     def _check_format(self, handle: Any, meta: Any) -> None:
         with handle.begin(db=meta) as txn:
@@ -245,6 +242,15 @@ class Environment:
                 handle.open_db(b"log", txn=txn)
                 txn.put(b"format", b"%d" % FORMAT, db=meta)
                 txn.put(b"uuid", uuid.uuid4().hex.encode(), db=meta)
+        for directory in (self.path, self.path.parent):
+            flush_directory(directory)
+
+    def is_current(self) -> bool:
+        """Whether the path still leads to these files, and not to others made since in their place."""
+        try:
+            return self._files == _identity(self.path)
+        except OSError:
+            return False
 
     def close(self) -> None:
         if self._handle is not None:
@@ -257,104 +263,25 @@ class Environment:
     def forget(self) -> None:
         """In a forked child: let go of the parent's environment without touching it."""
         if self._handle is not None:
-            _inherited.setdefault(self.path, []).append(self._handle)
+            forks.keep(self.path, self._handle)
         self._handle = None
         self._tables.clear()
-        self._writing = None
+        self._writing = threading.local()
         self._opening = threading.Lock()
 
 
-# -- the registry -----------------------------------------------------------------------------------------------------
-
-_registry: dict[Path, Environment] = {}
-_registry_lock = threading.Lock()
-_inherited: dict[Path, list[Any]] = {}
-"""Environments that a parent had open when this process was forked; kept, so that nothing closes them."""
+def _identity(path: Path) -> tuple[int, int]:
+    found = (path / "data.mdb").stat()
+    return found.st_dev, found.st_ino
 
 
-def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment:
-    """The environment at a path, opened if this process has not opened it; `detach` gives it back."""
-    if mode not in ("r", "w"):
-        raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
-    if durability not in DURABILITIES:
-        raise BadValue(f"durability={durability!r} is unknown.", hint=f"Use one of {', '.join(DURABILITIES)}.")
-    _check_place(path, mode)
-    path = path.resolve()
-    with _registry_lock:
-        environment = _registry.get(path)
-        if environment is None:
-            environment = Environment(path, durability, map_size, writable=mode == "w")
-            environment.open(create=mode == "w")
-            _registry[path] = environment
-        elif mode == "w" and not environment.writable:
-            environment.make_writable(durability)
-        elif mode == "w" and environment.durability != durability:
-            raise StoreError(
-                f"The database {path} is open in this process with durability={environment.durability!r}.",
-                hint="Close it first, or use the same durability.",
-            )
-        environment.references += 1
-        return environment
-
-
-def detach(environment: Environment) -> None:
-    """Close the environment when nobody else in this process uses it."""
-    with _registry_lock:
-        environment.references -= 1
-        if environment.references == 0:
-            _registry.pop(environment.path, None)
-            environment.close()
-
-
-def _after_fork() -> None:
-    global _registry_lock
-    _registry_lock = threading.Lock()
-    for environment in _registry.values():
-        environment.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-@contextmanager
-def _beside_the_parents(path: Path) -> Iterator[None]:
-    """Let a forked child open what its parent has open.
-
-    py-lmdb refuses files that are open in this process, for the sake of their locks, and after a fork still counts the
-    parent's. Those locks are not inherited, and the registry opens a path once, so here it need not look.
-    """
-    if path not in _inherited:
-        yield
-        return
-    guard = getattr(lmdb, "_envid", None)
-    if guard is None:
-        raise StoreError(f"The database {path} was open when this process was forked.", hint="Open it after the fork.")
-    identify, guard.env_keys = guard.env_keys, lambda path, subdir: ()
+def flush_directory(path: Path) -> None:
+    """Make the names of new files last: a file's own flush does not."""
     try:
-        yield
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return  # one above the database that may not be listed
+    try:
+        os.fsync(descriptor)
     finally:
-        guard.env_keys = identify
-
-
-def _check_place(path: Path, mode: str) -> None:
-    """The path is a database, or a place where one can be made."""
-    try:
-        if path.exists() and not path.is_dir():
-            raise not_a_database(path, "it is a file")
-        has_data = (path / "data.mdb").exists()
-        if mode == "r":
-            if not has_data:
-                raise not_a_database(path, "there is no database there")
-            return
-        if has_data:
-            return
-        if path.is_dir() and any(path.iterdir()):
-            raise not_a_database(path, "the directory holds other files")
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise ReadOnly(f"The directory {path} cannot be written.", hint="Check its permissions.")
-    except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ReadOnly(f"The path {path} cannot be written: {error.strerror}.", hint="Choose another.") from error
-        raise StoreError(f"The path {path} cannot be used: {error.strerror}.") from error
+        os.close(descriptor)

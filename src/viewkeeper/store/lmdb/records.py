@@ -5,6 +5,7 @@
     catalog_version, catalog the version (u64), and the whole catalog
     batch_number, batch      the number (u64) and the whole record of the published batch
     hold:<name>              a hold on the log
+    note:<name>              what the maintainer wants others to see
     long:<table id>          the table has held keys over 510 bytes; how many rows share a bucket with another
 
 Whole records are JSON behind a checksum (crc32, u32 big-endian). Numbers are apart, so that looking for news is cheap.
@@ -15,12 +16,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog
-from viewkeeper.store.base import Batch
+from viewkeeper.store.base import Batch, Hold
 from viewkeeper.store.lmdb.environment import Environment
 
 HEAD = b"head"
@@ -30,15 +31,7 @@ _BATCH = b"batch"
 _CATALOG_VERSION = b"catalog_version"
 _CATALOG = b"catalog"
 _HOLD = b"hold:"
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Somebody needs the log after `position`, until `expiry` (seconds since 1970; None: until released)."""
-
-    name: str
-    position: int
-    expiry: float | None
+_NOTE = b"note:"
 
 
 def read_number(txn: Any, meta: Any, name: bytes) -> int:
@@ -125,6 +118,20 @@ def holds(txn: Any, meta: Any, now: float) -> list[Hold]:
             found.append(hold)
         there = cursor.next()
     return found
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def read_note(txn: Any, meta: Any, name: str) -> Any:
+    return _read(txn, meta, _NOTE + name.encode())
+
+
+def put_note(txn: Any, meta: Any, name: str, note: Any) -> None:
+    if note is None:
+        txn.delete(_NOTE + name.encode(), db=meta)
+    else:
+        _put(txn, meta, _NOTE + name.encode(), note)
 
 
 # -- whole records ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model.schema import Table
 from viewkeeper.store.lmdb.log import Images, join
 
 LONGEST_KEY = 510
@@ -43,32 +44,34 @@ _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
 # -- apply ------------------------------------------------------------------------------------------------------------
 
 
-def apply(txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
     """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
-    keys, after = _by_key(keys, after)
+    if not len(keys):
+        return Images(keys, after, after)
+    keys, after = _by_key(table, keys, after)
+    if pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
+        raise TooLarge(f"A row of {table.name} has more than {LARGEST_ROW} bytes.")
     lengths = pc.binary_length(keys)
-    if len(keys) and pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
-        raise TooLarge(f"A row has more than {LARGEST_ROW} bytes.")
-    if not len(keys) or pc.max(lengths).as_py() <= LONGEST_KEY:
+    if pc.max(lengths).as_py() <= LONGEST_KEY:
         return _apply_short(txn, db, keys, after)
     short = pc.less_equal(lengths, LONGEST_KEY)
     long = pc.invert(short)
     return join(
         [
             _apply_short(txn, db, keys.filter(short), after.filter(short)),
-            _apply_long(txn, db, meta, table_id, keys.filter(long), after.filter(long)),
+            _apply_long(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
         ]
     )
 
 
-def _by_key(keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+def _by_key(table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     """In key order: LMDB then walks its pages once, and may append."""
     if len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py():
         return keys, after
     order = pc.sort_indices(keys)
     keys, after = keys.take(order), after.take(order)
     if pc.any(pc.equal(keys[:-1], keys[1:])).as_py():
-        raise BadValue("A write call has the same key twice.", hint="Keep the last row of each key.")
+        raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
     return keys, after
 
 

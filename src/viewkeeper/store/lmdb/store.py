@@ -8,25 +8,28 @@ the batch record (steps 3 and 4 of the protocol), so both become visible togethe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, UnknownName
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
-from viewkeeper.model.delta import plain, weighted
+from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
-from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Batch, Capabilities, Pending, Store, ViewChange, Written
+from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.store.base import Batch, Capabilities, Hold, Pending, Store, StreamChange, ViewChange, Written
 from viewkeeper.store.lmdb import lease, log, records, rows
-from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment, attach, detach
+from viewkeeper.store.lmdb.calls import Call, column_names, delta, encoded, typed
+from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.failures import translate
+from viewkeeper.store.lmdb.pinned import PinnedState
+from viewkeeper.store.lmdb.sharing import attach, detach
 
-_SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
 _READY_ROWS = 1 << 20
 
 
@@ -82,10 +85,10 @@ class LmdbStore(Store):
     def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
         environment = self._writable()
         db = environment.table(table.id, create=True)
-        slices = _encoded(table, puts, deletes)
+        slices = encoded(table, puts, deletes)
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
         with environment.write() as txn:
-            call = _Call(txn, environment)
+            call = Call(txn, environment)
             while first is not None:
                 call.apply(table, db, *first)
                 first = next(slices, None)
@@ -93,15 +96,15 @@ class LmdbStore(Store):
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
         environment = self._writable()
-        names = _column_names(table, columns.column_names)
+        names = column_names(table, columns.column_names)
         keyed = {column.name for column in table.key_columns}
         if fixed := [name for name in names if name in keyed]:
             raise BadValue(
                 f"Column {fixed[0]} is in the key of {table.name} and cannot be updated.",
                 hint="Delete the row and put a new one.",
             )
-        new = dict(zip(names, _typed(table, columns.rename_columns(names), names).columns, strict=True))
-        keys = encode_keys(table, _typed(table, key, [column.name for column in table.key_columns]))
+        new = dict(zip(names, typed(table, columns.rename_columns(names), names).columns, strict=True))
+        keys = encode_keys(table, typed(table, key, [column.name for column in table.key_columns]))
         db = environment.table(table.id, create=True)
         with environment.write() as txn:
             old = rows.find(txn, db, keys[0].as_py())
@@ -111,7 +114,7 @@ class LmdbStore(Store):
                 )
             row = decode_rows(table, pa.array([old], pa.binary()))
             row = pa.table({name: new.get(name, row.column(name)) for name in row.column_names}, schema=table.arrow)
-            call = _Call(txn, environment)
+            call = Call(txn, environment)
             call.apply(table, db, keys, encode_rows(table, row))
             return call.finish()
 
@@ -133,8 +136,8 @@ class LmdbStore(Store):
 
     def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         environment = self._live()
-        wanted = _column_names(table, columns)
-        names = encode_keys(table, _typed(table, keys, [column.name for column in table.key_columns]))
+        wanted = column_names(table, columns)
+        names = encode_keys(table, typed(table, keys, [column.name for column in table.key_columns]))
         db = environment.table(table.id)
         if db is None:
             return decode_rows(table, pa.array([], pa.binary()), wanted)
@@ -152,7 +155,7 @@ class LmdbStore(Store):
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         environment = self._live()
-        wanted = _column_names(table, columns)
+        wanted = column_names(table, columns)
         return self._scan(environment, table, wanted, start, stop, limit)
 
     def _scan(
@@ -175,7 +178,7 @@ class LmdbStore(Store):
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         environment = self._live()
-        return self._scan_at(environment, table, _column_names(table, columns), cut, start, stop)
+        return self._scan_at(environment, table, column_names(table, columns), cut, start, stop)
 
     def _scan_at(
         self,
@@ -192,12 +195,12 @@ class LmdbStore(Store):
             self._check_kept(txn, cut)
             head = records.read_number(txn, environment.meta, records.HEAD)
             later = log.entries(txn, environment.log, cut, head, [table.id])
-            undone = [_delta(table, log.within(images, start, stop), wanted, -1) for images in log.gather(later)]
+            undone = [delta(table, log.within(images, start, stop), wanted, -1) for images in log.gather(later)]
             if db is not None:
                 for values in rows.scan(txn, db, environment.meta, table.id, start, stop, None):
                     yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
-        for delta in undone:
-            yield from delta.to_batches()
+        for part in undone:
+            yield from part.to_batches()
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         environment = self._live()
@@ -224,19 +227,19 @@ class LmdbStore(Store):
 
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         environment = self._live()
-        wanted = _column_names(table, columns)
+        wanted = column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
             found = log.entries(txn, environment.log, after, upto, [table.id])
-            deltas = [_delta(table, images, wanted, 1) for images in log.gather(found)]
-        return pa.concat_tables(deltas) if deltas else _delta(table, log.NOTHING, wanted, 1)
+            deltas = [delta(table, images, wanted, 1) for images in log.gather(found)]
+        return pa.concat_tables(deltas) if deltas else delta(table, log.NOTHING, wanted, 1)
 
     def entries(
         self, table: Table, columns: Sequence[str], after: int, upto: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
         """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
         environment = self._live()
-        wanted = _column_names(table, columns)
+        wanted = column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
             found = [
@@ -244,7 +247,7 @@ class LmdbStore(Store):
                 for entry in log.entries(txn, environment.log, after, upto, [table.id])
             ]
         for position, when, images in found:
-            yield position, when, _delta(table, images, wanted, 1)
+            yield position, when, delta(table, images, wanted, 1)
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         environment = self._live()
@@ -252,8 +255,22 @@ class LmdbStore(Store):
             self._check_kept(txn, after)
             head = records.read_number(txn, environment.meta, records.HEAD)
             found = [(e.position, e.rows, e.time) for e in log.entries(txn, environment.log, after, head, tables)]
+        if not found:
+            return Pending(0, 0, None)
         calls = len({position for position, _, _ in found})
-        return Pending(calls, sum(count for _, count, _ in found), found[0][2] if found else None)
+        return Pending(calls, sum(count for _, count, _ in found), found[0][2], found[0][0], found[-1][0])
+
+    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
+        environment = self._live()
+        with environment.read(buffers=True) as txn:
+            self._check_kept(txn, after)
+            head = records.read_number(txn, environment.meta, records.HEAD)
+            counted, last = 0, None
+            for entry in log.entries(txn, environment.log, after, head, tables):
+                if last is not None and entry.position != last and counted + entry.rows > rows:
+                    return last
+                counted, last = counted + entry.rows, entry.position
+            return head
 
     def truncate(self, upto: int) -> None:
         environment = self._writable()
@@ -270,7 +287,7 @@ class LmdbStore(Store):
         environment = self._writable()
         with environment.write() as txn:
             self._check_kept(txn, position)
-            records.put_hold(txn, environment.meta, records.Hold(name, position, expiry))
+            records.put_hold(txn, environment.meta, Hold(name, position, expiry))
 
     def release_hold(self, name: str) -> None:
         """Let go of a hold; an unknown name is no error."""
@@ -278,11 +295,14 @@ class LmdbStore(Store):
         with environment.write() as txn:
             records.delete_hold(txn, environment.meta, name)
 
-    def holds(self) -> list[records.Hold]:
+    def holds(self) -> list[Hold]:
         """The holds that have not expired."""
         environment = self._live()
         with environment.read() as txn:
             return records.holds(txn, environment.meta, time.time())
+
+    def pin(self) -> PinnedState:
+        return PinnedState(self._live())
 
     def _check_kept(self, txn: Any, after: int) -> None:
         floor = records.read_number(txn, self._environment.meta, records.FLOOR)
@@ -303,17 +323,22 @@ class LmdbStore(Store):
         return self._batch
 
     def commit(
-        self, batch: Batch, changes: Sequence[ViewChange], change_catalog: Callable[[Catalog], Catalog] | None = None
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None = None,
     ) -> None:
         environment = self._writable()
+        streams = [(change.table, _stream(change)) for change in changes if isinstance(change, StreamChange)]
+        changes = [change for change in changes if isinstance(change, ViewChange)]
         opened = [(change, environment.table(change.table.id, create=True)) for change in changes]
-        encoded: Iterable[Any] = (
+        pieces: Iterable[Any] = (
             (change.table, db, keys, after)
             for change, db in opened
-            for keys, after in _encoded(change.table, change.puts, change.deletes)
+            for keys, after in encoded(change.table, change.puts, change.deletes)
         )
         if sum(change.puts.num_rows + change.deletes.num_rows for change in changes) <= _READY_ROWS:
-            encoded = list(encoded)  # before the transaction: writers wait only while rows are put
+            pieces = list(pieces)  # before the transaction: writers wait only while rows are put
         with environment.write() as txn:
             published = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
             if batch.number != published + 1:
@@ -323,9 +348,11 @@ class LmdbStore(Store):
                     hint="Open the database again.",
                 )
             # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is LMDB's commit.
-            call = _Call(txn, environment)
-            for table, db, keys, after in encoded:
+            call = Call(txn, environment)
+            for table, db, keys, after in pieces:
                 call.apply(table, db, keys, after)
+            for table, images in streams:
+                call.append(table, images)
             call.finish()
             if change_catalog is not None:
                 records.change_catalog(txn, environment.meta, change_catalog)
@@ -340,6 +367,17 @@ class LmdbStore(Store):
     def lease_holder(self) -> str | None:
         """Who maintains the database now; None if nobody does."""
         return lease.holder(self._path)
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        environment = self._live()
+        with environment.read() as txn:
+            found: Mapping[str, Any] | None = records.read_note(txn, environment.meta, name)
+        return found
+
+    def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
+        environment = self._writable()
+        with environment.write() as txn:
+            records.put_note(txn, environment.meta, name, note)
 
     def sync(self) -> None:
         """Flush every commit to disk, for durability 'group' and 'none'."""
@@ -360,80 +398,3 @@ class LmdbStore(Store):
         if self._mode == "r":
             raise ReadOnly(f"The database {self._path} was opened with mode='r'.", hint="Open it with mode='w'.")
         return environment
-
-
-class _Call:
-    """One write call or commit inside its transaction: one position, however many tables."""
-
-    def __init__(self, txn: Any, environment: Environment) -> None:
-        self.txn, self.environment = txn, environment
-        self.time = time.time()
-        self.head: int = records.read_number(txn, environment.meta, records.HEAD)
-        self.changed = self.chunk = 0
-
-    def apply(self, table: Table, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
-        images = rows.apply(self.txn, db, self.environment.meta, table.id, keys, after)
-        if len(images):
-            self.chunk = log.append(
-                self.txn, self.environment.log, self.head + 1, self.chunk, table.id, self.time, images
-            )
-            self.changed += len(images)
-
-    def finish(self) -> Written:
-        if not self.changed:
-            return Written(self.head, 0, atomic=True)
-        records.put_number(self.txn, self.environment.meta, records.HEAD, self.head + 1)
-        return Written(self.head + 1, self.changed, atomic=True)
-
-
-def _encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
-    """Keys and rows (empty: delete), some at a time."""
-    for piece in _slices(_typed(table, puts, table.arrow.names)):
-        yield encode_keys(table, piece), encode_rows(table, piece)
-    for piece in _slices(_typed(table, deletes, [column.name for column in table.key_columns])):
-        keys = encode_keys(table, piece)
-        yield keys, rows.no_rows(len(keys))
-
-
-def _slices(data: pa.Table) -> Iterator[pa.Table]:
-    if data.num_rows > 1 and (data.num_rows > _SLICE_ROWS or data.nbytes > _SLICE_BYTES):
-        half = data.num_rows // 2
-        yield from _slices(data.slice(0, half))
-        yield from _slices(data.slice(half))
-    elif data.num_rows:
-        yield data
-
-
-def _typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The named columns in the table's types."""
-    if data.schema.equals(table.arrow) and len(names) == len(data.schema):
-        return data
-    there = data.column_names
-    if missing := [name for name in names if name not in there]:
-        raise BadValue(f"Column {missing[0]} of {table.name} is missing.")
-    schema = pa.schema([table.arrow.field(name) for name in names])
-    data = data.select(list(names))
-    if data.schema.equals(schema):
-        return data
-    try:
-        return plain(data).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise BadValue(f"The rows do not fit the columns of {table.name}: {error}.") from error
-
-
-def _column_names(table: Table, columns: Sequence[str] | None) -> list[str]:
-    if columns is None:
-        return list(table.arrow.names)
-    try:
-        return [table.by_name[name.lower()].name for name in columns]
-    except KeyError as error:
-        raise UnknownName(
-            f"{table.name} has no column {error.args[0]!r}.", hint=f"Its columns: {', '.join(table.arrow.names)}."
-        ) from None
-
-
-def _delta(table: Table, images: log.Images, wanted: list[str], sign: int) -> pa.Table:
-    """Before-images with weight −sign, after-images with weight sign."""
-    before = weighted(decode_rows(table, log.present(images.before), wanted), -sign)
-    after = weighted(decode_rows(table, log.present(images.after), wanted), sign)
-    return pa.concat_tables([before, after]).combine_chunks()

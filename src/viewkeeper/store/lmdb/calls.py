@@ -1,0 +1,97 @@
+"""One write call: rows in Arrow become bytes, are applied to their tables, and what changed is appended to the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, UnknownName
+from viewkeeper.model.codec import decode_rows, encode_rows
+from viewkeeper.model.delta import plain, weighted
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.schema import Table
+from viewkeeper.store.base import Written
+from viewkeeper.store.lmdb import log, records, rows
+from viewkeeper.store.lmdb.environment import Environment
+
+_SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
+
+
+class Call:
+    """One write call or commit inside its transaction: one position, however many tables."""
+
+    def __init__(self, txn: Any, environment: Environment) -> None:
+        self.txn, self.environment = txn, environment
+        self.time = time.time()
+        self.head: int = records.read_number(txn, environment.meta, records.HEAD)
+        self.changed = self.chunk = 0
+
+    def apply(self, table: Table, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+        images = rows.apply(self.txn, db, self.environment.meta, table, keys, after)
+        if len(images):
+            self.chunk = log.append(
+                self.txn, self.environment.log, self.head + 1, self.chunk, table.id, self.time, images
+            )
+            self.changed += len(images)
+
+    def finish(self) -> Written:
+        if not self.changed:
+            return Written(self.head, 0, atomic=True)
+        records.put_number(self.txn, self.environment.meta, records.HEAD, self.head + 1)
+        return Written(self.head + 1, self.changed, atomic=True)
+
+
+def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+    """Keys and rows (empty: delete), some at a time."""
+    for piece in _slices(typed(table, puts, table.arrow.names)):
+        yield encode_keys(table, piece), encode_rows(table, piece)
+    for piece in _slices(typed(table, deletes, [column.name for column in table.key_columns])):
+        keys = encode_keys(table, piece)
+        yield keys, rows.no_rows(len(keys))
+
+
+def _slices(data: pa.Table) -> Iterator[pa.Table]:
+    if data.num_rows > 1 and (data.num_rows > _SLICE_ROWS or data.nbytes > _SLICE_BYTES):
+        half = data.num_rows // 2
+        yield from _slices(data.slice(0, half))
+        yield from _slices(data.slice(half))
+    elif data.num_rows:
+        yield data
+
+
+def typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The named columns in the table's types."""
+    if data.schema.equals(table.arrow) and len(names) == len(data.schema):
+        return data
+    there = data.column_names
+    if missing := [name for name in names if name not in there]:
+        raise BadValue(f"Column {missing[0]} of {table.name} is missing.")
+    schema = pa.schema([table.arrow.field(name) for name in names])
+    data = data.select(list(names))
+    if data.schema.equals(schema):
+        return data
+    try:
+        return plain(data).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadValue(f"The rows do not fit the columns of {table.name}: {error}.") from error
+
+
+def column_names(table: Table, columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return list(table.arrow.names)
+    try:
+        return [table.by_name[name.lower()].name for name in columns]
+    except KeyError as error:
+        raise UnknownName(
+            f"{table.name} has no column {error.args[0]!r}.", hint=f"Its columns: {', '.join(table.arrow.names)}."
+        ) from None
+
+
+def delta(table: Table, images: log.Images, wanted: list[str], sign: int) -> pa.Table:
+    """Before-images with weight −sign, after-images with weight sign."""
+    before = weighted(decode_rows(table, log.present(images.before), wanted), -sign)
+    after = weighted(decode_rows(table, log.present(images.after), wanted), sign)
+    return pa.concat_tables([before, after]).combine_chunks()
