@@ -13,7 +13,7 @@ import pytest
 from viewkeeper.errors import EvaluationError, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import aggregate
+from viewkeeper.operators import aggregate, aggregate_sql, extremes
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import AggregateSpec, Measure
@@ -284,6 +284,31 @@ class TestExtremes:
         view.change(*((None, v, -1) for v in range(2, 402)))
         assert read < 10_000
         assert view.rows() == [{"lo": 402, "hi": 199_998}]
+
+
+def test_groups_whose_hashes_collide_stay_apart(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key gets one hash: each value of one group stands among those of all others."""
+    monkeypatch.setattr(aggregate_sql, "key_hash", lambda spec: "7::UBIGINT")
+    monkeypatch.setattr(extremes, "_FIRST_WINDOW", 1)
+    monkeypatch.setattr(extremes, "_GROWTH", 2)
+    measures = (
+        Measure("collide", "Sum", "x", "double", "double"),
+        Measure("lo", "Min", "x", "double", "double"),
+        Measure("hi", "Max", "x", "double", "double"),
+        Measure("d", "Count", "x", "double", "bigint", True),
+    )
+    view = View(duck, "double", *measures)
+    view.change(*((k, float(v), 1) for v in range(20) for k in ("a", "b", None)), ("b", -1.0, 1))
+    view.change(("b", -1.0, -1), *(("a", float(v), -1) for v in range(5)))
+    assert view.change(("b", 19.0, -1)) == [
+        {"k": "b", "collide": 190.0, "lo": 0.0, "hi": 19.0, "d": 20, "_w": -1},
+        {"k": "b", "collide": 171.0, "lo": 0.0, "hi": 18.0, "d": 19, "_w": 1},
+    ]
+    assert sorted(map(str, view.rows())) == [
+        "{'k': 'a', 'collide': 180.0, 'lo': 5.0, 'hi': 19.0, 'd': 15}",
+        "{'k': 'b', 'collide': 171.0, 'lo': 0.0, 'hi': 18.0, 'd': 19}",
+        "{'k': None, 'collide': 190.0, 'lo': 0.0, 'hi': 19.0, 'd': 20}",
+    ]
 
 
 class TestDistinct:

@@ -18,17 +18,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.errors import EvaluationError
 from viewkeeper.model import types
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import aggregate_sql as sql
-from viewkeeper.operators import exact, extremes
+from viewkeeper.operators import extremes, finish
 from viewkeeper.operators.arrangement import Arrangement, Run, distinct_hashes, merge
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.measures import VARIANCES, Accumulator, Layout, layout, needs, rescaled, with_raw
-from viewkeeper.operators.variance import variances
+from viewkeeper.operators.groups import Groups, aligned, group
+from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
+from viewkeeper.operators.wide import Wide
 from viewkeeper.plan.dataflow import HASH, AggregateSpec, Measure
 
 __all__ = ["AggregateSpec", "Measure", "additive_merge", "full", "ports", "prepare", "step"]
@@ -119,81 +122,74 @@ def _difference(
     duck: Duck, spec: AggregateSpec, old: pa.Table, delta: pa.Table, beside: dict[str, pa.Table]
 ) -> pa.Table:
     """−read(old) +read(old + delta), where they differ."""
-    plan = layout(spec)
-    old = old.select(delta.column_names)
-    if not plan.bucketed and not beside:
-        out = duck.run(f"WITH v AS ({sql.sums(spec)}), {sql.read(spec)}", old=old, delta=delta)
-    else:
-        sums = duck.run(sql.sums(spec), old=old, delta=delta)
-        if plan.bucketed:
-            sums = _with_doubles(spec, sums)
-        inputs = {f"e{i}": beside[argument] for i, argument in enumerate(plan.extremes)}
-        out = duck.run(f"WITH {sql.read(spec)}", v=sums, **inputs)
-    _check(spec, out)
-    kinds = _output_schema(spec)
-    columns = []
-    for name, kind in zip(kinds.names, kinds.types, strict=True):
-        column = out.column(name)
-        columns.append(rescaled(column, kind) if pa.types.is_decimal(kind) and column.type != kind else column)
-    return pa.table(columns, schema=kinds)
-
-
-def _check(spec: AggregateSpec, out: pa.Table) -> None:
-    if out.num_rows == 0:
-        return
-    worst = out.column("_bad").to_numpy()
-    assert worst.min() >= 0, f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
-    if worst.max() > 0:
-        measure = spec.measures[int(worst.max()) - 1]
-        raise EvaluationError(
-            f"ARITHMETIC_OVERFLOW: {measure.function.lower()} ({measure.name}) does not fit {measure.type.upper()}."
-        )
-
-
-def _with_doubles(spec: AggregateSpec, sums: pa.Table) -> pa.Table:
-    """The sums with what is read from bucket rows: the nearest double of each exact sum, and variances."""
-    plan = layout(spec)
-    lists = sums.column("_buckets").combine_chunks()
-    offsets = lists.offsets.to_numpy()
-    group = np.repeat(np.arange(len(lists)), np.diff(offsets))
-    items = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    code = items.field("b").to_numpy().astype(np.int64)
-    totals: dict[tuple[Accumulator, str], exact.Totals] = {}
-    for i, accumulator in enumerate(plan.bucketed):
-        mine = code // exact.BUCKETS == i
-        part, where, bucket = items.filter(pa.array(mine)), group[mine], code[mine] % exact.BUCKETS
-        for side in "on":
-            totals[accumulator, side] = found = exact.Totals(where, bucket, part.field(side))
-            if accumulator.kind == "exact":
-                value = pa.array(exact.rounded(len(lists), found))
-                sums = sums.append_column(f"{accumulator.name}_{side}", value)
+    groups = group(duck, spec, layout(spec), old, delta)
+    assert not (groups.old.rows < 0).any(), f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
+    assert not (groups.new.rows < 0).any(), f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
+    was, now = (
+        (groups.old.rows > 0, groups.new.rows > 0) if spec.keys else (groups.seen, np.ones(groups.count, np.bool_))
+    )
+    found = {argument: _placed(duck, spec, groups, table) for argument, table in beside.items()}
+    changed = was != now
+    before, after = [], []
     for measure in spec.measures:
-        if measure.function in VARIANCES:
-            count, first, second = needs(measure)
-            for side in "on":
-                counts = sums.column(f"{count.name}_{side}").to_numpy()
-                value = variances(measure.function, counts, totals[first, side], totals[second, side])
-                sums = sums.append_column(f"_{measure.name}_{side}", pa.array(value, pa.float64()))
-    return sums
+        if measure.function in VALUE_FUNCTIONS and measure.argument is not None:
+            prefix = f"_{measure.function.lower()}_{measure.argument}"
+            one, other = (found[measure.argument].column(f"{prefix}_{s}").combine_chunks() for s in "on")
+        else:
+            (one, _), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
+            if beyond is not None and (beyond & now).any():
+                what = f"{measure.function.lower()} ({measure.name})"
+                raise EvaluationError(f"ARITHMETIC_OVERFLOW: {what} does not fit {measure.type.upper()}.")
+        changed |= _differ(one, other)
+        before.append(one)
+        after.append(other)
+    schema = _output_schema(spec)
+    keys = [_one(groups.keys.column(k.name)) for k in spec.keys]
+    parts = []
+    for measures, present, weight in ((before, was, -1), (after, now, 1)):
+        rows = np.flatnonzero(present & changed)
+        columns = [c.take(pa.array(rows)) for c in (*keys, *measures)]
+        parts.append(pa.table([*columns, pa.array(np.full(len(rows), weight, np.int64))], schema=schema))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _placed(duck: Duck, spec: AggregateSpec, groups: Groups, table: pa.Table) -> pa.Table:
+    """A table of facts about some groups as one about all, in their order; NULL where there is none."""
+    where = aligned(duck, spec, groups.keys, table)
+    row = np.full(groups.count, -1, np.int64)
+    row[where[where >= 0]] = np.flatnonzero(where >= 0)
+    return table.take(pa.array(row, mask=row < 0))
+
+
+def _differ(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where two columns are distinct: NULL equals NULL and NaN equals NaN."""
+    unequal = pc.not_equal(one, other)
+    if pa.types.is_floating(one.type):
+        unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    if unequal.null_count:
+        unequal = pc.coalesce(unequal, pc.xor(pc.is_null(one), pc.is_null(other)))
+    found: npt.NDArray[np.bool_] = unequal.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
     """Vectors that add nothing need not be stored, except one that says a global row exists."""
-    if seed:
+    if seed or not vectors.num_rows:
         return vectors
+    vectors = vectors.combine_chunks()
     kept = np.zeros(vectors.num_rows, np.bool_)
     for name in plan.additive:
-        for chunk_start, chunk in _chunks(vectors.column(name)):
-            words = np.frombuffer(chunk.buffers()[1], np.uint64) if len(chunk) else np.zeros(0, np.uint64)
-            wide = chunk.type.bit_width // 64
-            words = words[chunk.offset * wide : (chunk.offset + len(chunk)) * wide].reshape(len(chunk), wide)
-            kept[chunk_start : chunk_start + len(chunk)] |= words.any(axis=1)
+        column = _one(vectors.column(name))
+        if pa.types.is_decimal(column.type):
+            value = Wide.of(column)
+            kept |= (value.low != 0) | (value.high != 0)
+        else:
+            kept |= column.to_numpy() != 0
     return vectors if kept.all() else vectors.filter(pa.array(kept))
-
-
-def _chunks(column: pa.ChunkedArray) -> list[tuple[int, pa.Array]]:
-    starts = np.cumsum([0, *(len(c) for c in column.chunks)])
-    return list(zip(starts.tolist(), column.chunks, strict=False))
 
 
 def _values(spec: AggregateSpec, argument: str, state: Arrangement) -> pa.Table:

@@ -25,7 +25,8 @@ def consolidation(schema: pa.Schema, order: str = "") -> str:
     """The statement that consolidates a table `delta` of this schema."""
     columns = [name for name in schema.names if name != WEIGHT]
     groups = [quote(c) for c in columns]
-    groups += [f"({quote(c)} = 0 AND signbit({quote(c)}))" for c in columns if pa.types.is_floating(schema.field(c).type)]
+    floats = [quote(c) for c in columns if pa.types.is_floating(schema.field(c).type)]
+    groups += [f"({c} = 0 AND signbit({c}))" for c in floats]
     shown = ", ".join("sum(_w)::BIGINT AS _w" if name == WEIGHT else quote(name) for name in schema.names)
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
     return f"SELECT {shown} FROM delta{grouped} HAVING sum(_w) <> 0{order}"

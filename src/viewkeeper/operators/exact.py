@@ -15,29 +15,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from viewkeeper.operators.wide import DIGIT, Doubles, Ints, Wide, nearest
 
 NAN, PLUS_INFINITY, MINUS_INFINITY = 253, 254, 255
 BUCKETS = 256
 """Buckets of different accumulators are told apart by multiples of this."""
 
-Ints = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
-
-DIGIT = 32
-_MASK = np.int64((1 << DIGIT) - 1)
 _CHUNK_DIGITS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Totals:
-    """One accumulator's bucket rows: `value` (decimal128) is the total of `group` in `bucket`, each pair once."""
+    """One accumulator's bucket rows: `value` is the total of `group` in `bucket`, each pair once."""
 
     group: Ints
     bucket: Ints
-    value: Any
+    value: Wide
 
 
 def bits(column: Any) -> Any:
@@ -88,7 +84,7 @@ def _mantissa(column: str) -> str:
 
 def rounded(groups: int, totals: Totals) -> Doubles:
     """The double nearest to the sum of each of `groups` groups; 0.0 where there is nothing."""
-    group, bucket, digits = totals.group, totals.bucket, limbs(totals.value)
+    group, bucket, digits = totals.group, totals.bucket, totals.value.digits
     result = np.zeros(groups, np.float64)
     finite = bucket < NAN
     if finite.any():
@@ -104,16 +100,6 @@ def rounded(groups: int, totals: Totals) -> Doubles:
     return result
 
 
-def limbs(value: Any) -> Ints:
-    """Each 128-bit integer as four base-2^32 digits, the lowest first, the highest one signed."""
-    if not len(value):
-        return np.zeros((0, 4), np.int64)
-    raw = np.frombuffer(value.buffers()[1], np.uint32)[4 * value.offset :][: 4 * len(value)].reshape(-1, 4)
-    digits = raw.astype(np.int64)
-    digits[:, 3] = raw[:, 3].astype(np.int32)
-    return digits
-
-
 def _round_finite(result: Doubles, group: Ints, bucket: Ints, terms: Ints) -> None:
     lowest = int(bucket.min())
     width = int(bucket.max()) - lowest + 1 + 4
@@ -126,34 +112,4 @@ def _round_finite(result: Doubles, group: Ints, bucket: Ints, terms: Ints) -> No
         digits = np.zeros((stop - start, width), np.int64)
         for j in range(4):
             digits[group[low:high] - start, bucket[low:high] + j] += terms[low:high, j]
-        result[start:stop] = _read(digits, DIGIT * lowest - 1074)
-
-
-def _read(digits: Ints, exponent: int) -> Doubles:
-    """The double nearest to Σ digits[:, j] · 2^(32 j + exponent), ties to even."""
-    _carry(digits)
-    negative = digits[:, -1] < 0
-    if negative.any():
-        digits[negative] *= -1
-        _carry(digits)
-    filled = digits != 0
-    top = digits.shape[1] - 1 - np.argmax(filled[:, ::-1], axis=1)
-    first = np.argmax(filled, axis=1)
-    rows = np.arange(len(digits))
-    a, b, c = (np.where(top >= j, digits[rows, np.maximum(top - j, 0)], 0).astype(np.uint64) for j in range(3))
-    # 96 bits a·2^64 + b·2^32 + c, shifted so that the highest bit of the upper 64 is set; the rest only says "more".
-    shift = (DIGIT - np.frexp(a.astype(np.float64))[1]).astype(np.uint64)
-    upper = (((a << np.uint64(32)) | b) << shift) | (c >> (np.uint64(32) - shift))
-    more = (first < top - 2) | (((c << shift) & np.uint64(_MASK)) != 0)
-    mantissa, rest = upper >> np.uint64(11), upper & np.uint64(2047)
-    odd = (mantissa & np.uint64(1)) == 1
-    mantissa += (rest > 1024) | ((rest == 1024) & (more | odd))
-    with np.errstate(over="ignore"):
-        size = np.ldexp(mantissa.astype(np.float64), DIGIT * (top - 1) + exponent - shift.astype(np.int64) + 11)
-    return np.where(filled.any(axis=1), np.where(negative, -size, size), 0.0)
-
-
-def _carry(digits: Ints) -> None:
-    for j in range(digits.shape[1] - 1):
-        digits[:, j + 1] += digits[:, j] >> DIGIT
-        digits[:, j] &= _MASK
+        result[start:stop] = nearest(digits, DIGIT * lowest - 1074)

@@ -79,7 +79,7 @@ def _together(tables: list[pa.Table]) -> pa.Table:
 
 
 def _columns(spec: AggregateSpec, argument: str) -> list[str]:
-    return [*(k.name for k in spec.keys), *(f"_{f}_{argument}_{s}" for f in ("min", "max") for s in "on")]
+    return [*(k.name for k in spec.keys), HASH, *(f"_{f}_{argument}_{s}" for f in ("min", "max") for s in "on")]
 
 
 def _summed_sql(spec: AggregateSpec, argument: str) -> str:
@@ -92,13 +92,12 @@ def _summed_sql(spec: AggregateSpec, argument: str) -> str:
 @lru_cache(maxsize=1024)
 def _whole_sql(spec: AggregateSpec, argument: str) -> str:
     """The extremes of every group, when all its rows are there."""
-    keys = [quote(k.name) for k in spec.keys]
+    keys = [*(quote(k.name) for k in spec.keys), HASH]
     v = quote(argument)
     shown = keys + [
         f"{f}({v}) FILTER (WHERE _{s} > 0) AS {quote(f'_{f}_{argument}_{s}')}" for f in ("min", "max") for s in "on"
     ]
-    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
-    return f"SELECT {', '.join(shown)} FROM ({_summed_sql(spec, argument)}){grouped}"
+    return f"SELECT {', '.join(shown)} FROM ({_summed_sql(spec, argument)}) GROUP BY {', '.join(keys)}"
 
 
 @lru_cache(maxsize=1024)
@@ -121,7 +120,7 @@ def _ends_sql(spec: AggregateSpec, argument: str) -> str:
     same = " AND ".join([f"g.{HASH} = e.{HASH}", *(f"g.{k} IS NOT DISTINCT FROM e.{k}" for k in keys)])
     grouped = ", ".join([*keys, HASH])
     shown = ", ".join(
-        [*(f"g.{k}" for k in keys), f"g.{HASH}", *(quote(c) for c in _columns(spec, argument)[len(keys) :])]
+        [*(f"g.{k}" for k in keys), f"g.{HASH}", *(quote(c) for c in _columns(spec, argument)[len(keys) + 1 :])]
     )
     return (
         f"WITH s AS ({_summed_sql(spec, argument)}),"

@@ -12,8 +12,9 @@ accumulators alone, so adding the delta's accumulators to the group's and readin
     exact         bucket rows  Σ of doubles (`exact`)
     square        bucket rows  Σ of their squares
 
-Counts are BIGINT and sums DECIMAL(38,0); none can overflow below 2^62 rows. Decimals enter as their unscaled integers
-and leave with the result's scale put back, without a copy. A distinct accumulator sees each value of a group once.
+Counts are 64-bit and sums 128-bit integers; none can overflow below 2^62 rows. Decimals enter as their unscaled
+integers and leave with the result's scale put back, without a copy. A distinct accumulator sees each value of a group
+once.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class Accumulator:
         return (f"{self.name}_l", f"{self.name}_u") if self.kind == "wide" else (self.name,)
 
     @property
+    def is_count(self) -> bool:
+        return self.kind in ("count", "true")
+
+    @property
     def is_bucketed(self) -> bool:
         return self.kind in ("exact", "square")
 
@@ -73,7 +78,8 @@ class Accumulator:
 
     @property
     def type(self) -> str:
-        return "BIGINT" if self.kind in ("count", "true") else "DECIMAL(38,0)"
+        """In SQL; Arrow has a HUGEINT as decimal128(38, 0)."""
+        return "BIGINT" if self.is_count else "HUGEINT"
 
 
 @dataclass(frozen=True)

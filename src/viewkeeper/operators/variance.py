@@ -8,14 +8,10 @@ integer, one for each touched group. NaN or an infinity among the values makes N
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from viewkeeper.operators import exact
-
-Ints = npt.NDArray[np.int64]
+from viewkeeper.operators.wide import DIGIT, Flags, Ints
 
 
 def variances(function: str, count: Ints, sums: exact.Totals, squares: exact.Totals) -> list[float | None]:
@@ -43,17 +39,16 @@ def _integers(groups: int, totals: exact.Totals) -> tuple[list[int], int]:
     """Each group's total as an integer in units of 2^low, above the unit of its kind."""
     finite = totals.bucket < exact.NAN
     group, bucket = totals.group[finite], totals.bucket[finite]
-    low = exact.DIGIT * int(bucket.min()) if len(bucket) else 0
+    low = DIGIT * int(bucket.min()) if len(bucket) else 0
     result = [0] * groups
-    limbs: Any = exact.limbs(totals.value)[finite]
-    for g, b, (a0, a1, a2, a3) in zip(group.tolist(), bucket.tolist(), limbs.tolist(), strict=True):
-        result[g] += (a0 + (a1 << 32) + (a2 << 64) + (a3 << 96)) << (exact.DIGIT * b - low)
+    for g, b, value in zip(group.tolist(), bucket.tolist(), totals.value.integers[finite].tolist(), strict=True):
+        result[g] += value << (DIGIT * b - low)
     return result, low
 
 
-def _has_special(groups: int, totals: exact.Totals) -> npt.NDArray[np.bool_]:
+def _has_special(groups: int, totals: exact.Totals) -> Flags:
     special = np.zeros(groups, np.bool_)
-    special[totals.group[(totals.bucket >= exact.NAN) & (exact.limbs(totals.value) != 0).any(axis=1)]] = True
+    special[totals.group[(totals.bucket >= exact.NAN) & ((totals.value.low != 0) | (totals.value.high != 0))]] = True
     return special
 
 
