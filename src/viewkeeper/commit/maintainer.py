@@ -36,7 +36,7 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.dataflow import Image, Input, Operator
+from viewkeeper.plan.dataflow import Input, Operator
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Computed, Given, ImageRows, Progress, Rows, StoreScan
@@ -147,7 +147,7 @@ class Maintainer:
     def _flow(self, catalog: Catalog) -> Flow:
         tables = {t.id: t for t in catalog.tables}
         plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-        return assemble(tables, plans, plans)
+        return assemble(tables, plans, plans, not self.store.capabilities.before_images)
 
     def _adopt_catalog(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -247,10 +247,10 @@ class Maintainer:
     ) -> Given:
         """A base table at the published cut: its image if that is wide enough, else a scan of the store."""
         table = flow.tables[table_id]
-        image = Image(table_id, tuple(k.column for k in table.key))
-        if image.id in flow.operators and image.id not in new:
-            entries = self.state.manifest.runs[slots(image)[0]]
-            return ImageRows(str(self.state.directory), entries, tuple(columns))
+        for image in flow.images.get(table_id, ()):
+            if image.id not in new:
+                entries = self.state.manifest.runs[slots(image)[0]]
+                return ImageRows(str(self.state.directory), entries, tuple(columns))
         return StoreScan(self.store, table, tuple(columns), self.batch.cut, progress)
 
     def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange]:

@@ -120,9 +120,7 @@ def without_sort(node: Node) -> Node:
 def _scan(compiler: Compiler, node: nodes.Scan, needed: frozenset[str]) -> list[Branch]:
     wanted = [(c, stored) for c, stored in node.fields if c.name in needed]
     if node.table in compiler.tables:
-        table = compiler.tables[node.table]
         source = compiler.add(Input(node.table))
-        compiler.image(node.table, tuple(k.column for k in table.key))
         return [Branch(source, {c.name: column(stored, c.type, c.nullable) for c, stored in wanted})]
     plan = compiler.views[node.table]
     inner = {name.lower(): c.name for name, c in plan.query.output}

@@ -111,10 +111,20 @@ class Flow:
         return (o for o in self.operators.values() if o.stateful)
 
 
-def assemble(tables: Mapping[int, Table], plans: Mapping[int, ViewPlan], views: Iterable[int]) -> Flow:
-    """The flow of these views; `plans` holds every plan that they may refer to."""
+def assemble(
+    tables: Mapping[int, Table], plans: Mapping[int, ViewPlan], views: Iterable[int], keyed_images: bool = False
+) -> Flow:
+    """The flow of these views; `plans` holds every plan that they may refer to.
+
+    Every base table that is used has an image, from which later views are loaded. Any arrangement of it serves; one by
+    primary key is made if there is none, or if the store needs it for before-images (`keyed_images`).
+    """
     compiler = Compiler(tables, plans)
     sinks = {view: compiler.view(view) for view in views}
+    arranged = {o.table for o in compiler.operators.values() if isinstance(o, Image)}
+    for table in [o.table for o in compiler.operators.values() if isinstance(o, Input)]:
+        if keyed_images or table not in arranged:
+            compiler.image(table, tuple(k.column for k in tables[table].key))
     return Flow(_ordered(compiler.operators), tables, sinks)
 
 

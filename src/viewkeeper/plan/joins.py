@@ -19,6 +19,7 @@ from viewkeeper.plan import presence
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
 from viewkeeper.plan.dataflow import Arrange, BulkJoin, Input, Lookup, Operator
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
+from viewkeeper.plan.unique import unique_keys
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compiler import Compiler
@@ -49,7 +50,7 @@ class Relation:
     columns: tuple[Column, ...]
     rows: float
     unique: tuple[frozenset[str], ...]
-    """Sets of stored columns that are unique (a base table's primary key)."""
+    """Sets of plan columns that are proven unique."""
 
     @property
     def is_base(self) -> bool:
@@ -144,14 +145,21 @@ def _relation(compiler: Compiler, node: Node, local: list[Expr], used: frozenset
     branches = compiler.compile(node, frozenset(c.name for c in columns))
     if local:
         branches = [b.filtered(conjunction(local)) for b in branches]
+    unique = tuple(frozenset(k) for k in unique_keys(node, compiler.tables))
     first = branches[0].source
     if len(branches) == 1 and isinstance(first, Input):
-        rows = compiler.sizes.get(first.table, 0) * (0.3 if branches[0].where else 1.0)
-        key = frozenset(k.column.lower() for k in compiler.tables[first.table].key)
-        return Relation(branches, columns, rows, (key,))
+        return Relation(branches, columns, compiler.sizes.get(first.table, 0) * _share(branches[0].where), unique)
     # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
     tables = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
-    return Relation(branches, columns, max(tables, default=0) * 0.5, ())
+    return Relation(branches, columns, max(tables, default=0) * 0.5, unique)
+
+
+def _share(where: Sequence[Expr]) -> float:
+    """A guess of the share of rows that conditions keep; a test for NULL keeps nearly all."""
+    share = 1.0
+    for condition in where:
+        share *= {"IsNotNull": 0.95, "EqualTo": 0.1, "EqualNullSafe": 0.1}.get(condition.op, 0.4)
+    return share
 
 
 def _tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
@@ -182,7 +190,7 @@ def _path(
     while len(bound) < len(relations):
         step = _next(relations, open_edges, bound, order)
         used = [e for e in open_edges if step in (e.a, e.b) and e.other(step) in bound]
-        lookup_by = _lookup_edges(relations[step], step, used)
+        lookup_by = _lookup_edges(compiler, relations, step, used, edges)
         open_edges = [e for e in open_edges if e not in used]
         later = keep.union(
             *(c.columns() for c in waiting), *(e.side(x).columns() for e in [*used, *open_edges] for x in (e.a, e.b))
@@ -211,22 +219,52 @@ def _next(relations: list[Relation], edges: list[Edge], bound: list[int], order:
         links = [e for e in edges if i in (e.a, e.b) and e.other(i) in bound]
         if not links:
             return (2, 0, order.index(i))
-        stored = {(relations[i].stored(e.side(i)) or "").lower() for e in links}
-        unique = any(key <= stored for key in relations[i].unique)
-        filtered = any(b.where for b in relations[i].branches)
-        return (0 if unique else 1, 0 if filtered else 1, order.index(i))
+        named = {_name(e.side(i)) for e in links}
+        unique = any(key <= named for key in relations[i].unique)
+        return (0 if unique else 1, 0 if _selective(relations[i]) else 1, order.index(i))
 
     return min((i for i in range(len(relations)) if i not in bound), key=cost)
 
 
-def _lookup_edges(relation: Relation, index: int, edges: list[Edge]) -> list[Edge]:
-    """The edges that make the key: a unique key alone when they cover one (its image exists anyway), else all."""
-    stored = [(relation.stored(e.side(index)) or "").lower() for e in edges]
+def _selective(relation: Relation) -> bool:
+    """Whether looking the relation up drops many rows: it has conditions of its own beyond tests for NULL."""
+    return any(_share(b.where) < 0.9 for b in relation.branches)
+
+
+def _lookup_edges(
+    compiler: Compiler, relations: list[Relation], index: int, links: list[Edge], edges: list[Edge]
+) -> list[Edge]:
+    """The edges that make the key: a unique key alone when they cover one (its image exists anyway).
+
+    Else a base table is looked up by one column, so that one arrangement serves many views: the first of its primary
+    key, or the one that refers to the largest table. The other edges are checked after the lookup.
+    """
+    relation = relations[index]
+    named = {_name(e.side(index)): e for e in links}
     for key in relation.unique:
-        if key <= set(stored):
-            picked = {name: e for name, e in zip(stored, edges, strict=True) if name in key}
-            return list(picked.values())
-    return edges
+        if key and key <= set(named):
+            return [named[name] for name in sorted(key)]
+    if len(links) < 2 or not relation.is_base or None in named:
+        return links
+    source = relation.branches[0].source
+    assert isinstance(source, Input)
+    first = compiler.tables[source.table].key[0].column
+
+    def worth(edge: Edge) -> tuple[bool, float, str]:
+        mine = edge.side(index)
+        refers = [e for e in edges if index in (e.a, e.b) and e.side(index) == mine]
+        sizes = [
+            relations[e.other(index)].rows
+            for e in refers
+            if frozenset([_name(e.side(e.other(index))) or ""]) in relations[e.other(index)].unique
+        ]
+        return relation.stored(mine) == first, max(sizes, default=0.0), str(mine.value)
+
+    return [max(links, key=worth)]
+
+
+def _name(expr: Expr) -> str | None:
+    return expr.value if expr.op == "column" else None
 
 
 def _lookup(

@@ -112,12 +112,12 @@ def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kern
             for k, a in zip(node.keys, again, strict=True)
         ]
         both = Join("inner", replace(node, calls=sums), replace(node, keys=again, calls=others), conjunction(pairs))
-        return compiler.compile(both, frozenset(c.name for c in (*node.keys, *calls)))
+        return compiler.compile(both, frozenset({*(k.name for k in node.keys), *(c.name for c in calls)}))
     arguments = [a for c in others for a in (*c.args, *([c.filter] if c.filter else []))]
     columns = [c for c in node.child.columns if any(c.name in a.columns() for a in arguments)]
     port, key = _port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
     refs = {name: reference(c) for name, c in positional(columns, "x").items()}
-    output = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
+    output: dict[str, Column] = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
     texts = [f"{quoted(hashed)} AS k{i}" for i, hashed in enumerate(key)]
     for i, call in enumerate(others):
         seen = _seen(call, refs)

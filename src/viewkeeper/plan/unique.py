@@ -23,6 +23,7 @@ from viewkeeper.plan.nodes import (
     Project,
     Scan,
     Sort,
+    Steady,
     Window,
 )
 
@@ -36,8 +37,8 @@ def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[Key]:
     """Sets of plan columns each of which is unique in the node's output, the preferred first."""
     match node:
         case Scan():
-            return _scan(node, tables[node.table])
-        case Filter() | Sort() | Limit() | Window():
+            return _scan(node, tables[node.table]) if node.table in tables else []
+        case Filter() | Sort() | Limit() | Window() | Steady():
             return unique_keys(node.child, tables)
         case Project():
             return _project(node, unique_keys(node.child, tables))

@@ -51,7 +51,7 @@ class Status:
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    flow, sizes = _flow(catalog), _sizes(store)
+    flow, sizes = _flow(store, catalog), _sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     now = time.time()
@@ -89,12 +89,13 @@ def database_status(store: Store, catalog: Catalog) -> Status:
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     view = catalog.view(name)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    return explain(_flow(catalog), view.table, _sizes(store), names)
+    return explain(_flow(store, catalog), view.table, _sizes(store), names)
 
 
-def _flow(catalog: Catalog) -> Flow:
+def _flow(store: Store, catalog: Catalog) -> Flow:
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-    return assemble({t.id: t for t in catalog.tables}, plans, plans)
+    tables = {t.id: t for t in catalog.tables}
+    return assemble(tables, plans, plans, not store.capabilities.before_images)
 
 
 def _sizes(store: Store) -> Sizes:
