@@ -68,6 +68,8 @@ class Run:
     def take(self, places: Places, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these places, with their weights."""
         rows = self.rows if columns is None else self.rows.select([c for c in (*columns, WEIGHT) if c in self._names])
+        if not rows.num_columns:  # a table without columns forgets how many rows it has
+            return pa.table({WEIGHT: np.ones(len(places), np.int64)})
         return _spelt(rows.take(pa.array(places)))
 
     @cached_property
