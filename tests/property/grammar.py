@@ -155,7 +155,7 @@ class Grammar:
             over = Scalars(self.rng, [*calls, *keys] if not grouping else calls, self.features)
             calls.append(over.any(2))
         having: tuple[str, ...] = ()
-        if keys and self.rng.random() < 0.25:
+        if keys and self.rng.random() < 0.2:
             steady = [c for c in [*calls, self.count(scalars)] if not c.loose]
             having = (self._condition(Scalars(self.rng, steady, self.features)),)
         where = self._conjuncts(scalars, 0.35) + breadth.conditions(self, scope)
@@ -240,7 +240,7 @@ class Grammar:
         pairs = [(a, b) for a in left for b in right if a.family == b.family and not a.loose and not b.loose
                  and a.type != "boolean"]
         pairs += [(a, b) for a in left for b in right if {a.family, b.family} == {"int", "decimal"}][:1]
-        meeting = [(a, b) for a, b in pairs if not a.values or not b.values or len({*a.values} & {*b.values}) > 1]
+        meeting = [(a, b) for a, b in pairs if len({*a.values} & {*b.values}) > 1]
         if meeting and self.rng.random() < 0.95:
             pairs = meeting
         if not pairs:
@@ -281,7 +281,7 @@ class Grammar:
 
     def _condition(self, scalars: Scalars) -> str:
         """A predicate that lets some rows through, more often than not."""
-        texts = [scalars.predicate(self.rng.choice((0, 1, 1, 2))).sql for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        texts = [scalars.predicate(self.rng.choice((0, 0, 1, 1, 2))).sql for _ in range(self.rng.choice((1, 2, 2, 3)))]
         return f"({' OR '.join(texts)})" if len(texts) > 1 else texts[0]
 
     def _named(self, items: Sequence[Typed]) -> tuple[tuple[tuple[str, str], ...], tuple[Typed, ...]]:

@@ -52,7 +52,7 @@ class Scalars:
     # The three ways to ask for one.
 
     def any(self, depth: int) -> Typed:
-        if depth <= 0 or self.rng.random() < 0.3:
+        if depth <= 0 or self.rng.random() < 0.45:
             return self.rng.choice(self.columns)
         there = {c.family for c in self.columns}
         weights = [w * (4 if f in there else 1) for f, w in zip(FAMILIES, _WEIGHTS, strict=True)]
@@ -79,7 +79,8 @@ class Scalars:
         e = self.rng.choice(here)
         if kind == "int":
             function = {"string": "length", "boolean": "int"}.get(e.type, "year")
-            return derived(f"{function}({e.sql})", "int", e, bound=10_000, portable=e.type != "boolean")
+            return derived(f"{function}({e.sql})", "int", e, bound=10_000, values=(0, 1, 2, 2024),
+                           portable=e.type != "boolean")
         if kind == "decimal" and not fits("decimal(12,2)", e.bound):
             return None
         type_ = {"decimal": "decimal(12,2)", "float": "double"}.get(kind, kind)
@@ -291,7 +292,7 @@ class Scalars:
         if form in ("instr", "locate"):
             args = f"{e.sql}, 'b'" if form == "instr" else f"'b', {e.sql}"
             return derived(f"{form}({args})", "int", e, bound=1000, portable=False)
-        return derived(f"{form}({e.sql})", "int", e, bound=2**21, portable=form == "length")
+        return derived(f"{form}({e.sql})", "int", e, bound=2**21, values=(0, 1, 2, 3), portable=form == "length")
 
     def _date_part(self, depth: int) -> Typed | None:
         kind = self.rng.choice(("date", "date", "timestamp", "timestamp_ntz"))
@@ -302,7 +303,8 @@ class Scalars:
         part = self.rng.choice(parts)
         if part in ("year", "month", "day") and self.rng.random() < 0.3:
             return derived(f"extract({part.upper()} FROM {e.sql})", "int", e, bound=10000, portable=kind == "date")
-        return derived(f"{part}({e.sql})", "int", e, bound=10000, portable=kind == "date" and part in ("year", "month"))
+        values = {"year": (2023, 2024, 1969), "hour": (0, 2, 23), "minute": (0, 30)}.get(part, (1, 2, 3, 4))
+        return derived(f"{part}({e.sql})", "int", e, bound=10000, values=values, portable=kind == "date" and part in ("year", "month"))
 
     def _date_difference(self, depth: int) -> Typed | None:
         left, right = self.of("date", depth - 1), self.of("date", depth - 1)
@@ -380,8 +382,9 @@ class Scalars:
                 if bound << grain >= (2**22 if left.type == "float" else 2**50):
                     grain = None
         special = left.special or right.special or operator in "/%"
-        return derived(f"({left.sql} {operator} {text})", left.type, left, right, bound=bound, grain=grain,
-                       special=special, portable=False)
+        type_ = "double" if operator == "/" else left.type
+        return derived(f"({left.sql} {operator} {text})", type_, left, right, bound=bound, grain=grain, special=special,
+                       portable=False)
 
     def _float_cast(self, depth: int) -> Typed | None:
         kind = self.rng.choice(("int", "decimal", "float"))

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -213,6 +214,7 @@ def _compare(
 
 def reduce(scenario: Scenario, fails: Callable[[Scenario], bool], seconds: float = 60.0) -> Scenario:
     """The smallest scenario found in this time for which `fails` still holds."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # many candidates do not analyse
     deadline = time.monotonic() + seconds
     progress = True
     while progress:
