@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from viewkeeper.errors import MaintainerBusy, Unsupported
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 
@@ -69,6 +70,14 @@ class ViewChange:
 
 
 @dataclass(frozen=True)
+class StreamChange:
+    """The delta of a view that is not stored, with `_w`, consolidated: it is appended to the log and nothing else."""
+
+    table: Table
+    delta: pa.Table
+
+
+@dataclass(frozen=True)
 class Pending:
     """What waits in the log after a position."""
 
@@ -76,6 +85,45 @@ class Pending:
     rows: int
     oldest: float | None
     """Time (seconds since 1970) of the oldest waiting call."""
+    first: int | None = None
+    """Position of the oldest waiting call, where the store knows it."""
+    last: int | None = None
+    """Position of the newest waiting call, where the store knows it."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Somebody needs the log after `position`, until `expiry` (seconds since 1970; None: until released)."""
+
+    name: str
+    position: int
+    expiry: float | None
+
+
+class Pinned(ABC):
+    """One state of the whole database that stays readable, whatever is written meanwhile, until it is closed.
+
+    Views are those of `batch`. A base table is read as it was at `batch.cut`.
+    """
+
+    catalog: Catalog
+    batch: Batch
+    head: int
+    """The log's head in this state; entries after it are not part of it."""
+
+    @abstractmethod
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        """One row by its whole key, as `Store.get` gives it."""
+
+    @abstractmethod
+    def scan(
+        self, table: Table, *, start: bytes | None = None, stop: bytes | None = None, limit: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Stored rows in key order, `start` ≤ encoded key < `stop`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the state; again is no error. Reading it afterwards raises SnapshotGone."""
 
 
 class Lease(Protocol):
@@ -168,9 +216,38 @@ class Store(ABC):
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         """How much of the log after a position concerns these tables."""
 
+    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
+        """A cut after a position with at least one write call to these tables, and about `rows` changed rows at most.
+
+        The log's head when no more is waiting, or where the store cannot tell.
+        """
+        return self.head()
+
+    def entries(
+        self, table: Table, columns: Sequence[str], after: int, upto: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
+        """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
+        raise Unsupported(f"{self.url} keeps no log that can be read call by call.")
+
     @abstractmethod
     def truncate(self, upto: int) -> None:
         """Forget log entries up to and including this position, as far as no hold keeps them."""
+
+    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
+        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
+        raise Unsupported(f"{self.url} cannot hold its log.")
+
+    def release_hold(self, name: str) -> None:
+        """Let go of a hold; an unknown name is no error."""
+        raise Unsupported(f"{self.url} cannot hold its log.")
+
+    def holds(self) -> list[Hold]:
+        """The holds that have not expired."""
+        return []
+
+    def pin(self) -> Pinned:
+        """The state of the whole database now, to be read again and again; needs `snapshot_scan`."""
+        raise Unsupported(f"{self.url} has no snapshots.")
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -180,7 +257,10 @@ class Store(ABC):
 
     @abstractmethod
     def commit(
-        self, batch: Batch, changes: Sequence[ViewChange], change_catalog: Callable[[Catalog], Catalog] | None = None
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None = None,
     ) -> None:
         """Steps 3 and 4: the view changes, their log entries and the batch record become visible together.
 
@@ -192,6 +272,22 @@ class Store(ABC):
     @abstractmethod
     def acquire_lease(self) -> Lease:
         """Become the maintainer, or raise MaintainerBusy naming the holder."""
+
+    def lease_holder(self) -> str | None:
+        """Who maintains the database now; None if nobody does."""
+        try:
+            self.acquire_lease().release()
+        except MaintainerBusy as busy:
+            return busy.message
+        return None
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        """A small record that the maintainer left for others to see; None if there is none."""
+        return None
+
+    def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
+        """Leave a record for others to see; None takes it away. A store that keeps none forgets it."""
+        return None
 
     @abstractmethod
     def close(self) -> None: ...

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.model.codec import decode_rows, encode_rows
 from viewkeeper.model.delta import plain, weighted
 from viewkeeper.model.keys import encode_keys
-from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Written
+from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.store.base import StreamChange, Written
 from viewkeeper.store.lmdb import log, records, rows
 from viewkeeper.store.lmdb.environment import Environment
 
@@ -30,7 +31,10 @@ class Call:
         self.changed = self.chunk = 0
 
     def apply(self, table: Table, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
-        images = rows.apply(self.txn, db, self.environment.meta, table, keys, after)
+        self.append(table, rows.apply(self.txn, db, self.environment.meta, table, keys, after))
+
+    def append(self, table: Table, images: log.Images) -> None:
+        """Note changed rows in the log."""
         if len(images):
             self.chunk = log.append(
                 self.txn, self.environment.log, self.head + 1, self.chunk, table.id, self.time, images
@@ -51,6 +55,22 @@ def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[p
     for piece in _slices(typed(table, deletes, [column.name for column in table.key_columns])):
         keys = encode_keys(table, piece)
         yield keys, rows.no_rows(len(keys))
+
+
+def stream(change: StreamChange) -> log.Images:
+    """The images of a delta whose rows are not stored: a negative weight is a row before, a positive one after."""
+    table = change.table
+    weights = change.delta[WEIGHT]
+    data = change.delta.drop_columns([WEIGHT])
+    if table.is_bag:
+        data = data.append_column(COUNT, pc.abs(weights))
+    pieces = []
+    for gone in (True, False):
+        part = typed(table, data.filter((pc.less if gone else pc.greater)(weights, 0)), table.arrow.names)
+        keys, images = encode_keys(table, part), encode_rows(table, part)
+        none = rows.no_rows(len(keys))
+        pieces.append(log.Images(keys, images, none) if gone else log.Images(keys, none, images))
+    return log.join(pieces)
 
 
 def _slices(data: pa.Table) -> Iterator[pa.Table]:

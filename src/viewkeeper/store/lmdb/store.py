@@ -14,17 +14,16 @@ from typing import Any
 
 import lmdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, UnknownName
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
-from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Batch, Capabilities, Hold, Pending, Store, StreamChange, ViewChange, Written
 from viewkeeper.store.lmdb import lease, log, records, rows
-from viewkeeper.store.lmdb.calls import Call, column_names, delta, encoded, typed
+from viewkeeper.store.lmdb.calls import Call, column_names, delta, encoded, stream, typed
 from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.failures import translate
 from viewkeeper.store.lmdb.pinned import PinnedState
@@ -329,15 +328,15 @@ class LmdbStore(Store):
         change_catalog: Callable[[Catalog], Catalog] | None = None,
     ) -> None:
         environment = self._writable()
-        streams = [(change.table, _stream(change)) for change in changes if isinstance(change, StreamChange)]
-        changes = [change for change in changes if isinstance(change, ViewChange)]
-        opened = [(change, environment.table(change.table.id, create=True)) for change in changes]
+        streams = [(change.table, stream(change)) for change in changes if isinstance(change, StreamChange)]
+        stored = [change for change in changes if isinstance(change, ViewChange)]
+        opened = [(change, environment.table(change.table.id, create=True)) for change in stored]
         pieces: Iterable[Any] = (
             (change.table, db, keys, after)
             for change, db in opened
             for keys, after in encoded(change.table, change.puts, change.deletes)
         )
-        if sum(change.puts.num_rows + change.deletes.num_rows for change in changes) <= _READY_ROWS:
+        if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _READY_ROWS:
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
         with environment.write() as txn:
             published = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
