@@ -47,5 +47,6 @@ def run_in_driver(
         except Exception as error:
             if on_error is None:
                 raise
-            raise on_error(operator, error) from error
+            failed = operator if site.feeding is None else site.flow.operators[site.feeding]
+            raise on_error(failed, error) from error
     return dict(reached)

@@ -51,6 +51,8 @@ class Site:
     added: dict[str, Run] = field(default_factory=dict)
     carried: dict[str, Run] = field(default_factory=dict)
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
+    feeding: str | None = None
+    """The consumer whose segment runs now: an error in it is that consumer's, not its source's."""
 
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> pa.Table | None:
         """The operator's output delta for what arrived at its ports; None for an arrangement, which has none."""
@@ -63,14 +65,18 @@ class Site:
         for consumer, port, segment in self.flow.consumers.get(source.id, ()):
             if consumer not in self.active:
                 continue
+            self.feeding = consumer
             delta = output if segment.is_identity else self.duck.run(segment.sql, input=output)
             operator = self.flow.operators[consumer]
             if isinstance(operator, Aggregate):
                 if delta.num_rows:
                     prepared = aggregate.prepare(self.duck, operator.spec, delta)
+                    self.feeding = None
                     yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
             elif delta.num_rows:
+                self.feeding = None
                 yield consumer, port, delta
+        self.feeding = None
 
     def _images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
         columns = [c.name for c in self.flow.used[source.table]]

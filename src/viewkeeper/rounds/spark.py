@@ -181,7 +181,7 @@ class _Level:
                 found = expressions.error_code(error)
                 if found is None:
                     raise
-                yield 0, "!error", 0, json.dumps({"operator": name, "message": found.message}).encode()
+                yield 0, "!error", 0, json.dumps({"operator": site.feeding or name, "message": found.message}).encode()
 
     def _carry(self, job: Job, site: Site, here: int) -> Iterator[Message]:
         """Fresh rows of arrangements that lookups of later levels need."""
