@@ -263,6 +263,7 @@ def _segment(columns: dict[str, str], key: tuple[str, ...]) -> tuple[Segment, ..
 
 TOP = Recompute(
     (_segment({"k": "bigint", "s": "string"}, ("k",)),),
+    (None,),
     "SELECT k, s, _h FROM input0 QUALIFY row_number() OVER (PARTITION BY k ORDER BY s NULLS FIRST) <= 2",
     (Column("k", "bigint"), Column("s", "string")),
     "the two first of each k",

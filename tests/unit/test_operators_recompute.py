@@ -35,6 +35,7 @@ def delta(names: Sequence[str], *rows: tuple[int | None, int | None, int]) -> pa
 
 LEFT_JOIN = Recompute(
     (port(["l0", "l1"], ("l0",)), port(["r0", "r1"], ("r0",))),
+    (None, None),
     "SELECT l0, l1, r1, input0._h FROM input0 LEFT JOIN input1 ON l0 = r0",
     (Column("l0", "bigint"), Column("l1", "bigint"), Column("r1", "bigint")),
     "left join",
@@ -80,6 +81,7 @@ def test_nothing_in_nothing_out(duck: Duck) -> None:
 def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
     top = Recompute(
         (port(["x"], ()),),
+        (None,),
         "SELECT max_by(x, x) AS m, 0::UBIGINT AS _h FROM input0",
         (Column("m", "bigint"),),
         "max_by over all rows",
@@ -95,6 +97,7 @@ def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
 def test_a_top_k_sees_no_more_copies_than_it_can_show(duck: Duck) -> None:
     top = Recompute(
         (port(["x"], ()),),
+        (None,),
         "SELECT x, _h FROM input0 ORDER BY x LIMIT 2",
         (Column("x", "bigint"),),
         "top-k over all rows",
@@ -109,6 +112,7 @@ def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
     """Whichever of two equal rows was shown first, the view never holds both or neither."""
     first = Recompute(
         (port(["k", "x"], ("k",)),),
+        (None,),
         "SELECT k, first(x) AS x, _h FROM input0 GROUP BY k, _h",
         (Column("k", "bigint"), Column("x", "bigint")),
         "first",

@@ -13,7 +13,7 @@ negative one. Its inputs are the tables `input0`, `input1`, … with `_h`, and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -27,50 +27,68 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck, quote
 from viewkeeper.plan.dataflow import HASH, Recompute
 
+NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}
+
 
 def step(
-    duck: Duck, operator: Recompute, states: Sequence[Arrangement], deltas: Sequence[pa.Table | None]
+    duck: Duck,
+    operator: Recompute,
+    states: Sequence[Arrangement],
+    deltas: Sequence[pa.Table | None],
+    shared: Mapping[int, Callable[[Hashes], pa.Table]] = NOTHING_SHARED,
 ) -> tuple[pa.Table, list[pa.Table]]:
     """The output's delta, and what to add to each state: the inputs' in order, then the emitted rows'.
+
+    `shared` gives, for a port whose rows another operator keeps, the new rows of some hashes; it has no state here.
 
     `states` are the inputs' arrangements and, last, the emitted rows'. A delta may be None: nothing at that port.
     Without keys all rows are one slice with hash 0, which is computed also over nothing.
     """
     *inputs, emitted = states
     changes = [
-        consolidate(duck, delta) if delta is not None else _no_rows(port[0].columns)
+        consolidate(duck, delta) if delta is not None else no_rows(port[0].columns)
         for delta, port in zip(deltas, operator.inputs, strict=True)
     ]
     affected = distinct_hashes(*changes) if operator.inputs[0][0].key else np.zeros(1, np.uint64)
     if not len(affected):
-        empty = _no_rows(operator.output)
-        return empty.drop_columns([HASH]), [*changes, empty]
-    new = [_new_rows(duck, s, c, affected, operator.clip) for s, c in zip(inputs, changes, strict=True)]
+        empty = no_rows(operator.output)
+        return empty.drop_columns([HASH]), [*(c for i, c in enumerate(changes) if i not in shared), empty]
+    own = iter(inputs)
+    rows = [
+        consolidate(duck, shared[i](affected)) if i in shared else _new(duck, next(own), change, affected)
+        for i, change in enumerate(changes)
+    ]
+    new = [_repeated(r, operator) for r in rows]
+    kept = [c for i, c in enumerate(changes) if i not in shared]
     shown = weighted(duck.run(_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)}), 1)
     if emitted.runs:
         shown = pa.concat_tables([shown, _negated(emitted.slice(affected).select(shown.column_names))])
     difference = consolidate(duck, shown)
-    return difference.drop_columns([HASH]), [*changes, difference]
+    return difference.drop_columns([HASH]), [*kept, difference]
 
 
 def full(duck: Duck, operator: Recompute, states: Sequence[Arrangement]) -> pa.Table:
     """The whole output: all that was emitted and not taken back."""
     if not states[-1].runs:
-        return _no_rows(operator.output).drop_columns([HASH])
+        return no_rows(operator.output).drop_columns([HASH])
     return consolidate(duck, states[-1].rows([c.name for c in operator.output]))
 
 
-def _new_rows(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes, clip: int | None) -> pa.Table:
-    """The rows of the affected hashes after the change, each as often as its weight."""
-    rows = change
-    if state.runs:
-        rows = consolidate(duck, pa.concat_tables([state.slice(affected).select(change.column_names), change]))
+def _new(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:
+    """The rows of the affected hashes after the change."""
+    if not state.runs:
+        return change
+    return consolidate(duck, pa.concat_tables([state.slice(affected).select(change.column_names), change]))
+
+
+def _repeated(rows: pa.Table, operator: Recompute) -> pa.Table:
+    """Each row as often as its weight."""
     weights = weights_of(rows)
     assert not (weights < 0).any(), "a slice holds fewer than no copies of a row"
     rows = rows.drop_columns([WEIGHT])
     if not (weights > 1).any():
         return rows
-    times = weights if clip is None else np.minimum(weights, clip)
+    times = weights if operator.clip is None else np.minimum(weights, operator.clip)
     return rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
 
 
@@ -84,6 +102,7 @@ def _negated(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(WEIGHT), WEIGHT, pa.array(-weights_of(rows)))
 
 
-def _no_rows(columns: Sequence[Column]) -> pa.Table:
+def no_rows(columns: Sequence[Column]) -> pa.Table:
+    """An empty delta of these columns, with weight and hash."""
     fields = [(c.name, types.arrow(c.type)) for c in columns]
     return pa.schema([*fields, (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()

@@ -120,6 +120,11 @@ class Operator:
         """How many ports deltas arrive at."""
         return max(1, len(self.ports))
 
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        """Arrangements of other operators that it reads in their fresh state."""
+        return ()
+
     def segments(self) -> Iterator[Segment]:
         for port in self.ports:
             yield from port
@@ -196,6 +201,10 @@ class Lookup(Operator):
     load: bool = False
     """Whether this lookup also runs in a first load on Spark (the path of the join's last relation)."""
     kind: ClassVar[str] = "lookup"
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        return (self.arrangement,) if self.fresh else ()
 
     @property
     def ports(self) -> tuple[tuple[Segment, ...], ...]:
@@ -307,10 +316,12 @@ class Recompute(Operator):
     """The output of a key is a function of the rows of that key: run the real SQL on the slices that changed.
 
     `sql` reads `input0`, `input1`, …, one for each port, with rows repeated by weight. State: each input by key, and
-    the output last emitted. `why` says, for EXPLAIN, why no cheaper kind does it.
+    the output last emitted. An input that is a base table is read from a shared arrangement of it (`shared`), through
+    its segment. `why` says, for EXPLAIN, why no cheaper kind does it.
     """
 
     inputs: tuple[tuple[Segment, ...], ...]
+    shared: tuple[str | None, ...]
     sql: str
     output: tuple[Column, ...]
     why: str
@@ -328,7 +339,11 @@ class Recompute(Operator):
 
     @property
     def slots(self) -> int:
-        return len(self.inputs) + 1
+        return self.shared.count(None) + 1
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        return tuple(s for s in self.shared if s is not None)
 
 
 @dataclass(frozen=True)

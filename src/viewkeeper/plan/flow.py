@@ -74,9 +74,7 @@ class Flow:
             level = max((found[s.source] for s in operator.segments()), default=0)
             if operator.keyed:
                 level += 1
-            if isinstance(operator, Lookup) and operator.fresh:
-                level = max(level, found[operator.arrangement])
-            found[operator.id] = level
+            found[operator.id] = max([level, *(found[a] for a in operator.looked_up)])
         return found
 
     @cached_property
@@ -91,10 +89,7 @@ class Flow:
     def sources(self, operator: Operator) -> Iterator[str]:
         """The operators that must run before this one."""
         yield from (s.source for s in operator.segments())
-        if isinstance(operator, Lookup):
-            yield operator.arrangement
-        if isinstance(operator, Image):
-            yield Input(operator.table).id
+        yield from _beside(operator)
 
     def behind(self, operators: Iterable[str]) -> set[str]:
         """These operators and everything they are made from."""
@@ -133,6 +128,16 @@ def slots(operator: Operator) -> list[str]:
     return [f"{operator.id}/{i}" for i in range(operator.slots)]
 
 
+def _beside(operator: Operator) -> Iterator[str]:
+    """What an operator needs that does not come through its segments."""
+    if isinstance(operator, Lookup):
+        yield operator.arrangement
+    else:
+        yield from operator.looked_up
+    if isinstance(operator, Image):
+        yield Input(operator.table).id
+
+
 def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Sources before consumers. Compilation adds an operator after its sources, but for the inputs of images."""
     result: dict[str, Operator] = {}
@@ -141,12 +146,8 @@ def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
         if name in result:
             return
         operator = operators[name]
-        for segment in operator.segments():
-            place(segment.source)
-        if isinstance(operator, Lookup):
-            place(operator.arrangement)
-        if isinstance(operator, Image):
-            place(Input(operator.table).id)
+        for source in [*(s.source for s in operator.segments()), *_beside(operator)]:
+            place(source)
         result[name] = operator
 
     for name in operators:

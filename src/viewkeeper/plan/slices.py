@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import functions
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import HASH, Recompute, Segment, TopK, quoted, where_sql
+from viewkeeper.plan.dataflow import HASH, Input, Recompute, Segment, TopK, quoted, where_sql
 from viewkeeper.plan.expressions import render
 from viewkeeper.plan.functions import ORDERED
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
@@ -33,8 +33,9 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
     used = needed.union(*(c.columns() for c in conditions))
     left = [c for c in node.left.columns if c.name in used]
     right = [c for c in node.right.columns if c.name in used]
-    left_port, left_key = _port(compiler, node.left, left, [e[0] for e in edges], "l")
-    right_port, _ = _port(compiler, node.right, right, [e[1] for e in edges], "r")
+    left_port, left_key, left_shared = _port(compiler, node.left, left, [e[0] for e in edges], "l")
+    right_port, _, right_shared = _port(compiler, node.right, right, [e[1] for e in edges], "r")
+    shared = (left_shared, right_shared)
     names = positional(left, "l") | positional(right, "r")
     columns = {name: reference(c) for name, c in names.items()}
     on = where_sql(tuple(substitute(c, columns) for c in conditions)) if conditions else "TRUE"
@@ -52,7 +53,7 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
     elif node.how != "existence":
         body += f" WHERE {'' if node.how == 'semi' else 'NOT '}{matched}"
     why = f"{node.how} join" + ("" if left_key else " without an equality: every change compares with all rows")
-    operator = compiler.add(Recompute((left_port, right_port), body, tuple(shown.values()), why))
+    operator = compiler.add(Recompute((left_port, right_port), shared, body, tuple(shown.values()), why))
     return [Branch(operator, {name: reference(c) for name, c in shown.items()})]
 
 
@@ -74,13 +75,15 @@ def limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branc
     listed = ", ".join([*(quoted(c.name) for c in names.values()), HASH])
     sql = f"SELECT {listed} FROM input0 ORDER BY {order_sql(order, names)} OFFSET {node.offset}"
     port = tuple(replace(s, key=(), gather=False) for s in source)
-    return [Branch(compiler.add(Recompute((port,), sql, tuple(names.values()), "OFFSET without LIMIT")), result)]
+    return [
+        Branch(compiler.add(Recompute((port,), (None,), sql, tuple(names.values()), "OFFSET without LIMIT")), result)
+    ]
 
 
 def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Branch]:
     """Window functions: the rows of one partition."""
     columns = list(node.child.columns)
-    port, key = _port(compiler, node.child, columns, list(node.partition), "x")
+    port, key, shared = _port(compiler, node.child, columns, list(node.partition), "x")
     names = positional(columns, "x")
     refs = {name: reference(c) for name, c in names.items()}
     calls = [c for c in node.calls if c.name in needed]
@@ -97,7 +100,7 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
     sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM input0"
     why = "window functions" + ("" if key else " without PARTITION BY: every change recomputes all rows")
     output = names | results
-    operator = compiler.add(Recompute((port,), sql, tuple(output.values()), why))
+    operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), why))
     return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
@@ -115,7 +118,7 @@ def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kern
         return compiler.compile(both, frozenset({*(k.name for k in node.keys), *(c.name for c in calls)}))
     arguments = [a for c in others for a in (*c.args, *([c.filter] if c.filter else []))]
     columns = [c for c in node.child.columns if any(c.name in a.columns() for a in arguments)]
-    port, key = _port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
+    port, key, shared = _port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
     refs = {name: reference(c) for name, c in positional(columns, "x").items()}
     output: dict[str, Column] = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
     texts = [f"{quoted(hashed)} AS k{i}" for i, hashed in enumerate(key)]
@@ -127,7 +130,7 @@ def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kern
     hashed = HASH if key else f"0::UBIGINT AS {HASH}"
     sql = f"SELECT {', '.join([*texts, hashed])} FROM input0{grouped}"
     names = ", ".join(sorted({c.function for c in others}))
-    operator = compiler.add(Recompute((port,), sql, tuple(output.values()), f"{names} of a group's rows"))
+    operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), f"{names} of a group's rows"))
     return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
@@ -164,12 +167,25 @@ def _edge(condition: Expr, left: set[str], right: set[str]) -> tuple[Expr, Expr]
 
 def _port(
     compiler: Compiler, node: Node, columns: list[Column], key: list[Expr], prefix: str
-) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
-    """The segments that bring a node's columns, distributed by `key` (expressions over its columns)."""
+) -> tuple[tuple[Segment, ...], tuple[str, ...], str | None]:
+    """The segments that bring a node's columns, distributed by `key` (expressions over its columns); the columns that
+    hold the key; and the arrangement in which a base table's rows are found by it."""
     branches = compiler.compile(node, frozenset(c.name for c in columns).union(*(k.columns() for k in key)))
     names = positional(columns, prefix)
     exprs = [Named(names[c.name].name, reference(c)) for c in columns]
     exprs += [Named(f"{prefix}k{i}", k) for i, k in enumerate(key)]
     branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
     hashed = tuple(f"{prefix}k{i}" for i in range(len(key)))
-    return tuple(b.segment(exprs, hashed) for b in branches), hashed
+    shared = _arrangement(compiler, branches, key) if key else None
+    return tuple(b.segment(exprs, hashed) for b in branches), hashed, shared
+
+
+def _arrangement(compiler: Compiler, branches: list[Branch], key: list[Expr]) -> str | None:
+    """A base table's arrangement by plain columns, which every view may share."""
+    source = branches[0].source
+    if len(branches) > 1 or not isinstance(source, Input):
+        return None
+    stored = [branches[0].see(k) for k in key]
+    if any(e.op != "column" for e in stored):
+        return None
+    return compiler.image(source.table, tuple(e.value for e in stored)).id

@@ -93,10 +93,7 @@ class ImageRows:
 
     def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
         edges = [2**64 * i // parts for i in range(parts + 1)]
-        return [
-            ImageRows(self.directory, self.entries, self.columns, low, high - 1)
-            for low, high in pairwise(edges)
-        ]
+        return [ImageRows(self.directory, self.entries, self.columns, low, high - 1) for low, high in pairwise(edges)]
 
 
 @dataclass(frozen=True)

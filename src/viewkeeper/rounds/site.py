@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import aggregate, recompute, topk
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange
+from viewkeeper.operators.arrangement import Arrangement, Hashes, Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import (
@@ -30,6 +31,7 @@ from viewkeeper.plan.dataflow import (
     Lookup,
     Operator,
     Recompute,
+    Segment,
     TopK,
     hash_sql,
     quoted,
@@ -171,9 +173,22 @@ def _aggregate(site: Site, operator: Aggregate, ports: list[pa.Table | None]) ->
 
 
 def _recompute(site: Site, operator: Recompute, ports: list[pa.Table | None]) -> pa.Table | None:
-    output, added = recompute.step(site.duck, operator, site.state(operator), ports)
+    shared = {
+        port: partial(_slice, site, f"{arrangement}/0", operator.inputs[port][0])
+        for port, arrangement in enumerate(operator.shared)
+        if arrangement is not None
+    }
+    output, added = recompute.step(site.duck, operator, site.state(operator), ports, shared)
     site.add(operator, added)
     return output
+
+
+def _slice(site: Site, slot: str, segment: Segment, hashes: Hashes) -> pa.Table:
+    """The rows of these hashes from a shared arrangement, as the operator's own segment shows them."""
+    arrangement = site.fresh(slot)
+    if not arrangement.runs:
+        return recompute.no_rows(segment.columns)
+    return site.duck.run(segment.sql, input=arrangement.slice(hashes))
 
 
 def _topk(site: Site, operator: TopK, ports: list[pa.Table | None]) -> pa.Table | None:

@@ -32,7 +32,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
 from viewkeeper.plan import expressions
-from viewkeeper.plan.dataflow import HASH, Lookup, Operator, Sink
+from viewkeeper.plan.dataflow import HASH, Operator, Sink
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Given, Share
 from viewkeeper.rounds.site import Fed, Site
@@ -193,9 +193,7 @@ class _Level:
 def _last_lookup(job: Job, arrangement: str) -> int:
     """The last level at which this batch looks the arrangement up in its fresh state."""
     levels = [
-        job.flow.levels[n]
-        for n, o in job.flow.operators.items()
-        if n in job.active and isinstance(o, Lookup) and o.fresh and o.arrangement == arrangement
+        job.flow.levels[n] for n, o in job.flow.operators.items() if n in job.active and arrangement in o.looked_up
     ]
     return max(levels, default=-1)
 

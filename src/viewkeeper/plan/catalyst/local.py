@@ -1,7 +1,7 @@
 """A local Spark, for when the user brings none: all cores, a task that dies is retried, and nothing on the terminal.
 
 What the JVM writes to standard error goes to a log file in the temporary directory, which is removed at exit; when
-Spark does not start, its last line is in the error.
+Spark does not start, its first line is in the error.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def local_spark() -> SparkSession:
     log = Path(tempfile.gettempdir()) / f"viewkeeper-spark-{os.getpid()}.log"
     try:
         if SparkContext._gateway is None:
+            atexit.register(log.unlink, missing_ok=True)
             with log.open("wb") as stream:
                 gateway = launch_gateway(conf, popen_kwargs={"stderr": stream})
-            atexit.register(log.unlink, missing_ok=True)
             SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except PySparkException as error:
-        said = log.read_text("utf-8", "replace").strip().splitlines()
+        said = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
         raise MissingDependency(
-            f"Spark could not be started: {said[-1] if said else error}",
+            f"Spark could not be started: {said[0] if said else error}",
             hint="Install Java 17 or newer and set JAVA_HOME.",
         ) from error

@@ -13,6 +13,8 @@ part can fail, the text makes DuckDB look at it only when Spark would.
 
 from __future__ import annotations
 
+import zlib
+
 from viewkeeper.errors import Unsupported
 from viewkeeper.plan.expressions import logic
 from viewkeeper.plan.expressions.faults import error_code
@@ -30,12 +32,38 @@ SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r 
 def render(expr: Expr) -> str:
     """DuckDB text for `expr`, of the DuckDB type of its type. Raises Unsupported."""
     rule = _rule(expr)
+    parts = logic.operands(expr) if expr.op in ("And", "Or") else list(expr.args)
+    texts = [render(p) for p in parts]
+    early = len(parts) - 1 if rule.stops == "right" else 0
+    bound = {
+        i: _variable(t) for i, t in enumerate(texts) if len(t) > _HEAVY and (i == early or not can_raise(parts[i]))
+    }
+    text = _written(expr, rule, parts, [bound.get(i, t) for i, t in enumerate(texts)])
+    for i, variable in bound.items():
+        text = _bind(variable, texts[i], text)
+    return text
+
+
+def _written(expr: Expr, rule: Rule, parts: list[Expr], texts: list[str]) -> str:
     if expr.op in ("And", "Or"):
-        parts = logic.operands(expr)
-        return logic.chain(expr.op, parts, [render(p) for p in parts], can_raise)
-    texts = [render(a) for a in expr.args]
+        return logic.chain(expr.op, parts, texts, can_raise)
     text = _lazy(expr, texts) or rule.write(expr, texts)
     return _stopping(expr, rule, texts, text if rule.typed else cast(text, expr.type))
+
+
+_HEAVY = 300
+"""Characters of an argument's text above which it is evaluated once and not wherever it is mentioned."""
+
+
+def _variable(text: str) -> str:
+    return f"v{zlib.crc32(text.encode()):08x}"
+
+
+def _bind(variable: str, value: str, text: str) -> str:
+    """`text` with a variable for `value`: a lambda over a list of one element, SQL's only way to say "let"."""
+    if text.count(variable) < 2:
+        return text.replace(variable, value)
+    return f"list_transform([{value}], lambda {variable}: {text})[1]"
 
 
 def predicate(condition: Expr) -> str:

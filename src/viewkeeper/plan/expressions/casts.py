@@ -123,7 +123,7 @@ def convert(x: str, source: str, target: str, attempt: bool = False) -> str:
         case ("time", "float"):
             return f"CAST(CAST(epoch_us({x}) AS DOUBLE) / 1e6 AS {duck(target)})"
         case ("time", "decimal"):
-            return _float_to_decimal(f"(CAST(epoch_us({x}) AS DOUBLE) / 1e6)", target, attempt)
+            return checked.format(f"(CAST(epoch_us({x}) AS DECIMAL(19,0)) * CAST('0.000001' AS DECIMAL(6,6)))")
         case ("integer", "time"):
             return f"make_timestamp(CAST({x} AS BIGINT) * 1000000)"
     raise AssertionError((source, target))

@@ -5,6 +5,7 @@ An interval is a number: months (INTEGER) or microseconds (BIGINT).
 
 from __future__ import annotations
 
+from viewkeeper.model import types
 from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail, parameter
 from viewkeeper.plan.nodes import Expr
 
@@ -144,6 +145,18 @@ def make_date(expr: Expr, args: Texts) -> str:
     made = f"TRY(make_date({', '.join(f'CAST({a} AS BIGINT)' for a in args)}))"
     some = " AND ".join(f"{a} IS NOT NULL" for a in args)
     return f"(CASE WHEN {some} AND {made} IS NULL THEN {bad} ELSE {made} END)"
+
+
+def cut_seconds(expr: Expr, args: Texts) -> str:
+    return f"(epoch_us(CAST({args[0]} AS TIMESTAMP)) // 1000000)"
+
+
+def from_seconds(expr: Expr, args: Texts) -> str:
+    return f"make_timestamp(CAST({args[0]} AS BIGINT) * 1000000)"
+
+
+def refuse_fraction(expr: Expr) -> str | None:
+    return None if types.is_integer(expr.args[0].type) else "timestamp_seconds of a number that is not an integer"
 
 
 def floor_seconds(expr: Expr, args: Texts) -> str:

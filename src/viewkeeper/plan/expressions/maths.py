@@ -1,7 +1,7 @@
 """Rounding, powers, logarithms, angles, bits.
 
-Java's mathematics is IEEE 754 with Spark's NULL rules on top: a logarithm of what is not positive is NULL, the floor
-of NaN is 0, the floor of a large double is the greatest BIGINT. Results of functions that no standard rounds (`exp`,
+Java's mathematics is IEEE 754 with Spark's NULL rules on top: a logarithm of what is not positive is NULL.
+Results of functions that no standard rounds (`exp`,
 `ln`, `sin`, `pow` …) come from the C library here and from Java's there: they may differ in the last bit.
 """
 
@@ -18,18 +18,19 @@ _NAN = "CAST('NaN' AS DOUBLE)"
 
 
 def whole(function: str) -> Writer:
-    """FLOOR and CEIL: of a double as BIGINT, with Java's saturation; of a decimal without digits after the point."""
+    """FLOOR and CEIL: of a double as BIGINT, checked; of a decimal without digits after the point."""
 
     def write(expr: Expr, args: Texts) -> str:
         x = args[0]
         if not types.is_float(expr.args[0].type):
             return f"{function}({x})" if types.decimal_digits(expr.args[0].type) else x
-        return (
-            f"(CASE WHEN isnan({x}) THEN 0 WHEN {x} >= 9223372036854775807 THEN 9223372036854775807 "
-            f"WHEN {x} <= -9223372036854775808 THEN -9223372036854775808 ELSE CAST({function}({x}) AS BIGINT) END)"
-        )
+        return f"CAST({function}({x}) AS BIGINT)"
 
     return write
+
+
+def whole_raises(expr: Expr) -> bool:
+    return types.is_float(expr.args[0].type)
 
 
 def whole_to(direction: int) -> Writer:
@@ -100,7 +101,7 @@ def round_raises(expr: Expr) -> bool:
     type_, places = expr.args[0].type, constant(expr.args[1])
     if types.decimal_digits(type_):
         (p, s), (q, t) = digits(expr.args[0]), digits(expr)
-        return q - t < p - s + (t < s)
+        return q - t < p - s + (places is None or places < s)
     return types.is_integer(type_) and places is not None and places < 0
 
 
@@ -135,7 +136,8 @@ def logarithm_to(expr: Expr, args: Texts) -> str:
 def power(expr: Expr, args: Texts) -> str:
     """Java has NaN where C has 1: for 1^NaN and (±1)^±∞."""
     x, y = args
-    return f"(CASE WHEN isnan({y}) OR abs({x}) = 1 AND isinf({y}) THEN {_NAN} ELSE pow({x}, {y}) END)"
+    odd = f"(isnan({y}) OR abs({x}) = 1 AND isinf({y}))"
+    return f"(CASE WHEN {x} IS NOT NULL AND {odd} THEN {_NAN} ELSE pow({x}, {y}) END)"
 
 
 def signum(expr: Expr, args: Texts) -> str:

@@ -205,15 +205,20 @@ def _replacement(text: str) -> str:
 
 
 def _groups(translated: str) -> int:
-    try:
-        return re.compile(translated.replace("\\z", "\\Z")).groups
-    except re.error as error:
-        raise Untranslatable(str(error)) from None
+    return _python(translated).groups
 
 
 def _may_be_empty(translated: str) -> bool:
     """After an empty match Java and RE2 go on differently."""
-    return re.compile(re.sub(r"\\x\{([0-9a-f]+)\}", "x", translated)).search("") is not None
+    return _python(translated).fullmatch("") is not None
+
+
+def _python(translated: str) -> re.Pattern[str]:
+    """The pattern's shape: groups and what may be empty are the same in Python's language."""
+    try:
+        return re.compile(re.sub(r"\\x\{[0-9a-f]+\}", "x", translated).replace("\\z", "\\Z"))
+    except re.error as error:
+        raise Untranslatable(str(error)) from None
 
 
 def many(word: str, negate: bool) -> Writer:

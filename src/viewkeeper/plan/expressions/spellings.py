@@ -24,7 +24,7 @@ def date(x: str) -> str:
     year = f"year({x})"
     far = (
         f"(CASE WHEN {year} < 0 THEN '-' WHEN {year} > 9999 THEN '+' ELSE '' END"
-        f" || lpad(CAST(abs({year}) AS VARCHAR), greatest(4, length(CAST(abs({year}) AS VARCHAR))), '0')"
+        f" || lpad(CAST(abs({year}) AS VARCHAR), greatest(4, length(CAST(abs({year}) AS VARCHAR)))::INTEGER, '0')"
         f" || strftime({x}, '-%m-%d'))"
     )
     return f"(CASE WHEN {year} BETWEEN 1 AND 9999 THEN CAST({x} AS VARCHAR) ELSE {far} END)"

@@ -54,7 +54,8 @@ def substring(expr: Expr, args: Texts) -> str:
     here = f"CAST({position} AS BIGINT)"
     start = f"(CASE WHEN {position} > 0 THEN {here} - 1 WHEN {position} < 0 THEN length({s}) + {here} ELSE 0 END)"
     first = f"greatest({start}, 0)"
-    return f"substring({s}, {first} + 1, greatest({start} + {length} - {first}, 0) + 0 * length({s}))"
+    cut = f"substring({s}, {first} + 1, greatest({start} + {length} - {first}, 0))"
+    return f"(CASE WHEN {position} IS NOT NULL AND {length} IS NOT NULL THEN {cut} END)"
 
 
 def concat(expr: Expr, args: Texts) -> str:
@@ -186,4 +187,4 @@ def split(expr: Expr, args: Texts) -> str:
     s, delimiter = args
     if constant(expr.args[1]):
         return f"string_split({s}, {delimiter})"
-    return f"(CASE WHEN {delimiter} = '' THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
+    return f"(CASE WHEN {delimiter} = '' AND {s} IS NOT NULL THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
