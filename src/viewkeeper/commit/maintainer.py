@@ -76,6 +76,7 @@ class Maintainer:
             self.duck = Duck(threads=threads, setup=expressions.setup)
             self._spark = spark
             self._durable = durable
+            self.clock: Mapping[str, float] = {}
             batch = store.published()
             manifest = Manifest(fingerprint=expressions.FINGERPRINT)
             if batch is not None:
@@ -188,6 +189,7 @@ class Maintainer:
             return Outcome(reached, entries)
         site = Site(self.duck, flow, partial(self._old, hidden), active)
         reached = run_in_driver(site, given, seeds, fail)
+        self.clock = site.clock
         return Outcome(reached, self.state.write(number, site.added, self._durable))
 
     def _old(self, hidden: frozenset[str], slot: str) -> Any:

@@ -5,6 +5,7 @@ An operator runs once, after its last source; deltas wait at their ports in betw
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
@@ -30,6 +31,7 @@ def run_in_driver(
     for name, operator in site.flow.operators.items():
         if name not in site.active:
             continue
+        started = time.perf_counter()
         try:
             if isinstance(operator, Sink):
                 reached[operator.view].extend(waiting.pop(name, {}).get(0, ()))
@@ -44,6 +46,7 @@ def run_in_driver(
             if output is not None and output.num_rows:
                 for consumer, port, delta in site.feed(operator, output):
                     waiting[consumer][port].append(delta)
+            site.clock[name] = time.perf_counter() - started
         except Exception as error:
             if on_error is None:
                 raise

@@ -53,6 +53,8 @@ class Site:
     added: dict[str, Run] = field(default_factory=dict)
     carried: dict[str, Run] = field(default_factory=dict)
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
+    clock: dict[str, float] = field(default_factory=dict)
+    """Seconds that each operator took, with the segments over it."""
     feeding: str | None = None
     """The consumer whose segment runs now: an error in it is that consumer's, not its source's."""
 
