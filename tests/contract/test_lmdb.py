@@ -596,3 +596,27 @@ def test_a_database_removed_and_made_again_is_a_new_one(store: LmdbStore, path: 
     put(new, items((2, "b")))
     new.close()
     assert [row["id"] for row in read(store)] == [1]
+
+
+def test_a_writer_killed_inside_a_call_leaves_nothing_and_blocks_nobody(store: LmdbStore, path: Path) -> None:
+    put(store, items((1, "a")))
+    code = """
+import os, sys
+import pyarrow as pa
+from viewkeeper.store.lmdb import LmdbStore, calls
+finish = calls.Call.finish
+def die(call):
+    finish(call)
+    os.kill(os.getpid(), 9)
+calls.Call.finish = die
+store = LmdbStore(sys.argv[1])
+table = store.catalog().table("items")
+rows = pa.table([[1, 2], ["b", "c"], [None, None], [None, None]], schema=table.arrow)
+store.write(table, rows, pa.table({"id": pa.array([], pa.int64())}))
+"""
+    died = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=60)
+    assert died.returncode == -9, died.stderr
+    assert store.head() == 1
+    assert [(row["id"], row["category"]) for row in read(store)] == [(1, "a")]
+    assert put(store, items((2, "b"))) == 2
+    assert summed(store.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}

@@ -44,14 +44,15 @@ def _opener(scheme: str) -> Callable[..., Store]:
     if scheme in _OWN:
         module, _, name = _OWN[scheme].partition(":")
         try:
-            opener: Callable[..., Store] = getattr(import_module(module), name)
+            opener: Callable[..., Store] | None = getattr(import_module(module), name, None)
         except ImportError as error:
             extra = _EXTRAS.get(scheme)
             raise MissingDependency(
                 f"The store {scheme}: needs a package that is not installed ({error}).",
                 hint=f"Run: pip install 'viewkeeper[{extra}]'." if extra else "Install viewkeeper again.",
             ) from error
-        return opener
+        if opener is not None:
+            return opener
     for point in entry_points(group=GROUP, name=scheme):
         found: Callable[..., Store] = point.load()
         return found

@@ -1,0 +1,67 @@
+"""Stores by URL: the scheme chooses, and what is missing is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viewkeeper.errors import BadValue, MissingDependency
+from viewkeeper.store import registry
+from viewkeeper.store.lmdb import LmdbStore
+from viewkeeper.store.registry import open_store, schemes
+
+
+def test_the_scheme_chooses_the_store(tmp_path: Path) -> None:
+    store = open_store(f"lmdb:{tmp_path / 'db'}", durability="none")
+    assert isinstance(store, LmdbStore)
+    store.close()
+    reader = open_store(f"LMDB:{tmp_path / 'db'}", "r")
+    assert reader.uuid == store.uuid
+    reader.close()
+
+
+def test_a_relative_path_becomes_a_whole_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker with another directory opens the same database by it."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store("lmdb:./shop")
+    assert store.url == f"lmdb:{tmp_path / 'shop'}"
+    store.close()
+
+
+@pytest.mark.parametrize("url", ["shop", "nosql:./shop", "lmdb:", "lmdb:/"])
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(BadValue, match=r"lmdb:|lmdb"):
+        open_store(url)
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="colour"):
+        open_store(f"lmdb:{tmp_path / 'db'}", colour="red")
+    assert not (tmp_path / "db").exists()
+
+
+def test_a_store_whose_package_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'thriftpy2'")
+
+    monkeypatch.setattr(registry, "import_module", missing)
+    with pytest.raises(MissingDependency, match=r"viewkeeper\[hbase\]"):
+        open_store("hbase://localhost:9090/shop")
+
+
+def test_another_package_adds_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "cloud"
+
+        def load(self) -> Any:
+            return lambda url, mode, **options: (url, mode, options)
+
+    def points(group: str, name: str | None = None) -> list[Point]:
+        assert group == "viewkeeper.stores"
+        return [Point()] if name in (None, "cloud") else []
+
+    monkeypatch.setattr(registry, "entry_points", points)
+    assert open_store("cloud:x", "r", zone=1) == ("cloud:x", "r", {"zone": 1})
+    assert schemes() == ["cloud", "hbase", "lmdb"]
