@@ -40,14 +40,13 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
         return f"SELECT *, {key_hash(spec)} AS _h FROM ({main})"
     parts = [f"SELECT *, (-1)::INTEGER AS _b, 0::HUGEINT AS _x FROM ({main})"]
     for i, accumulator in enumerate(plan.bucketed):
-        column = quote(raw(accumulator.argument))
         split = exact.terms if accumulator.kind == "exact" else exact.square_terms
-        for bucket, term in split(column) if accumulator in fed else ():
-            columns = _list(*keys, "_w", f"{bucket} AS _bucket", f"{term} AS _term")
-            summed = f"_bucket + {i * exact.BUCKETS} AS _b, sum(_term * _w) AS _x"
+        kept = "".join(f"{k}, " for k in keys)
+        for select in split(quote(raw(accumulator.argument)), kept) if accumulator in fed else ():
+            summed = f"_bucket + {i * exact.BUCKETS} AS _b, sum(_term * _times) AS _x"
             parts.append(
-                f"SELECT {_list(*keys, *zeros)}, {summed} FROM (SELECT {columns} FROM rows WHERE {column} IS NOT NULL)"
-                f" GROUP BY {_list(*keys, '_bucket')} HAVING sum(_term * _w) <> 0"
+                f"SELECT {_list(*keys, *zeros)}, {summed} FROM ({select})"
+                f" GROUP BY {_list(*keys, '_bucket')} HAVING sum(_term * _times) <> 0"
             )
     return f"SELECT *, {key_hash(spec)} AS _h FROM ({' UNION ALL '.join(parts)})"
 

@@ -1,9 +1,10 @@
 """Exact sums of doubles: integers for each exponent bucket, added in any order, rounded once.
 
-A finite double is ±m · 2^(e − 1074), with m < 2^53 and 0 ≤ e ≤ 2045. Bucket b = e div 32 holds the sum of
-m · 2^(e mod 32), below 2^84 each, so a 128-bit integer has room for 2^42 rows. Three more buckets count NaN, +∞ and −∞.
+A finite double is ±m · 2^(e − 1075) with its exponent field e < 2047 and m < 2^53 (a subnormal one has e = 0 and an
+even m). Bucket b = e div 32 holds the sum of m · 2^(e mod 32), below 2^84 each, so a 128-bit integer has room for 2^42
+rows. Three more buckets count NaN, +∞ and −∞.
 
-    Σ x  =  2^−1074 · Σ_b  X_b · 2^(32 b)
+    Σ x  =  2^−1075 · Σ_b  X_b · 2^(32 b)
 
 Addition of integers is exact and can be undone, so the sum does not depend on history, order or lane:
 {1e16, 1, 1} minus 1e16 is 2. Rounding (half to even) writes all X_b as base-2^32 digits, carries, and reads the top.
@@ -29,7 +30,7 @@ _CHUNK_DIGITS = 1 << 22
 
 @dataclass(frozen=True)
 class Totals:
-    """One accumulator's bucket rows: `value` is the total of `group` in `bucket`, each pair once."""
+    """One accumulator's bucket rows: `value` is the total of `group` in `bucket`, each pair once, by group."""
 
     group: Ints
     bucket: Ints
@@ -41,45 +42,42 @@ def bits(column: Any) -> Any:
     return pc.cast(column, pa.float64()).combine_chunks().view(pa.uint64())
 
 
-def terms(column: str) -> tuple[tuple[str, str], ...]:
-    """SQL for (bucket, term) of a double, given its bit pattern as UBIGINT."""
-    return (_term(column, f"{_mantissa(column)}::HUGEINT", _place(column)),)
+def terms(bits: str, kept: str) -> tuple[str, ...]:
+    """SELECTs over `rows` of the columns `kept` and (`_bucket`, `_term`, `_times`): add up _term · _times by bucket.
+
+    `bits` names the column of bit patterns; `_times` is the weight, with the double's sign.
+    """
+    sign = "CASE WHEN _negative THEN -_w ELSE _w END"
+    return _finite(bits, kept, "_e >> 5", f"{_MANTISSA} * (1::UBIGINT << (_e & 31))", sign), _special(bits, kept)
 
 
-def square_terms(column: str) -> tuple[tuple[str, str], ...]:
-    """The same for its square in units of 2^−2148: m² has 106 bits, so it goes in as two terms."""
-    square, place = f"({_mantissa(column)}::HUGEINT * {_mantissa(column)}::HUGEINT)", f"(2 * {_place(column)})"
-    low = _term(column, f"({square} & {(1 << 53) - 1})", place, signed=False)
-    high = _term(column, f"({square} >> 53)", f"({place} + 53)", signed=False)
-    return low, high
-
-
-def _term(column: str, mantissa: str, place: str, signed: bool = True) -> tuple[str, str]:
-    infinity = f"WHEN {column} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
-    special = f"CASE WHEN {_fraction(column)} <> 0 THEN {NAN} {infinity} END"
-    size = f"({mantissa} * (1::UBIGINT << ({place} & 31)))"
-    value = f"CASE WHEN {column} >> 63 = 0 THEN {size} ELSE -{size} END" if signed else size
+def square_terms(bits: str, kept: str) -> tuple[str, ...]:
+    """The same for squares, in units of 2^−2150: m² has 106 bits, so it goes in as two terms."""
+    square, place = f"({_MANTISSA} * {_MANTISSA})", "(2 * _e + 53)"
+    low = f"({square} & {(1 << 53) - 1}) * (1::UBIGINT << (2 * _e & 31))"
+    high = f"({square} >> 53) * (1::UBIGINT << ({place} & 31))"
     return (
-        f"CASE WHEN {_exponent(column)} = 2047 THEN {special} ELSE ({place} >> 5) END::INTEGER",
-        f"CASE WHEN {_exponent(column)} = 2047 THEN 1::HUGEINT ELSE {value} END",
+        _finite(bits, kept, "2 * _e >> 5", low, "_w"),
+        _finite(bits, kept, f"{place} >> 5", high, "_w"),
+        _special(bits, kept),
     )
 
 
-def _exponent(column: str) -> str:
-    return f"(({column} >> 52) & 2047)"
+_MANTISSA = f"(CASE WHEN _e = 0 THEN _f * 2 ELSE _f | {1 << 52} END)::HUGEINT"
 
 
-def _fraction(column: str) -> str:
-    return f"({column} & {(1 << 52) - 1})"
+def _finite(bits: str, kept: str, bucket: str, term: str, times: str) -> str:
+    fields = f"({bits} >> 52) & 2047 AS _e, {bits} & {(1 << 52) - 1} AS _f, {bits} >> 63 = 1 AS _negative"
+    inner = f"SELECT *, {fields} FROM rows WHERE {bits} IS NOT NULL"
+    shown = f"({bucket})::INTEGER AS _bucket, {term} AS _term, {times} AS _times"
+    return f"SELECT {kept}{shown} FROM ({inner}) WHERE _e <> 2047"
 
 
-def _place(column: str) -> str:
-    """The e of m · 2^(e − 1074): subnormal doubles share the least one."""
-    return f"(greatest({_exponent(column)}, 1) - 1)"
-
-
-def _mantissa(column: str) -> str:
-    return f"({_fraction(column)} + CASE WHEN {_exponent(column)} > 0 THEN {1 << 52} ELSE 0 END)"
+def _special(bits: str, kept: str) -> str:
+    infinity = f"WHEN {bits} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
+    bucket = f"CASE WHEN {bits} & {(1 << 52) - 1} <> 0 THEN {NAN} {infinity} END::INTEGER"
+    shown = f"{bucket} AS _bucket, 1::HUGEINT AS _term, _w AS _times"
+    return f"SELECT {kept}{shown} FROM rows WHERE ({bits} >> 52) & 2047 = 2047"
 
 
 def rounded(groups: int, totals: Totals) -> Doubles:
@@ -103,8 +101,7 @@ def rounded(groups: int, totals: Totals) -> Doubles:
 def _round_finite(result: Doubles, group: Ints, bucket: Ints, terms: Ints) -> None:
     lowest = int(bucket.min())
     width = int(bucket.max()) - lowest + 1 + 4
-    order = np.argsort(group, kind="stable")
-    group, bucket, terms = group[order], bucket[order] - lowest, terms[order]
+    bucket = bucket - lowest
     step = max(1, _CHUNK_DIGITS // width)
     for start in range(0, len(result), step):
         stop = min(start + step, len(result))
@@ -112,4 +109,4 @@ def _round_finite(result: Doubles, group: Ints, bucket: Ints, terms: Ints) -> No
         digits = np.zeros((stop - start, width), np.int64)
         for j in range(4):
             digits[group[low:high] - start, bucket[low:high] + j] += terms[low:high, j]
-        result[start:stop] = nearest(digits, DIGIT * lowest - 1074)
+        result[start:stop] = nearest(digits, DIGIT * lowest - 1075)

@@ -20,7 +20,7 @@ def variances(function: str, count: Ints, sums: exact.Totals, squares: exact.Tot
     first, low = _integers(len(count), sums)
     second, square_low = _integers(len(count), squares)
     shift = min(2 * low, square_low)
-    scale = 2 * 1074 - shift
+    scale = 2 * 1075 - shift
     undefined = _has_special(len(count), sums)
     found: list[float | None] = []
     for c, x, xx, nan in zip(count.tolist(), first, second, undefined.tolist(), strict=True):
