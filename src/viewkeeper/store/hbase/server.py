@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from viewkeeper.errors import NotADatabase, StoreError, Timeout
+from viewkeeper.errors import BadValue, NotADatabase, StoreError, Timeout
 from viewkeeper.store.hbase import fetch, processes
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.connection import Gateway
@@ -223,6 +223,10 @@ class Server:
         """Make the data directory an instance's, unless it is one or holds something else."""
         if (self.data / "instance.json").exists():
             return
+        if ":" in str(self.data):
+            raise BadValue(
+                f"{self.data} has a colon in it, which Java's class path cannot have.", hint="Choose another."
+            )
         try:
             if self.data.exists() and any(path.name != "lock" for path in self.data.iterdir()):
                 raise NotADatabase(
@@ -251,7 +255,9 @@ class Server:
         if not processes.runs(instance.gateway) and not _is_free(instance.zookeeper_port):
             instance = replace(instance, zookeeper_port=_free_port())
         self._configure(instance)
-        process = self._java("hbase", "1g", "org.apache.hadoop.hbase.master.HMaster", "start")
+        # At a stop ZooKeeper may go before the region server has signed off there: one more try, not 20 s of them.
+        options = ("-Dzookeeper.recovery.retry=1", "-Dzookeeper.recovery.retry.intervalmill=200", "start")
+        process = self._java("hbase", "1g", "org.apache.hadoop.hbase.master.HMaster", *options)
         self._record(replace(instance, hbase=process))
 
     def _start_gateway(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from viewkeeper.errors import BadValue
 from viewkeeper.store.hbase.connection import idl
-from viewkeeper.store.hbase.failures import NoSuchNamespace, NoSuchTable, OutcomeUnknown
+from viewkeeper.store.hbase.failures import NoSuchNamespace, NoSuchTable, OutcomeUnknown, Refused, Unavailable
 from viewkeeper.store.hbase.pool import Pool
 
 FOREVER = 2147483647
@@ -95,15 +96,28 @@ class Tables:
         return Description(table, tuple(_family(one) for one in said.columns or ()), dict(said.attributes or {}))
 
     def regions(self, table: str) -> list[Region]:
-        """The regions in key order; together they cover all keys. NoSuchTable if there is none."""
-        found = self._pool.call("getAllRegionLocations", repeatable=True, of_table=table, table=table.encode())
-        if not found:
-            raise NoSuchTable(
-                f"HBase at {self._pool.gateway.address} has no table {table}.",
-                hint="Check the name, namespace included.",
-            )
-        regions = [_region(one) for one in found if not one.regionInfo.replicaId]
-        return sorted(regions, key=lambda region: region.start)
+        """The regions in key order; together they cover all keys. NoSuchTable if there is none.
+
+        While a region splits the gateway may fail with an internal error (seen): asked again, as with gaps.
+        """
+        failed = 0
+        while True:
+            try:
+                found = self._pool.call("getAllRegionLocations", repeatable=True, of_table=table, table=table.encode())
+            except Refused as error:
+                if isinstance(error, NoSuchTable) or failed >= self._pool.retry.times:
+                    raise
+            else:
+                if not found and not self.exists(table):
+                    address = self._pool.gateway.address
+                    raise NoSuchTable(f"HBase at {address} has no table {table}.", hint="Check the name and namespace.")
+                regions = sorted(map(_region, filter(_serves, found)), key=lambda region: region.start)
+                if _cover(regions):
+                    return regions
+                if failed >= self._pool.retry.times:
+                    raise Unavailable(f"The regions of HBase table {table} do not settle.", hint="Try again later.")
+            time.sleep(self._pool.retry.pause(failed))
+            failed += 1
 
     def create(
         self,
@@ -211,6 +225,18 @@ def _family(said: Any) -> Family:
         time_to_live=None if said.timeToLive in (None, FOREVER) else said.timeToLive,
         attributes=dict(said.attributes or {}),
     )
+
+
+def _serves(said: Any) -> bool:
+    """Not a copy, nor one that has been split in two."""
+    info = said.regionInfo
+    return not (info.replicaId or info.offline or info.split)
+
+
+def _cover(regions: Sequence[Region]) -> bool:
+    """Whether each begins where the one before ends, from the first key to the last."""
+    stops = [b"", *(region.stop for region in regions)]
+    return bool(regions) and [region.start for region in regions] == stops[:-1] and stops[-1] == b""
 
 
 def _region(said: Any) -> Region:
