@@ -2,49 +2,52 @@
 
 Steps of a batch, numbered the same in code, tests and docs:
 
-    1  choose the cut: the log's head
+    1  choose the cut: the log's head, or as many write calls as the batch may have
     2  run the rounds; they leave a file of runs tagged with the batch
     3  write the view changes and the batch record {number, cut, manifest}
     4  publish: where the store has atomic batches, 3 and 4 are one transaction
     5  later: merge runs, forget log entries and files that nobody needs
 
 The batch record is the only truth. Until step 4 nothing has happened; after it, everything has.
+
+Threads: `lock` is held for a batch and for whatever else publishes; `defining` for a change of the views, most of
+which happens beside the batches (`loading`).
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.commit import crash
-from viewkeeper.commit.load import loaded_tables, missing_state, plan_load
+from viewkeeper.commit.loading import Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.merge import merge_runs
+from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.sink import resolve
+from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
 from viewkeeper.commit.state import State
-from viewkeeper.errors import UnknownName
-from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.catalog import Catalog, Suspension, View
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.schema import COUNT, WEIGHT
-from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.runs import RunEntry
+from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.dataflow import Input, Operator
 from viewkeeper.plan.flow import Flow, assemble, slots
-from viewkeeper.rounds.driver import run_in_driver
-from viewkeeper.rounds.given import Computed, Given, ImageRows, Progress, Rows, StoreScan
-from viewkeeper.rounds.site import Site, full, seed
-from viewkeeper.store.base import Batch, Store, ViewChange
+from viewkeeper.rounds.given import Progress
+from viewkeeper.store.base import Batch, Store, StreamChange, ViewChange
 
-SPARK_ROWS = 4_000_000
-"""Changed or loaded rows from which `auto` takes the Spark lane: below, a job costs more than it saves."""
+_FINAL_ROWS = 20_000
+"""Changed rows that a load leaves for its last step, in which no batch runs."""
+
+_TIDY_SECONDS = 0.5
+"""Between two clean-ups of log and files: each is a durable write of its own."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +59,48 @@ class BatchReport:
     lane: str
     seconds: float
     views: Mapping[str, int] = field(default_factory=dict)
+    suspended: tuple[str, ...] = ()
+    """Views that failed on their own rows and were suspended, if that was asked for."""
 
 
-@dataclass
-class Outcome:
-    """What the rounds of a batch left: deltas at the sinks, and the runs they wrote."""
+@dataclass(frozen=True)
+class _Mark:
+    """A published batch as a load sees it."""
 
-    reached: Mapping[int, list[pa.Table]]
-    entries: list[RunEntry]
+    catalog: Catalog
+    batch: Batch
+    manifest: Manifest
 
 
 class Maintainer:
-    """Owns the lease, the graph of all views, and the open state. One at a time for each database."""
+    """Owns the lease, the graph of all views, and the open state. One at a time for each database.
 
-    def __init__(self, store: Store, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2) -> None:
+    `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
+    """
+
+    def __init__(
+        self, store: Store, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2, retention: float = 0.0
+    ) -> None:
         self.store = store
+        self.lock = threading.RLock()
+        self.defining = threading.RLock()
+        self.retention = retention
+        self.suspends = False
+        self.recent = Recent()
         self.lease = store.acquire_lease()
         try:
-            self.duck = Duck(threads=threads, setup=expressions.setup)
-            self._spark = spark
-            self._durable = durable
-            self.clock: Mapping[str, float] = {}
+            self._spark, self._durable, self._threads = spark, durable, threads
             batch = store.published()
             manifest = Manifest(fingerprint=expressions.FINGERPRINT)
             if batch is not None:
                 manifest = Manifest.from_json(batch.record["manifest"])
             self.batch = batch or Batch(0, store.head(), {})
             self.state = State(store.state_path, manifest)
+            self.stage = Stage(store, self.state, spark, durable=durable, threads=threads)
             self.state.collect()
+            self._loading: dict[int, int] = {}
+            self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
+            self._tidied = 0.0
             self._adopt_catalog(store.catalog())
             if manifest.fingerprint != expressions.FINGERPRINT:
                 self.rebuild()
@@ -92,67 +109,120 @@ class Maintainer:
             raise
 
     def close(self) -> None:
-        self.duck.close()
-        self.lease.release()
+        with self.lock:
+            self.stage.close()
+            self.lease.release()
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def refresh(self, lane: str = "auto") -> BatchReport:
-        """Bring every view to the head of the log, in one batch."""
+    def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
+        """Bring every view to the head of the log, or `max_changes` further, in one batch.
+
+        A view that fails on its own rows stops the batch; if this maintainer `suspends`, it is taken out and the others
+        go on.
+        """
+        stopped: list[str] = []
+        with self.lock:
+            while True:
+                try:
+                    report = self._refresh(lane, max_changes)
+                    return replace(report, suspended=tuple(stopped)) if stopped else report
+                except BrokenViews as broken:
+                    if not self.suspends or not broken.views:
+                        raise
+                    stopped += self.suspend(broken.views, broken.message)
+
+    def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
         started = time.perf_counter()
         self._follow_catalog()
         crash.point("commit.1.before")
+        tables = [t.id for t in self.catalog.tables]
         cut = self.store.head()  # step 1
-        used = list(self.flow.used)
-        waiting = self.store.pending(self.batch.cut, [t.id for t in self.catalog.tables])
+        waiting = self.store.pending(self.batch.cut, tables)
         if waiting.calls == 0:
             return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
+        if max_changes is not None and waiting.rows > max_changes:
+            cut = self.store.cut_after(self.batch.cut, tables, max_changes)
         crash.point("commit.1.after")
         number = self.batch.number + 1
-        deltas = {Input(table).id: self._changes(table, cut) for table in used}  # step 2
+        deltas = self.stage.changes(self.flow, self.batch.cut, cut)  # step 2
         changes = sum(d.num_rows for d in deltas.values())
-        chosen = _lane(lane, changes)
-        active = frozenset(n for n, o in self.flow.operators.items() if o.kind != "bulkjoin")
-        outcome = self._run(number, chosen, self.flow, active, {n: Rows(d) for n, d in deltas.items()})
+        chosen = choose_lane(lane, changes)
+        captured = time.perf_counter()
+        outcome = self.stage.run(number, chosen, self.flow, in_batches(self.flow), given_rows(deltas), self._names)
         crash.point("commit.2.after")
+        ran = time.perf_counter()
         views = self._resolve(outcome.reached)
-        manifest = self.state.manifest.plus(outcome.entries)
-        self._publish(number, cut, manifest, views)
+        self._publish(number, cut, self.state.manifest.plus(outcome.entries), views)
+        done = time.perf_counter()
+        self.recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
         self._tidy({e.slot for e in outcome.entries})
-        names = {v.table.id: v.table.name for v in self.catalog.views}
-        changed = {names[c.table.id]: c.puts.num_rows + c.deletes.num_rows for c in views}
+        changed = {c.table.name: _size(c) for c in views}
         return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)
 
+    # -- views --------------------------------------------------------------------------------------------------------
+
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
-        """Load a new view at the published cut and publish it together with its catalog entry."""
-        flow = self._flow(self.catalog.with_view(view))
-        self._load(flow, frozenset([view.table.id]), lane, progress, lambda c: c.with_view(view))
+        """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
+        self._bring_in(frozenset([view.table.id]), lambda c, cut: c.with_view(replace(view, since=cut)), lane, progress)
 
     def drop(self, view: View) -> None:
         """Forget a view and the state that no other view shares."""
-        flow = self._flow(self.catalog.without(view.table.id))
-        kept = frozenset(s for o in flow.stateful() for s in slots(o))
-        number = self.batch.number + 1
-        self._publish(number, self.batch.cut, self.state.manifest.only(kept), [], lambda c: c.without(view.table.id))
-        self.store.drop_rows(view.table)
-        self._tidy(())
+        with self.defining, self.lock:
+            self._publish_only(lambda c: c.without(view.table.id))
+            self.store.drop_rows(view.table)
+            self._tidy((), now=True)
+
+    def suspend(self, views: frozenset[int], reason: str) -> list[str]:
+        """Stop maintaining these views; they keep showing this batch, and their state is freed."""
+        with self.lock:
+            now = Suspension(reason, self.batch.number, self.batch.cut, time.time())
+            stopped = [v for v in self.catalog.views if v.table.id in views and v.suspended is None]
+
+            def change(catalog: Catalog) -> Catalog:
+                for view in stopped:
+                    catalog = catalog.replacing(replace(view, suspended=now))
+                return catalog
+
+            self._publish_only(change)
+            return [v.table.name for v in stopped]
+
+    def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
+        """Build a suspended view's state anew and bring its table in line with it."""
+
+        def change(catalog: Catalog, cut: int) -> Catalog:
+            since = view.since if view.table.is_stored else cut
+            return catalog.replacing(replace(view, suspended=None, since=since))
+
+        self._bring_in(frozenset([view.table.id]), change, lane, progress)
 
     def rebuild(self) -> None:
         """Make all state anew at the published cut and bring the views' tables in line with it."""
-        self.state.manifest = Manifest(fingerprint=expressions.FINGERPRINT)
-        if self.flow.sinks:
-            self._load(self.flow, frozenset(self.flow.sinks), "auto", None, None)
+        with self.lock:
+            self.state.manifest = Manifest(fingerprint=expressions.FINGERPRINT)
+            if self.flow.sinks:
+                streams = [v for v in self.catalog.views if not v.table.is_stored]
+
+                def restart(catalog: Catalog, cut: int) -> Catalog:
+                    for view in streams:
+                        catalog = catalog.replacing(replace(view, since=cut))
+                    return catalog
+
+                self._bring_in(frozenset(self.flow.sinks), restart if streams else None, "auto", None)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _flow(self, catalog: Catalog) -> Flow:
+        """The graph of the views that are maintained; a suspended view is still a definition that others may use."""
         tables = {t.id: t for t in catalog.tables}
         plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-        return assemble(tables, plans, plans, not self.store.capabilities.before_images)
+        active = [v.table.id for v in catalog.views if v.suspended is None]
+        return assemble(tables, plans, active, not self.store.capabilities.before_images)
 
     def _adopt_catalog(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self.flow = self._flow(catalog)
+        self._names = {v.table.id: v.table.name for v in catalog.views}
 
     def _follow_catalog(self) -> None:
         """Other processes may add tables; views change only here."""
@@ -160,153 +230,141 @@ class Maintainer:
         if current.version != self.catalog.version:
             self._adopt_catalog(current)
 
-    def _changes(self, table_id: int, cut: int) -> pa.Table:
-        table = self.flow.tables[table_id]
-        columns = [c.name for c in self.flow.used[table_id]]
-        return consolidate(self.duck, self.store.changes(table, columns, self.batch.cut, cut))
-
-    def _run(
+    def _bring_in(
         self,
-        number: int,
+        views: frozenset[int],
+        change: Callable[[Catalog, int], Catalog] | None,
         lane: str,
-        flow: Flow,
-        active: frozenset[str],
-        given: Mapping[str, Given],
-        new: frozenset[str] = frozenset(),
-    ) -> Outcome:
-        """Step 2 in either lane."""
-        hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
-        seeds = [fed for name in new for fed in seed(self.duck, flow.operators[name])]
-        fail = partial(self._failure, flow)
-        if lane == "spark":
-            from viewkeeper.rounds.spark import run_on_spark
-
-            manifest = {s: r for s, r in self.state.manifest.runs.items() if s not in hidden}
-            directory = str(self.state.directory)
-            reached, entries = run_on_spark(
-                self._spark(), flow, active, given, seeds, manifest, directory, number, self._durable, self.duck, fail
-            )
-            return Outcome(reached, entries)
-        site = Site(self.duck, flow, partial(self._old, hidden), active)
-        reached = run_in_driver(site, given, seeds, fail)
-        self.clock = site.clock
-        return Outcome(reached, self.state.write(number, site.added, self._durable))
-
-    def _old(self, hidden: frozenset[str], slot: str) -> Any:
-        from viewkeeper.operators.arrangement import Arrangement
-
-        return Arrangement(()) if slot in hidden else self.state.arrangement(slot)
+        progress: Progress | None,
+    ) -> None:
+        """Load views beside the batches that go on, catch up, and publish them with the catalog's change."""
+        with self.defining:
+            while not self._load(views, change, lane, progress):
+                pass
 
     def _load(
         self,
-        flow: Flow,
         views: frozenset[int],
+        change: Callable[[Catalog, int], Catalog] | None,
         lane: str,
         progress: Progress | None,
-        change: Callable[[Catalog], Catalog] | None,
-    ) -> None:
-        new = missing_state(flow, self.state) | {flow.sinks[v].id for v in views}
-        sizes = {t: self.store.count(flow.tables[t]) for t in flow.used}
-        chosen = _lane(lane, sum(sizes.values()))
-        load = plan_load(flow, new, chosen == "spark")
-        columns = {t: [c.name for c in flow.used[t]] for t in flow.used}
-        given: dict[str, Given] = {}
-        for name, table in loaded_tables(flow, load).items():
-            given[name] = self._whole_table(flow, load.new, table, columns[table], progress)
-        site = Site(self.duck, flow, self.state.arrangement, load.active)
-        for name in load.whole:
-            given[name] = Computed(partial(full, site, flow.operators[name]))
-        number = self.batch.number + 1
-        outcome = self._run(number, chosen, flow, load.active, given, load.new)
-        existing = {v.table.id: v.table for v in self.catalog.views}
-        tables = existing | {v.table.id: v.table for v in (change(self.catalog) if change else self.catalog).views}
-        changes = []
-        for view in views:
-            reached = list(outcome.reached.get(view, ()))
-            if view in existing:
-                reached.append(self._stored(existing[view].id))
-            found = resolve(self.duck, self.store, tables[view], [r for r in reached if r.num_rows])
-            changes.extend([found] if found else [])
-        kept = frozenset(s for o in flow.stateful() if o.id not in load.new for s in slots(o))
-        manifest = self.state.manifest.only(kept).plus(outcome.entries)
-        manifest = _with_empty(manifest, flow, load.new)
-        self._publish(number, self.batch.cut, manifest, changes, change)
-        self._tidy(())
+    ) -> bool:
+        """The numbered steps of `loading`; False if what it shared with other views is gone, and it must start over."""
+        mark = self._mark()
+        ticket = id(mark)
+        changed = mark.catalog if change is None else change(mark.catalog, mark.batch.cut)
+        flow = self._flow(changed)
+        names = {v.table.id: v.table.name for v in changed.views}
+        state = State(str(self.state.directory), mark.manifest)
+        stage = Stage(self.store, state, self._spark, durable=self._durable, threads=self._threads)
+        try:
+            self._loading[ticket] = mark.batch.cut  # keeps log and files
+            loaded = load(stage, flow, views, mark.batch.cut, mark.batch.number + 1, names, lane, progress)  # 1
+            crash.point("load.1.after")
+            while True:
+                state.adopt(loaded.beside(flow, mark.manifest))
+                if self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
+                    break
+                with self.lock:
+                    self.refresh()
+                    mark = self._mark()
+                loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)  # 2
+            crash.point("load.2.after")
+            with self.lock:  # 3
+                mark = self._mark()
+                changed = mark.catalog if change is None else change(mark.catalog, mark.batch.cut)
+                flow = self._flow(changed)
+                if loaded.misses(flow, mark.manifest) and change is not None:
+                    return False
+                if mark.batch.cut > loaded.cut:
+                    loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)
+                self._publish_loaded(loaded, flow, changed, change)
+            return True
+        finally:
+            self._loading.pop(ticket, None)
+            stage.close()
 
-    def _stored(self, view: int) -> pa.Table:
+    def _mark(self) -> _Mark:
+        with self.lock:
+            self._follow_catalog()
+            return _Mark(self.catalog, self.batch, self.state.manifest)
+
+    def _publish_loaded(
+        self, loaded: Loaded, flow: Flow, catalog: Catalog, change: Callable[[Catalog, int], Catalog] | None
+    ) -> None:
+        there = {v.table.id: v.table for v in self.catalog.views}
+        changes = []
+        for view in (v for v in catalog.views if v.table.id in loaded.rows and v.table.is_stored):
+            rows = list(loaded.rows[view.table.id])
+            if there.get(view.table.id) == view.table:
+                rows.append(self._stored(view.table))
+            found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+            changes.extend([found] if found else [])
+        cut = loaded.cut
+        manifest = loaded.beside(flow, self.state.manifest)
+        self._publish(
+            self.batch.number + 1, cut, manifest, changes, None if change is None else lambda c: change(c, cut)
+        )
+        self._tidy((), now=True)
+
+    def _stored(self, table: Table) -> pa.Table:
         """What a view's table holds now, as the delta that takes it away."""
-        table = next(v.table for v in self.catalog.views if v.table.id == view)
-        batches = list(self.store.scan(table))
-        rows = pa.Table.from_batches(batches, table.arrow)
+        rows = pa.Table.from_batches(list(self.store.scan(table)), table.arrow)
         names = [f"o{i}" for i in range(len(table.columns))]
         if table.is_bag:
-            weights = pa.array([-c for c in rows[COUNT].to_pylist()], pa.int64())
+            weights = pc.negate(rows[COUNT])
             return rows.drop_columns([COUNT]).append_column(WEIGHT, weights).rename_columns([*names, WEIGHT])
         return weighted(rows, -1).rename_columns([*names, WEIGHT])
 
-    def _whole_table(
-        self, flow: Flow, new: frozenset[str], table_id: int, columns: list[str], progress: Progress | None
-    ) -> Given:
-        """A base table at the published cut: its image if that is wide enough, else a scan of the store."""
-        table = flow.tables[table_id]
-        for image in flow.images.get(table_id, ()):
-            if image.id not in new:
-                entries = self.state.manifest.runs[slots(image)[0]]
-                return ImageRows(str(self.state.directory), entries, tuple(columns))
-        return StoreScan(self.store, table, tuple(columns), self.batch.cut, progress)
-
-    def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange]:
+    def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
         tables = {v.table.id: v.table for v in self.catalog.views}
-        found = (resolve(self.duck, self.store, tables[view], deltas) for view, deltas in reached.items())
+        found = (resolve(self.stage.duck, self.store, tables[view], deltas) for view, deltas in reached.items())
         return [change for change in found if change is not None]
+
+    def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
+        """A batch without changes that alters the views; state that none of them needs any more is let go."""
+        flow = self._flow(change(self.catalog))
+        kept = frozenset(s for o in flow.stateful() for s in slots(o))
+        self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest.only(kept), [], change)
 
     def _publish(
         self,
         number: int,
         cut: int,
         manifest: Manifest,
-        views: list[ViewChange],
+        views: list[ViewChange | StreamChange],
         change: Callable[[Catalog], Catalog] | None = None,
     ) -> None:
-        batch = Batch(number, cut, {"manifest": manifest.to_json(), "time": time.time()})
+        record = {"manifest": manifest.to_json(), "time": time.time(), "recent": self.recent.summary()}
+        batch = Batch(number, cut, record)
         crash.point("commit.3.before")
         self.store.commit(batch, views, change)  # steps 3 and 4
         crash.point("commit.4.after")
         self.batch = batch
         self.state.adopt(manifest)
+        self._cuts.append((time.monotonic(), cut))
         if change is not None:
             self._adopt_catalog(self.store.catalog())
 
-    def _tidy(self, changed: Iterable[str]) -> None:
-        """Step 5."""
+    def _tidy(self, changed: Iterable[str], now: bool = False) -> None:
+        """Step 5. Merging is part of every batch, so that none has much to merge; the rest is done once in a while."""
         published = self.state.manifest.files()
-        merge_runs(self.duck, self.flow, self.state, self.batch.number, changed, self._durable)
+        merge_runs(self.stage.duck, self.flow, self.state, self.batch.number, changed, self._durable)
+        if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
+            return
         crash.point("commit.5.truncate")
-        self.store.truncate(self.batch.cut)
-        self.state.collect(keep=published)
-
-    def _failure(self, flow: Flow, operator: Operator, error: Exception) -> Exception:
-        """An expression's error, naming the views it stops; anything else as it is."""
-        found = expressions.error_code(error)
-        if found is None:
-            return error
-        names = {v.table.id: v.table.name for v in self.catalog.views}
-        stopped = sorted(names.get(v, "the new view") for v in flow.views_of.get(operator.id, ()))
-        return type(found)(f"{', '.join(stopped)}: {found.message}")
+        self._tidied = time.monotonic()
+        upto = None
+        while self._cuts and self._cuts[0][0] <= self._tidied - self.retention:
+            upto = self._cuts.popleft()[1]
+        if upto is not None:
+            self._cuts.appendleft((self._tidied - self.retention, upto))
+            self.store.truncate(min([upto, *self._loading.values()]))
+        if not self._loading:
+            self.state.collect(keep=published)
 
 
-def _lane(asked: str, rows: int) -> str:
-    if asked not in ("auto", "driver", "spark"):
-        raise UnknownName(f"There is no lane {asked!r}.", hint="Lanes: auto, driver, spark.")
-    if asked != "auto":
-        return asked
-    return "spark" if rows >= SPARK_ROWS else "driver"
-
-
-def _with_empty(manifest: Manifest, flow: Flow, new: frozenset[str]) -> Manifest:
-    """Loaded operators are listed even when they hold no rows yet, so that they count as loaded."""
-    runs: dict[str, tuple[RunEntry, ...]] = dict(manifest.runs)
-    for name in new:
-        for slot in slots(flow.operators[name]):
-            runs.setdefault(slot, ())
-    return replace(manifest, runs=runs)
+def _size(change: ViewChange | StreamChange) -> int:
+    if isinstance(change, StreamChange):
+        return int(change.delta.num_rows)
+    return int(change.puts.num_rows + change.deletes.num_rows)

@@ -1,7 +1,8 @@
 """The sink: a view's delta becomes puts and deletes on its table.
 
 For each key: a row with positive weight is a put; if there is none, the key is deleted. A bag's rows have no unique
-key: the stored count is read, the weight added, and the row goes when its count reaches zero.
+key: the stored count is read, the weight added, and the row goes when its count reaches zero. A view that is not
+stored passes its delta on as it is.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import quoted
-from viewkeeper.store.base import Store, ViewChange
+from viewkeeper.store.base import Store, StreamChange, ViewChange
 
 
-def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) -> ViewChange | None:
+def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) -> ViewChange | StreamChange | None:
     """The change of one view, from everything that reached its sink; None when nothing is left of it."""
     if not deltas:
         return None
@@ -27,6 +28,8 @@ def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) 
     net = _merged(duck, table, delta) if table.is_bag else consolidate(duck, delta)
     if net.num_rows == 0:
         return None
+    if not table.is_stored:
+        return StreamChange(table, _typed(table, net, (*(c.name for c in table.columns), WEIGHT)))
     return _bag(duck, store, table, net) if table.is_bag else _keyed(duck, table, net)
 
 
@@ -73,7 +76,9 @@ def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
     return ViewChange(table, _typed(table, puts), _typed(table, gone))
 
 
-def _typed(table: Table, rows: pa.Table) -> pa.Table:
+def _typed(table: Table, rows: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
     """Rows in the table's own Arrow types."""
-    schema = pa.schema([table.arrow.field(name) for name in rows.column_names])
+    rows = rows if names is None else rows.select(list(names))
+    weight = pa.field(WEIGHT, pa.int64())
+    schema = pa.schema([weight if name == WEIGHT else table.arrow.field(name) for name in rows.column_names])
     return rows if rows.schema.equals(schema) else rows.cast(schema)

@@ -7,11 +7,21 @@ atomically, and every process notices by the version. Ids are never used twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from viewkeeper.errors import NameTaken, UnknownName
 from viewkeeper.model.schema import Table
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """Why a view is not maintained, and the batch whose state it shows."""
+
+    reason: str
+    epoch: int
+    cut: int
+    time: float
 
 
 @dataclass(frozen=True)
@@ -22,13 +32,20 @@ class View:
     query: str
     plan: Mapping[str, Any]
     options: Mapping[str, str] = field(default_factory=dict)
+    suspended: Suspension | None = None
+    since: int = 0
+    """The log position from which on its deltas are complete: where it was loaded."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
+        data = {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
+        suspended = None if self.suspended is None else asdict(self.suspended)
+        return {**data, "suspended": suspended, "since": self.since}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> View:
-        return View(Table.from_json(data["table"]), data["query"], data["plan"], data["options"])
+        suspended = Suspension(**data["suspended"]) if data.get("suspended") else None
+        table = Table.from_json(data["table"])
+        return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0))
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,16 @@ class Catalog:
         return replace(
             self, version=self.version + 1, next_id=max(self.next_id, view.table.id + 1), views=(*self.views, view)
         )
+
+    def replacing(self, view: View) -> Catalog:
+        """With another definition or state of a view that is there, known by its id."""
+        views = tuple(view if v.table.id == view.table.id else v for v in self.views)
+        return replace(self, version=self.version + 1, views=views)
+
+    def with_columns(self, table: Table) -> Catalog:
+        """With other columns of a base table that is there, known by its id."""
+        tables = tuple(table if t.id == table.id else t for t in self.tables)
+        return replace(self, version=self.version + 1, tables=tables)
 
     def without(self, table_id: int) -> Catalog:
         return replace(

@@ -53,6 +53,11 @@ class Table:
     options: tuple[tuple[str, str], ...] = field(default=())
 
     @cached_property
+    def is_stored(self) -> bool:
+        """Whether its rows are kept in the store; a view WITH (store = 'none') only streams its changes."""
+        return dict(self.options).get("store") != "none"
+
+    @cached_property
     def stored(self) -> tuple[Column, ...]:
         """The columns as stored: the visible ones and a bag's hidden count."""
         return (*self.columns, Column(COUNT, "bigint", nullable=False)) if self.is_bag else self.columns

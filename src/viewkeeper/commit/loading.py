@@ -1,0 +1,131 @@
+"""Loading views beside the batches that go on: the seeds' hybrid, in parallel.
+
+    1  at a published batch: load the new operators and the views' rows from images and exact scans, at its cut c₀
+    2  meanwhile other batches were published, up to cut c₁: run (c₀, c₁] through the new part of the graph, over the
+       shared state as the batch of c₀ left it; repeat until little is left
+    3  the rest, and publication, while no batch runs
+
+Shared operators take part in step 2 only to give the new ones what they need: their own runs exist already. A cut falls
+between write calls, so the state after step 2 is that of loading at c₁: nothing twice, nothing missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+
+from viewkeeper.commit.load import loaded_tables, missing_state, plan_load
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.stage import Stage, choose_lane, given_rows, in_batches
+from viewkeeper.operators.runs import RunEntry
+from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.rounds.given import Computed, Given, ImageRows, Progress, StoreScan
+from viewkeeper.rounds.site import Site, full
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """New operators and views at a cut: the operators, their runs, and what reached the views' sinks."""
+
+    cut: int
+    new: frozenset[str]
+    entries: tuple[RunEntry, ...]
+    rows: Mapping[int, list[pa.Table]]
+
+    def slots(self, flow: Flow) -> frozenset[str]:
+        """The new operators' slots, those without rows too."""
+        return frozenset(s for name in self.new if name in flow.operators for s in slots(flow.operators[name]))
+
+    def beside(self, flow: Flow, shared: Manifest) -> Manifest:
+        """The state at the cut, if `shared` is that of the other operators: runs of the new ones replace theirs."""
+        mine = self.slots(flow)
+        kept = frozenset(s for o in flow.stateful() for s in slots(o)) - mine
+        manifest = shared.only(kept).plus(self.entries)
+        # Loaded operators are listed even when they hold no rows yet, so that they count as loaded.
+        return replace(manifest, runs={**dict.fromkeys(mine, ()), **manifest.runs})
+
+    def misses(self, flow: Flow, shared: Manifest) -> bool:
+        """Whether an operator that was shared when loading began is gone: its other views were suspended."""
+        needed = {s for o in flow.stateful() for s in slots(o)[:1]} - self.slots(flow)
+        return not needed <= set(shared.runs)
+
+
+def load(
+    stage: Stage,
+    flow: Flow,
+    views: frozenset[int],
+    cut: int,
+    number: int,
+    names: Mapping[int, str],
+    lane: str = "auto",
+    progress: Progress | None = None,
+) -> Loaded:
+    """Step 1. The stage's state is that of the published batch with this cut."""
+    new = missing_state(flow, stage.state) | {flow.sinks[v].id for v in views}
+    chosen = choose_lane(lane, sum(stage.store.count(flow.tables[t]) for t in flow.used))
+    plan = plan_load(flow, new, chosen == "spark")
+    given: dict[str, Given] = {}
+    for name, table in loaded_tables(flow, plan).items():
+        given[name] = _whole_table(stage, flow, plan.new, table, cut, progress)
+    site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
+    for name in plan.whole:
+        given[name] = Computed(partial(full, site, flow.operators[name]))
+    outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new)
+    return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views})
+
+
+def catch_up(
+    stage: Stage, flow: Flow, loaded: Loaded, upto: int, number: int, names: Mapping[int, str], lane: str = "auto"
+) -> Loaded:
+    """Step 2: from one cut to a later one. The stage's state is `loaded.beside` the shared state at `loaded.cut`."""
+    behind = flow.behind([*(flow.sinks[v].id for v in loaded.rows), *loaded.new])
+    deltas = {n: d for n, d in stage.changes(flow, loaded.cut, upto).items() if n in behind}
+    chosen = choose_lane(lane, sum(d.num_rows for d in deltas.values()))
+    active = in_batches(flow) & behind
+    outcome = stage.run(number, chosen, flow, active, given_rows(deltas), names, only=loaded.slots(flow))
+    rows = {v: [*before, *outcome.reached.get(v, [])] for v, before in loaded.rows.items()}
+    return Loaded(upto, loaded.new, (*loaded.entries, *outcome.entries), rows)
+
+
+def regenerate(
+    stage: Stage, flow: Flow, view: int, cut: int, names: Mapping[int, str], progress: Progress | None = None
+) -> list[pa.Table]:
+    """A view's rows from the state behind it, nothing kept: what a view that is not stored gives on request."""
+    chosen = choose_lane("driver", 0)
+    plan = plan_load(flow, {flow.sinks[view].id}, False)
+    given: dict[str, Given] = {}
+    for name, table in loaded_tables(flow, plan).items():
+        given[name] = _whole_table(stage, flow, frozenset(), table, cut, progress)
+    site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
+    for name in plan.whole:
+        given[name] = Computed(partial(full, site, flow.operators[name]))
+    outcome = stage.run(0, chosen, flow, plan.active, given, names, only=frozenset())
+    return list(outcome.reached.get(view, ()))
+
+
+def throttled(progress: Progress | None, rows_per_second: float) -> Progress:
+    """A progress report that waits, so that scans go no faster than this."""
+    begun: dict[str, float] = {}
+
+    def report(what: str, done: int, expected: int) -> None:
+        started = begun.setdefault(what, time.monotonic())
+        time.sleep(max(0.0, done / rows_per_second - (time.monotonic() - started)))
+        if progress is not None:
+            progress(what, done, expected)
+
+    return report
+
+
+def _whole_table(
+    stage: Stage, flow: Flow, new: frozenset[str], table_id: int, cut: int, progress: Progress | None
+) -> Given:
+    """A base table at the cut: an image of it if that is wide enough, else a scan of the store."""
+    columns = tuple(c.name for c in flow.used[table_id])
+    for image in flow.images.get(table_id, ()):
+        if image.id not in new and slots(image)[0] in stage.state.manifest.runs:
+            return ImageRows(str(stage.state.directory), stage.state.manifest.runs[slots(image)[0]], columns)
+    return StoreScan(stage.store, flow.tables[table_id], columns, cut, progress)

@@ -1,0 +1,130 @@
+"""Where step 2 of a batch happens: a DuckDB and an open state, over which the rounds run in either lane.
+
+The maintainer has one stage for its batches. A view that is loaded while batches go on has a stage of its own, over
+the state as it was at one published batch: runs are immutable, so the two do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.commit.state import State
+from viewkeeper.errors import EvaluationError, UnknownName
+from viewkeeper.operators.arrangement import Arrangement
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.runs import RunEntry
+from viewkeeper.plan import expressions
+from viewkeeper.plan.dataflow import Input, Operator
+from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.rounds.driver import run_in_driver
+from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.site import Site, seed
+from viewkeeper.store.base import Store
+
+SPARK_ROWS = 4_000_000
+"""Changed or loaded rows from which `auto` takes the Spark lane: below, a job costs more than it saves."""
+
+
+class BrokenViews(EvaluationError):
+    """An expression of these views failed on the data."""
+
+    def __init__(self, views: frozenset[int], message: str) -> None:
+        self.views = views
+        super().__init__(message)
+
+
+@dataclass
+class Outcome:
+    """What the rounds of a batch left: deltas at the sinks, and the runs they wrote."""
+
+    reached: Mapping[int, list[pa.Table]]
+    entries: list[RunEntry]
+
+
+class Stage:
+    """Runs rounds over `state`. `spark` gives the session when the Spark lane needs it."""
+
+    def __init__(
+        self, store: Store, state: State, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2
+    ) -> None:
+        self.store = store
+        self.state = state
+        self.spark = spark
+        self.durable = durable
+        self.duck = Duck(threads=threads, setup=expressions.setup)
+
+    def close(self) -> None:
+        self.duck.close()
+
+    def changes(self, flow: Flow, after: int, upto: int) -> dict[str, pa.Table]:
+        """What happened to each table that the flow uses, consolidated before any expression runs."""
+        found = {}
+        for table, columns in flow.used.items():
+            delta = self.store.changes(flow.tables[table], [c.name for c in columns], after, upto)
+            found[Input(table).id] = consolidate(self.duck, delta) if delta.num_rows else delta
+        return found
+
+    def run(
+        self,
+        number: int,
+        lane: str,
+        flow: Flow,
+        active: frozenset[str],
+        given: Mapping[str, Given],
+        names: Mapping[int, str],
+        new: frozenset[str] = frozenset(),
+        only: frozenset[str] | None = None,
+    ) -> Outcome:
+        """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept."""
+        hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
+        seeds = [fed for name in new for fed in seed(self.duck, flow.operators[name])]
+        fail = partial(_failure, flow, names)
+        if lane == "spark":
+            from viewkeeper.rounds.spark import run_on_spark
+
+            manifest = {s: r for s, r in self.state.manifest.runs.items() if s not in hidden}
+            directory = str(self.state.directory)
+            reached, entries = run_on_spark(
+                self.spark(), flow, active, given, seeds, manifest, directory, number, self.durable, self.duck, fail
+            )
+            return Outcome(reached, [e for e in entries if only is None or e.slot in only])
+        site = Site(self.duck, flow, partial(self._old, hidden), active)
+        reached = run_in_driver(site, given, seeds, fail)
+        added = {slot: run for slot, run in site.added.items() if only is None or slot in only}
+        return Outcome(reached, self.state.write(number, added, self.durable))
+
+    def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
+        return Arrangement(()) if slot in hidden else self.state.arrangement(slot)
+
+
+def in_batches(flow: Flow) -> frozenset[str]:
+    """The operators that take part in a batch of changes; the others serve first loads."""
+    return frozenset(n for n, o in flow.operators.items() if o.kind != "bulkjoin")
+
+
+def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:
+    return {name: Rows(delta) for name, delta in deltas.items()}
+
+
+def choose_lane(asked: str, rows: int) -> str:
+    if asked not in ("auto", "driver", "spark"):
+        raise UnknownName(f"There is no lane {asked!r}.", hint="Lanes: auto, driver, spark.")
+    if asked != "auto":
+        return asked
+    return "spark" if rows >= SPARK_ROWS else "driver"
+
+
+def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
+    """An expression's error, naming the views it stops; anything else as it is."""
+    found = error if isinstance(error, EvaluationError) else expressions.error_code(error)
+    if found is None:
+        return error
+    views = flow.views_of.get(operator.id, frozenset())
+    stopped = sorted(names.get(v, "the new view") for v in views)
+    return BrokenViews(views, f"{', '.join(stopped)}: {found.message}")
