@@ -52,6 +52,8 @@ COLUMNS: dict[str, tuple[str, Sequence[Any]]] = {
     "g": ("float", [None, 0.5, 0.10000000149011612, -3.0, NAN, 1.0000000200408773e20]),
     "s": ("string", [None, "", "a", "ä", "zz", "\U0001f600"]),
     "b": ("boolean", [None, True, False]),
+    "z": ("binary", [None, b"", b"\x00", b"\xff\x00"]),
+    "u": ("timestamp", [None, datetime.datetime(1970, 1, 1), datetime.datetime(2262, 4, 12, 1, 2, 3, 4)]),
     "y": ("date", [None, datetime.date(1970, 1, 1), datetime.date(9999, 12, 31), datetime.date(1, 1, 1)]),
 }
 NAMES = list(COLUMNS)
