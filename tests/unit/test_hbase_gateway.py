@@ -95,7 +95,11 @@ class FakeGateway:
 
 
 def client(port: int, **options: Any) -> Client:
-    return Client(Gateway("127.0.0.1", port, connect_timeout=1.0, read_timeout=0.5, **options), retry=QUICK)
+    return Client(Gateway("127.0.0.1", port, **{"connect_timeout": 30.0, "read_timeout": 30.0, **options}), retry=QUICK)
+
+
+def hasty_client(port: int) -> Client:
+    return client(port, connect_timeout=1.0, read_timeout=0.5)
 
 
 def free_port() -> int:
@@ -134,10 +138,10 @@ def test_a_gateway_that_hangs_is_told_within_its_time_out() -> None:
     with listening(lambda connection: time.sleep(5)) as port:
         began = time.monotonic()
         with pytest.raises(failures.Unavailable, match=f"127.0.0.1:{port}.*no answer within 0.5 s.*framed"):
-            client(port).greet()
+            hasty_client(port).greet()
         with pytest.raises(failures.Unavailable, match=r"no answer within 0\.5 s"):
-            client(port).get("t", b"k")
-        assert time.monotonic() - began < 3
+            hasty_client(port).get("t", b"k")
+        assert time.monotonic() - began < 4
 
 
 def test_a_gateway_that_stops_in_the_middle_of_a_reply_is_told_within_its_time_out() -> None:
@@ -150,7 +154,7 @@ def test_a_gateway_that_stops_in_the_middle_of_a_reply_is_told_within_its_time_o
     with listening(drip) as port:
         began = time.monotonic()
         with pytest.raises(failures.Unavailable, match="no answer within"):
-            client(port).get("t", b"k")
+            hasty_client(port).get("t", b"k")
         assert time.monotonic() - began < 2
 
 
@@ -448,7 +452,7 @@ def use_all(one: Client, rows: Rows) -> None:
 def test_every_transport_and_protocol_gives_the_same(transport: Any, protocol: Any) -> None:
     rows = Rows()
     with listening(speaking(rows, transport, protocol)) as port:
-        gateway = Gateway("127.0.0.1", port, transport=transport, protocol=protocol, read_timeout=20)
+        gateway = Gateway("127.0.0.1", port, transport=transport, protocol=protocol, connect_timeout=30.0)
         with Client(gateway, retry=QUICK) as one:
             use_all(one, rows)
 
@@ -457,7 +461,7 @@ def test_the_wrong_transport_or_protocol_is_told_and_not_waited_for() -> None:
     for theirs, ours in ((("framed", "binary"), ("buffered", "binary")), (("framed", "compact"), ("framed", "binary"))):
         with listening(speaking(Rows(), *theirs)) as port:
             with pytest.raises(StoreError, match=f"127.0.0.1:{port}") as caught:
-                client(port, transport=ours[0], protocol=ours[1]).greet()
+                client(port, transport=ours[0], protocol=ours[1], connect_timeout=2.0).greet()
             assert "transport" in str(caught.value)
 
 
@@ -478,9 +482,9 @@ def test_tls_with_a_known_authority_works_and_with_an_unknown_one_is_refused(tmp
             speaking(rows, "framed", "binary")(secured)
 
     with listening(serve) as port:
-        with Client(Gateway("127.0.0.1", port, tls=Tls(ca=str(certificate))), retry=QUICK) as one:
+        with Client(Gateway("127.0.0.1", port, connect_timeout=30.0, tls=Tls(ca=str(certificate))), retry=QUICK) as one:
             use_all(one, rows)
-        with Client(Gateway("127.0.0.1", port, tls=Tls(verify=False)), retry=QUICK) as one:
+        with Client(Gateway("127.0.0.1", port, connect_timeout=30.0, tls=Tls(verify=False)), retry=QUICK) as one:
             one.greet()
         with pytest.raises(StoreError, match=f"127.0.0.1:{port}.*TLS.*certificate"):
             client(port, tls=Tls()).greet()
@@ -489,6 +493,6 @@ def test_tls_with_a_known_authority_works_and_with_an_unknown_one_is_refused(tmp
 def test_a_connection_of_ones_own_making_is_used() -> None:
     rows = Rows()
     with listening(speaking(rows, "framed", "binary")) as port:
-        own = Gateway("behind-a-tunnel", 1, connect=lambda: socket.create_connection(("127.0.0.1", port)))
+        own = Gateway("tunnel", 1, connect_timeout=30.0, connect=lambda: socket.create_connection(("127.0.0.1", port)))
         with Client(own, retry=QUICK) as one:
             use_all(one, rows)
