@@ -70,6 +70,17 @@ def test_a_lookup_that_finds_nothing_keeps_the_types() -> None:
     assert lookup(probe, state, ["v"]).schema.types == [pa.string(), pa.string(), pa.int64()]
 
 
+def test_rows_are_counted_when_no_column_is_wanted() -> None:
+    state = Arrangement((arrange(delta((5, "a", 1), (5, "b", 1))), arrange(delta((5, "c", -1)))))
+    probe = pa.table({"p": ["p"], "_w": pa.array([1]), "_h": pa.array([5], pa.uint64())})
+    assert lookup(probe, state, []).to_pylist() == [{"p": "p", "_w": 1}, {"p": "p", "_w": 1}, {"p": "p", "_w": -1}]
+
+
+def test_a_column_that_a_run_does_not_have_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Arrangement((arrange(delta((5, "a", 1))),)).probe(np.array([5], np.uint64), ["missing"])
+
+
 def test_slices_hold_every_row_of_the_hashes_asked_for() -> None:
     state = Arrangement(
         (arrange(delta((1, "a", 1), (2, "b", 1), (2, "c", 1), (3, "d", 1))), arrange(delta((2, "e", -1))))

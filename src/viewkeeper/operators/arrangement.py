@@ -68,14 +68,12 @@ class Run:
 
     def take(self, places: Places, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these places, with their weights."""
-        rows = self.rows if columns is None else self.rows.select([c for c in (*columns, WEIGHT) if c in self._names])
+        rows = self.rows
+        if columns is not None:
+            rows = rows.select([*columns, WEIGHT] if WEIGHT in rows.column_names else columns)
         if not rows.num_columns:  # a table without columns forgets how many rows it has
             return pa.table({WEIGHT: np.ones(len(places), np.int64)})
         return _spelt(rows.take(pa.array(places)))
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.rows.column_names)
 
     def ranges(self, hashes: Hashes) -> tuple[Places, Places]:
         """For each of the ascending hashes, the range [start, stop) of its rows."""
