@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def local_spark() -> SparkSession:
     """The session that runs in this process already, or a new local one."""
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
+    # Workers run the Spark lane's levels: they need this very environment.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # `local[n,4]`: plain `local[n]` fails a job as soon as one worker dies.
     settings = {"spark.master": f"local[{os.cpu_count() or 1},4]", **_SETTINGS}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
