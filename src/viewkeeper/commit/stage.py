@@ -58,6 +58,8 @@ class Stage:
         self.spark = spark
         self.durable = durable
         self.duck = Duck(threads=threads, setup=expressions.setup)
+        self.clock: Mapping[str, float] = {}
+        """Seconds of the last run in the driver lane, by operator."""
 
     def close(self) -> None:
         self.duck.close()
@@ -96,6 +98,7 @@ class Stage:
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         site = Site(self.duck, flow, partial(self._old, hidden), active)
         reached = run_in_driver(site, given, seeds, fail)
+        self.clock = site.clock
         added = {slot: run for slot, run in site.added.items() if only is None or slot in only}
         return Outcome(reached, self.state.write(number, added, self.durable))
 
