@@ -1,40 +1,54 @@
 """What commands print, and how a key is written on the command line.
 
-Rows are JSON objects, one a line, so that any tool can read them: decimals, dates and timestamps as text, bytes as hex.
-Small answers (SHOW, DESCRIBE, reports) are tables for people.
+    table   aligned columns, for people
+    json    an object a line: decimals, dates and timestamps as text, bytes as hex
+    csv     a header and rows; an empty field is NULL, an empty text is ""
+    arrow   an Arrow IPC stream, for programs
+
+Rows leave in batches, so a long scan needs no memory (but for `table`, whose widths depend on all rows).
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import typer
 
 from viewkeeper.errors import BadValue
-from viewkeeper.model.values import accepted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from viewkeeper.model.schema import Table
 
 
-def print_row(row: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(row, default=_json, ensure_ascii=False))
+def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], form: str) -> None:
+    """Rows in one of the formats, in the order given."""
+    _PRINTERS[form](schema, batches)
 
 
-def print_table(table: pa.Table) -> None:
-    """A table with aligned columns; one text column (a plan) as it is."""
-    rows = [list(row.values()) for row in table.to_pylist()]
-    if table.num_columns == 1:
-        typer.echo("\n".join(str(row[0]) for row in rows) or f"(no {table.column_names[0]})")
+def print_answer(table: pa.Table, form: str) -> None:
+    """A small answer. One text column (a plan, a list of names) is printed as it is when people read it."""
+    if form == "table" and table.num_columns == 1:
+        typer.echo("\n".join(cell(v) for v in table.column(0).to_pylist()) or f"(no {table.column_names[0]})")
     else:
-        typer.echo("\n".join(_aligned([table.column_names, *rows])))
+        print_rows(table.schema, [table], form)
 
 
-def print_fields(report: Any) -> None:
-    """A report: a line for each field, a small table for a list of values."""
+def print_report(report: Any, form: str) -> None:
+    """A report: a line for each field and a small table for a list of values, or one JSON object."""
+    if form == "json":
+        typer.echo(json.dumps(asdict(report), default=_json, ensure_ascii=False))
+        return
     for field in fields(report):
         value = getattr(report, field.name)
         if isinstance(value, Mapping):
@@ -43,40 +57,103 @@ def print_fields(report: Any) -> None:
             names = [f.name for f in fields(value[0])]
             value = [names, *([getattr(v, name) for name in names] for v in value)]
         if isinstance(value, list) and value:
-            typer.echo("\n".join([f"{field.name}:", *(f"  {line}" for line in _aligned(value))]))
+            typer.echo("\n".join([f"{field.name}:", *(f"  {line}" for line in aligned(value))]))
         else:
-            typer.echo(f"{field.name}: {_cell(value) or 'none'}")
+            typer.echo(f"{field.name}: {cell(value) or 'none'}")
 
 
-def _aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
-    cells = [[_cell(value) for value in row] for row in rows]
+def json_line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, default=_json, ensure_ascii=False)
+
+
+def aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Rows of cells as lines with aligned columns."""
+    cells = [[cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value for people."""
     if value is None or value == [] or value == ():
         return ""
+    if isinstance(value, bytes):
+        return value.hex()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(schema: pa.Schema, batches: Iterable[Any]) -> None:
+    rows = list(chain.from_iterable(_tuples(batch) for batch in batches))
+    lines = aligned([schema.names, *([["NULL" if v is None else v for v in row] for row in rows])])
+    typer.echo("\n".join([*lines, f"({len(rows)} row{'' if len(rows) == 1 else 's'})"]))
+
+
+def _objects(schema: pa.Schema, batches: Iterable[Any]) -> None:
+    for batch in batches:
+        lines = [json_line(row) for row in batch.to_pylist()]
+        if lines:
+            typer.echo("\n".join(lines))
+
+
+def _csv(schema: pa.Schema, batches: Iterable[Any]) -> None:
+    typer.echo(_csv_text([schema.names]), nl=False)
+    for batch in batches:
+        typer.echo(_csv_text(_tuples(batch)), nl=False)
+
+
+def _csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    # QUOTE_STRINGS would quote every text; only the empty one must differ from NULL.
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        if any(value == "" for value in row):
+            text.write(",".join('""' if value == "" else _csv_text([[value]]).rstrip("\n") for value in row) + "\n")
+        else:
+            writer.writerow(["" if v is None else v.hex() if isinstance(v, bytes) else v for v in row])
+    return text.getvalue()
+
+
+def _arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:
+    import pyarrow as pa
+
+    if sys.stdout.isatty():
+        raise BadValue(
+            "Arrow output is for programs, not for a terminal.", hint="Redirect it: … -o arrow > rows.arrow."
+        )
+    with pa.ipc.new_stream(sys.stdout.buffer, schema) as writer:
+        for batch in batches:
+            writer.write(batch)
+    sys.stdout.buffer.flush()
+
+
+def _tuples(batch: Any) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def _json(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+_PRINTERS: Mapping[str, Callable[[Any, Iterable[Any]], None]] = {
+    "table": _table,
+    "json": _objects,
+    "csv": _csv,
+    "arrow": _arrow,
+}
+
+
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def key_values(db: Any, name: str, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
+def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
     """The words of a command as the values of a key, or of its first columns, each by its column's type."""
-    described = [row for row in db.sql(f"DESCRIBE `{name}`").to_pylist() if row["key"] is not None]
-    columns = [(row["column"], row["type"]) for row in sorted(described, key=lambda row: row["key"])]
+    columns = table.key_columns
     if len(words) > len(columns) or (whole and len(words) < len(columns)):
         raise BadValue(
-            f"The key of {name} has {len(columns)} column(s), {len(words)} value(s) were given.",
-            hint=f"The key is: {', '.join(column for column, _ in columns)}.",
+            f"The key of {table.name} has {len(columns)} column(s), {len(words)} value(s) were given.",
+            hint=f"The key is: {', '.join(column.name for column in columns)}.",
         )
-    return tuple(_typed(name, column, type_, word) for (column, type_), word in zip(columns, words, strict=False))
+    return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {
@@ -91,11 +168,14 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _typed(table: str, column: str, type_: str, word: str) -> Any:
+def typed(table: str, column: str, type_: str, word: str) -> Any:
+    """A word as a value of the column's type."""
     read = Decimal if type_.startswith("decimal") else _READERS.get(type_, int)
     try:
         return read(word)
     except (ValueError, KeyError, ArithmeticError):
+        from viewkeeper.model.values import accepted
+
         raise BadValue(
             f"{table}.{column}: {word!r} is no {type_.upper()} value.", hint=f"Give {accepted(type_)}"
         ) from None

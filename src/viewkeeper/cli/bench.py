@@ -1,0 +1,68 @@
+"""`vk bench`: the time of a batch beside that of recomputing, on this machine, in one run.
+
+A batch changes so many orders with their lines: a third new, a third deleted, a third updated. Recomputing is DuckDB
+running the same queries over the same tables in memory, which is as fast as recomputing gets; its time grows with the
+data, that of a batch with the change.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+import viewkeeper
+from viewkeeper.cli.hush import hushed
+from viewkeeper.tpch import QUERIES
+from viewkeeper.tpch.changes import Model
+from viewkeeper.tpch.verify import apply, create_views, load
+
+
+def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int, seed: int) -> pa.Table:
+    """A row for each batch size: changed rows, milliseconds of a batch and of recomputing, and their ratio."""
+    model = Model(files, seed)
+    rows = []
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="vk-bench-") as place,
+            viewkeeper.open(f"lmdb:{place}/db") as db,
+        ):
+            load(db, model)
+            with hushed():
+                create_views(db, numbers)
+            for size in sizes:
+                third = max(1, size // 3)
+                batches, changed = [], []
+                for _ in range(repeat):
+                    changes = model.orders_batch(third, third, third)
+                    model.apply(changes)
+                    apply(db, changes)
+                    report = db.refresh("driver")
+                    batches.append(report.seconds)
+                    changed.append(report.changes)
+                anew = statistics.median(_recomputed(model, numbers) for _ in range(min(repeat, 3)))
+                batch = statistics.median(batches)
+                rows.append(
+                    {
+                        "orders": 3 * third,
+                        "changed_rows": int(statistics.median(changed)),
+                        "batch_ms": round(1000 * batch, 2),
+                        "recompute_ms": round(1000 * anew, 2),
+                        "times_faster": round(anew / batch, 2),
+                        "rows_per_second": int(statistics.median(changed) / batch),
+                    }
+                )
+    finally:
+        model.close()
+    return pa.Table.from_pylist(rows)
+
+
+def _recomputed(model: Model, numbers: Sequence[int]) -> float:
+    started = time.perf_counter()
+    for number in numbers:
+        model.rows(QUERIES[number])
+    return time.perf_counter() - started

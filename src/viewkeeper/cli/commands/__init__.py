@@ -1,0 +1,1 @@
+"""The commands of `vk`, by what they are for: statements, rows, views, proofs."""

@@ -1,0 +1,139 @@
+"""`vk verify`, `vk bench`, `vk demo`: see for yourself."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from viewkeeper.cli.options import FORMATS, LANES, Conf, Lane, Master, Output, cluster, one_of, wrong
+
+Scale = Annotated[float, typer.Option(min=0.001, help="TPC-H's scale factor: 1 is a gigabyte.")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where TPC-H's files are kept; a temporary directory if not given.")
+]
+Seed = Annotated[int, typer.Option(help="Of the random changes.")]
+Views = Annotated[str | None, typer.Option(metavar="NUMBERS", help="TPC-H queries, such as 1,3,5. [all]")]
+
+
+def verify(
+    context: typer.Context,
+    suite: Annotated[str, typer.Argument(help="What to verify: tpch.")],
+    scale: Scale = 0.01,
+    batches: Annotated[int, typer.Option(min=0, help="Batches of changes.")] = 5,
+    seed: Seed = 1,
+    lane: Lane = "auto",
+    views: Views = None,
+    db: Annotated[str | None, typer.Option(metavar="URL", help="A new database for it. [a temporary LMDB]")] = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Load TPC-H, stream changes, and compare every view with Spark's own answer after every batch.
+
+    The exit code is 1 at the first difference, which is printed.
+
+    Example: vk verify tpch --scale 0.01 --batches 5 --seed 7
+    """
+    one_of(context, "suite", suite, ("tpch",))
+    one_of(context, "lane", lane, LANES)
+    numbers = _numbers(context, views)
+    import viewkeeper
+    from viewkeeper.cli.hush import hushed
+    from viewkeeper.tpch.changes import generate
+    from viewkeeper.tpch.verify import verify as run
+
+    with _directory(data) as place, tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
+        files = generate(scale, place)
+        with viewkeeper.open(db or f"lmdb:{scratch}/db", spark=cluster(master, conf)) as database:
+            with hushed():
+                spark = database._spark()
+            found = run(database, files, spark, batches=batches, seed=seed, lane=lane, numbers=numbers, say=typer.echo)
+    if found:
+        first = found[0]
+        typer.echo(f"DIFFERENT: {first.view} after batch {first.batch}, {len(found)} rows", err=True)
+        typer.echo(f"  expected {first.expected}\n  got      {first.got}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{len(numbers)} views equal to Spark's answer after each of {batches} batches")
+
+
+def bench(
+    context: typer.Context,
+    scale: Scale = 0.01,
+    views: Views = "1,3,5",
+    sizes: Annotated[str, typer.Option(metavar="NUMBERS", help="Changed orders in a batch.")] = "1,10,100",
+    repeat: Annotated[int, typer.Option(min=1, help="Batches of each size; the median counts.")] = 5,
+    seed: Seed = 1,
+    data: Data = None,
+    output: Output = "table",
+) -> None:
+    """How long a batch takes on this machine, beside recomputing the same views in DuckDB.
+
+    Example: vk bench --scale 0.1 --views 3 --sizes 10,1000
+    """
+    one_of(context, "output", output, FORMATS)
+    numbers = _numbers(context, views)
+    try:
+        counts = [int(n) for n in sizes.split(",")]
+    except ValueError:
+        raise wrong(context, f"--sizes {sizes} is no list of numbers.") from None
+    from viewkeeper.cli.bench import bench as run
+    from viewkeeper.cli.output import print_rows
+    from viewkeeper.tpch.changes import generate
+
+    with _directory(data) as place:
+        table = run(generate(scale, place), numbers, counts, repeat, seed)
+    print_rows(table.schema, [table], output)
+
+
+def demo(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(help="tpch: five analytical views; shop: a small shop.")] = "tpch",
+    seconds: Annotated[float, typer.Option(min=0, help="How long changes are streamed.")] = 30,
+    scale: Scale = 0.01,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")] = False,
+    keep: Annotated[str | None, typer.Option(metavar="URL", help="Keep it in this (new) database.")] = None,
+    data: Data = None,
+) -> None:
+    """Live views on a live screen: TPC-H data and five of its queries, or a small shop.
+
+    Example: vk demo shop --seconds 10
+    """
+    one_of(context, "demo", what, ("tpch", "shop"))
+    from rich.console import Console
+
+    console = Console(soft_wrap=True)
+    if what == "shop":
+        from viewkeeper.cli.demo import demo as run
+
+        equal = run(console, url=keep, seconds=seconds, plain=plain)
+    else:
+        from viewkeeper.cli.demo_tpch import demo as run_tpch
+
+        with _directory(data) as place:
+            equal = run_tpch(console, place, url=keep, seconds=seconds, scale=scale, plain=plain)
+    if not equal:
+        raise typer.Exit(1)
+
+
+def _numbers(context: typer.Context, views: str | None) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(n) for n in views.split(",")) if views else tuple(range(1, 23))
+    except ValueError:
+        numbers = (0,)
+    if not all(1 <= n <= 22 for n in numbers):
+        raise wrong(context, f"--views {views}: TPC-H has the queries 1 to 22.")
+    return numbers
+
+
+@contextmanager
+def _directory(path: Path | None) -> Iterator[Path]:
+    if path is not None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="vk-tpch-") as made:
+        yield Path(made)

@@ -1,0 +1,81 @@
+"""`vk init`, `vk sql`: a database, and SQL over it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from viewkeeper.cli.options import FORMATS, Conf, Db, Master, Output, cluster, one_of, open_database, wrong
+
+
+def init(db: Db) -> None:
+    """Make an empty database. One that is there already stays as it is.
+
+    Example: vk init --db lmdb:./shop
+    """
+    with open_database(db, create=True) as database:
+        there = database.status()
+    if there.tables or there.views:
+        typer.echo(f"{db} is there already: {len(there.tables)} tables, {len(there.views)} views")
+    else:
+        typer.echo(f"{db} is ready; export VIEWKEEPER_DB={db} saves you from writing --db")
+
+
+def sql(
+    context: typer.Context,
+    db: Db,
+    statement: Annotated[str | None, typer.Argument(help="One statement; none: an interactive shell.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Run the statements of a file, or of - (standard input).")
+    ] = None,
+    output: Output = "table",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Run SQL: CREATE and DROP TABLE and MATERIALIZED VIEW, INSERT, UPSERT, DELETE, SELECT, SHOW, DESCRIBE, EXPLAIN.
+
+    Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
+
+    Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop
+    """
+    one_of(context, "output", output, FORMATS)
+    if statement is not None and file is not None:
+        raise wrong(context, "Give one statement, or a file with -f.")
+    if statement is None and file is None and not sys.stdin.isatty():
+        raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
+    text = statement if file is None else _read(context, file)
+    with open_database(db, create=True, spark=cluster(master, conf)) as database:
+        if text is None:
+            from viewkeeper.cli.shell import shell
+
+            shell(database, output)
+        else:
+            _run(database, text, output)
+
+
+def _run(database: Any, text: str, output: str) -> None:
+    from viewkeeper.cli.hush import hushed
+    from viewkeeper.cli.output import print_answer
+    from viewkeeper.cli.statements import run
+    from viewkeeper.plan.statements import split
+
+    for one in split(text) or [text]:
+        with hushed():
+            answer = run(database, one)
+        if answer.rows is not None:
+            print_answer(answer.rows, output)
+        elif answer.done and output == "table":
+            typer.echo(answer.done)
+
+
+def _read(context: typer.Context, file: Path) -> str:
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise wrong(context, f"Cannot read {file}: {reason}.") from None

@@ -1,0 +1,243 @@
+"""Files as pieces of rows: Parquet, CSV and JSON lines, by their ending.
+
+A piece carries, next to its columns, the number of each row in its file, and the rows that could not even be read. CSV
+and JSON come as text columns, so that a bad value is a bad row and not a bad file; an empty CSV field is NULL, a quoted
+empty one is an empty text.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, UnknownName
+from viewkeeper.model.delta import plain
+from viewkeeper.model.schema import Table
+
+PIECE_ROWS = 16_384
+KINDS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A row that is not loaded: where it stands, why, and what it holds."""
+
+    file: str
+    row: int
+    reason: str
+    values: Any
+
+
+@dataclass(frozen=True)
+class Piece:
+    ROW: ClassVar[str] = "_row"
+    """The column with the rows' numbers in the file, from 1."""
+    file: str
+    rows: pa.Table
+    bad: tuple[Bad, ...] = field(default=())
+
+
+def kind_of(file: Path) -> str:
+    """parquet, csv or json."""
+    kind = KINDS.get(file.suffix.lower())
+    if kind is None:
+        raise BadValue(f"{file}: files ending in {file.suffix!r} are not known.", hint=f"Known: {', '.join(KINDS)}.")
+    if not file.is_file():
+        raise BadValue(f"There is no file {file}.", hint="")
+    return kind
+
+
+def open_pieces(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+    """The pieces of a file, checked for columns that the table does not have."""
+    try:
+        yield from _READERS[kind_of(file)](table, file, progress)
+    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+        raise BadValue(f"{file} cannot be read: {' '.join(str(error).split())[:200]}", hint="") from None
+
+
+def _check(table: Table, file: Path, names: list[str]) -> None:
+    if unknown := [name for name in names if name.lower() not in table.by_name]:
+        raise UnknownName(
+            f"{file}: {table.name} has no column {unknown[0]!r}.",
+            hint=f"Its columns: {', '.join(c.name for c in table.columns)}.",
+        )
+    there = {name.lower() for name in names}
+    if missing := [c.name for c in table.key_columns if c.name.lower() not in there]:
+        raise BadValue(f"{file} has no column {missing[0]}, which is part of the key of {table.name}.", hint="")
+
+
+def _numbered(rows: pa.Table, first: int, skipped: Sequence[int] = ()) -> pa.Table:
+    """The rows with their numbers in the file; `skipped` are the numbers of rows that are not among them."""
+    numbers = np.arange(first, first + rows.num_rows, dtype=np.int64)
+    gone = np.sort(np.array(skipped, np.int64))
+    numbers += np.searchsorted(gone - np.arange(len(gone)), numbers, "right")
+    return rows.append_column(Piece.ROW, pa.array(numbers))
+
+
+def _parquet(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as source:
+        _check(table, file, source.schema_arrow.names)
+        each = file.stat().st_size / max(1, source.metadata.num_rows)
+        done = 0
+        for batch in source.iter_batches(batch_size=PIECE_ROWS):
+            yield Piece(str(file), _numbered(pa.Table.from_batches([batch]), done + 1))
+            done += batch.num_rows
+            progress(int(each * batch.num_rows))
+
+
+def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+    from pyarrow import csv as arrow_csv
+
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        header = next(csv.reader(text), None)
+    if not header:
+        raise BadValue(f"{file} is empty.", hint="Its first line must name the columns.")
+    _check(table, file, header)
+    bad: list[Bad] = []
+
+    def malformed(row: Any) -> str:
+        reason = f"{row.actual_columns} fields, the header has {row.expected_columns}."
+        bad.append(Bad(str(file), row.number - 1, reason, row.text))
+        return "skip"
+
+    stream = arrow_csv.open_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1),
+        parse_options=arrow_csv.ParseOptions(invalid_row_handler=malformed, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in header},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    yield from _stream(file, stream, bad, progress)
+
+
+def _stream(file: Path, stream: Any, bad: list[Bad], progress: Callable[[int], None]) -> Iterator[Piece]:
+    done = 0
+    for batch in stream:
+        rows = _numbered(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad])
+        done += batch.num_rows
+        for at in range(0, rows.num_rows, PIECE_ROWS):
+            yield Piece(str(file), rows.slice(at, PIECE_ROWS))
+        progress(batch.nbytes)
+    yield Piece(str(file), pa.table({Piece.ROW: pa.array([], pa.int64())}), tuple(bad))
+
+
+def _json(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+    import duckdb
+    from pyarrow import csv as arrow_csv
+
+    stream = arrow_csv.open_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
+        parse_options=arrow_csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=True),
+        convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
+    )
+    with duckdb.connect() as duck:
+        duck.execute("SET threads = 1").fetchall()
+        for piece in _stream(file, stream, [], progress):
+            if piece.rows.num_rows:
+                yield _objects(table, file, duck, piece.rows)
+
+
+def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
+    """Lines as text columns; those that are no objects, or have members of the wrong kind, as bad rows."""
+    duck.register("lines", lines)
+    # Two steps: on what is no JSON, the functions of the second would fail.
+    first = "CASE WHEN NOT json_valid(line) THEN 'This is no JSON.' END"
+    valid = duck.sql(f"SELECT line, {Piece.ROW}, {first} AS why FROM lines").to_arrow_table()
+    duck.register("valid", valid)
+    known = ", ".join(f"'{_text(c.name)}'" for c in table.columns)
+    unknown = f"list_filter(json_keys(line), lambda k: k NOT IN ({known}))"
+    reasons = [
+        "WHEN json_type(line) <> 'OBJECT' THEN 'This is no JSON object.'",
+        f"WHEN len({unknown}) > 0 THEN 'There is no column ' || {unknown}[1] || '.'",
+    ]
+    for column in table.columns:
+        kinds = {"string": "'VARCHAR'", "boolean": "'BOOLEAN'"}.get(column.type, _NUMBERS)
+        path = _text(f'$."{column.name}"')
+        reasons.append(
+            f"WHEN json_type(line, '{path}') NOT IN ({kinds}, 'NULL') THEN "
+            f"'{_text(column.name)} is a ' || lower(json_type(line, '{path}')) || ', not a {column.type}.'"
+        )
+    judged = duck.sql(
+        f"SELECT line, {Piece.ROW}, CASE {' '.join(reasons)} END AS why FROM valid WHERE why IS NULL"
+    ).to_arrow_table()
+    duck.register("judged", judged)
+    refused = duck.sql(
+        f"SELECT {Piece.ROW}, why, line FROM (FROM valid UNION ALL FROM judged) WHERE why IS NOT NULL ORDER BY 1"
+    ).fetchall()
+    columns = ", ".join(f"""line ->> '{_text(f'$."{c.name}"')}' AS "{c.name}\"""" for c in table.columns)
+    good = plain(duck.sql(f"SELECT {columns}, {Piece.ROW} FROM judged WHERE why IS NULL").to_arrow_table())
+    return Piece(str(file), good, tuple(Bad(str(file), row, why, line) for row, why, line in refused))
+
+
+_NUMBERS = "'VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'"
+
+
+def _text(value: str) -> str:
+    return value.replace("'", "''")
+
+
+_READERS = {"parquet": _parquet, "csv": _csv, "json": _json}
+
+
+# -- a table for a file ------------------------------------------------------------------------------------------------
+
+
+def inferred(name: str, file: Path, key: tuple[str, ...]) -> str:
+    """A CREATE TABLE statement for what a file holds."""
+    import duckdb
+
+    reader = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}[kind_of(file)]
+    with duckdb.connect() as duck:
+        try:
+            found = duck.execute(f"DESCRIBE FROM {reader}('{_text(str(file))}')").fetchall()
+        except duckdb.Error as error:
+            raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
+    columns = [f"`{column}` {_spark_type(file, column, type_)}" for column, type_, *_ in found]
+    if unknown := [k for k in key if k.lower() not in {column.lower() for column, *_ in found}]:
+        raise BadValue(f"{file} has no column {unknown[0]}.", hint=f"It has: {', '.join(c for c, *_ in found)}.")
+    return f"CREATE TABLE `{name}` ({', '.join(columns)}, PRIMARY KEY ({', '.join(f'`{k}`' for k in key)}))"
+
+
+_TYPES = {
+    "BOOLEAN": "BOOLEAN",
+    "TINYINT": "TINYINT",
+    "SMALLINT": "SMALLINT",
+    "INTEGER": "INT",
+    "BIGINT": "BIGINT",
+    "UTINYINT": "SMALLINT",
+    "USMALLINT": "INT",
+    "UINTEGER": "BIGINT",
+    "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "VARCHAR": "STRING",
+    "UUID": "STRING",
+    "BLOB": "BINARY",
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMP_NTZ",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP",
+    "TIMESTAMP_S": "TIMESTAMP_NTZ",
+    "TIMESTAMP_MS": "TIMESTAMP_NTZ",
+}
+
+
+def _spark_type(file: Path, column: str, type_: str) -> str:
+    if type_.startswith("DECIMAL"):
+        return type_
+    if type_ not in _TYPES:
+        raise BadValue(
+            f"{file}: column {column} is a {type_}, which a table cannot hold.", hint="Create the table first."
+        )
+    return _TYPES[type_]

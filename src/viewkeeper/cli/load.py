@@ -1,0 +1,154 @@
+"""`vk load`: files into a table.
+
+    1  open each file as pieces of a few thousand rows: text columns (CSV, JSON lines) or typed ones (Parquet)
+    2  fit a piece to the table through the same intake as `put`; a piece that does not fit is halved until its bad
+       rows stand alone, each with the reason
+    3  write all good rows in one call, then the bad ones to the reject file
+
+Ctrl-C before step 3 leaves nothing; step 3 is one transaction where the store has them. With `chunk` the rows are
+written as they come, for files that do not fit into memory: an interrupted load is then repeated from the start, which
+changes nothing for rows that are there already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.cli.files import Bad, Piece, open_pieces
+from viewkeeper.errors import BadValue, UnknownName, ViewkeeperError
+from viewkeeper.model import types
+from viewkeeper.model.rows import rows_table
+from viewkeeper.model.schema import Table
+
+Progress = Callable[[int], None]
+"""Told how many bytes of the files have been read, each time some have."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load did."""
+
+    table: str
+    rows: int
+    rejected: int
+    reject_file: str | None
+
+
+@dataclass
+class _Found:
+    """Rows that fit and are not written yet, and rows that do not."""
+
+    good: list[pa.Table] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+    written: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return sum(t.num_rows for t in self.good)
+
+
+def load(
+    db: Any,
+    table: Table,
+    files: Sequence[Path],
+    *,
+    rejects: Path | None = None,
+    most: int = 1000,
+    chunk: int | None = None,
+    progress: Progress = lambda _: None,
+) -> LoadReport:
+    """Load files into a table. `rejects` None: the first bad row is an error, and so is the one after `most`."""
+    found = _Found()
+    for file in files:
+        for piece in open_pieces(table, file, progress):
+            _take(table, piece, found)
+            if found.bad and rejects is None:
+                first = found.bad[0]
+                raise BadValue(
+                    f"{first.file}, row {first.row}: {first.reason}{_written(found)}",
+                    hint="Correct it, or leave --strict out to put bad rows into a reject file.",
+                )
+            if len(found.bad) > most:
+                raise BadValue(
+                    f"{file}: more than {most} rows do not fit {table.name}; the first: {found.bad[0].reason}"
+                    f"{_written(found)}",
+                    hint="Check that the file is for this table, or raise --max-rejects.",
+                )
+            if chunk is not None and found.waiting >= chunk:
+                _write(db, table, found)
+    _write(db, table, found)
+    if found.bad and rejects is not None:
+        _save(rejects, found.bad)
+    return LoadReport(table.name, found.written, len(found.bad), str(rejects) if found.bad else None)
+
+
+def _written(found: _Found) -> str:
+    return f" ({found.written} rows before it were written.)" if found.written else " Nothing was written."
+
+
+def _write(db: Any, table: Table, found: _Found) -> None:
+    if found.good:
+        rows = pa.concat_tables(found.good)
+        db.put(table.name, rows)
+        found.written += rows.num_rows
+        found.good = []
+
+
+def _save(path: Path, bad: Sequence[Bad]) -> None:
+    lines = [
+        json.dumps({"file": b.file, "row": b.row, "reason": b.reason, "values": b.values}, default=str) for b in bad
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _take(table: Table, piece: Piece, found: _Found) -> None:
+    found.bad.extend(piece.bad)
+    for rows, reason in fit(table, piece.rows):
+        if reason is None:
+            found.good.append(rows)
+        else:
+            number = int(rows[Piece.ROW][0].as_py())
+            values = {k: v for k, v in rows.drop_columns([Piece.ROW]).to_pylist()[0].items() if v is not None}
+            found.bad.append(Bad(piece.file, number, reason, values))
+
+
+def fit(table: Table, rows: pa.Table) -> Iterator[tuple[pa.Table, str | None]]:
+    """Runs of rows in the table's own types, and single rows that do not fit with the reason."""
+    if rows.num_rows == 0:
+        return
+    try:
+        yield rows_table(table, _typed(table, rows.drop_columns([Piece.ROW]))), None
+    except ViewkeeperError as error:
+        if rows.num_rows == 1:
+            yield rows, re.sub(r", row 1(?=:)", "", error.message)
+            return
+        half = rows.num_rows // 2
+        yield from fit(table, rows.slice(0, half))
+        yield from fit(table, rows.slice(half))
+
+
+def _typed(table: Table, rows: pa.Table) -> pa.Table:
+    """Text columns of numbers, booleans and bytes as such; the intake itself reads decimals, dates and timestamps."""
+    columns = []
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        column = table.by_name.get(name.lower())
+        if column is None:
+            raise UnknownName(f"{table.name} has no column {name!r}.", hint="")
+        read = types.is_integer(column.type) or types.is_float(column.type) or column.type == "boolean"
+        try:
+            if read and pa.types.is_string(values.type):
+                values = values.cast(types.arrow(column.type))
+            elif column.type == "binary" and pa.types.is_string(values.type):
+                values = pa.chunked_array([[None if v is None else bytes.fromhex(v) for v in values.to_pylist()]])
+        except (pa.ArrowInvalid, ValueError):
+            shown = repr(values[0].as_py()) if len(values) == 1 else "a value"
+            raise BadValue(f"{table.name}.{column.name}: {shown} is no {column.type.upper()} value.") from None
+        columns.append(values)
+    return pa.table(columns, names=rows.column_names)

@@ -1,0 +1,108 @@
+"""What the commands share: their common options, and how they open a database.
+
+    open_database   the whole engine, for commands that write, maintain or run SQL
+    open_reader     the store and the read layer only, for commands that answer at once (get, scan, status, explain)
+
+A command that only reads starts in a fraction of a second because the planner and Spark are not imported for it, nor
+pandas, which pyarrow would import by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from typer._click.exceptions import UsageError
+
+if TYPE_CHECKING:
+    from viewkeeper.store.base import Store
+
+Db = Annotated[str, typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help="The database: lmdb:PATH.")]
+Name = Annotated[str, typer.Argument(help="A table or a view.")]
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A base table.")]
+Lane = Annotated[str, typer.Option(help="Where the work is done: auto, driver or spark.")]
+Master = Annotated[str | None, typer.Option(metavar="URL", help="A Spark master to run on, such as spark://host:7077.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+]
+Output = Annotated[
+    str, typer.Option("--output", "-o", metavar="FORMAT", help="table, json (an object a line), csv or arrow.")
+]
+
+FORMATS = ("table", "json", "csv", "arrow")
+LANES = ("auto", "driver", "spark")
+
+
+def one_of(context: typer.Context, option: str, value: str, allowed: tuple[str, ...]) -> str:
+    """The value, or a usage error that lists what there is."""
+    if value not in allowed:
+        raise UsageError(f"There is no {option} {value!r}: {', '.join(allowed)}.", cast(Any, context))
+    return value
+
+
+def wrong(context: typer.Context, message: str) -> UsageError:
+    """A wrong call, to be raised: one line and exit code 2."""
+    return UsageError(message, cast(Any, context))
+
+
+def open_database(url: str, *, create: bool = False, spark: Any = None) -> Any:
+    """The database for writing. It must be there already, unless the command may make it."""
+    import viewkeeper
+
+    if not create:
+        with open_reader(url):
+            pass
+    return viewkeeper.open(url, spark=spark)
+
+
+@contextmanager
+def open_reader(url: str) -> Iterator[Store]:
+    """The database's store for reading."""
+    from viewkeeper.store.registry import open_store
+
+    store = open_store(url, "r")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds that there is no pandas."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        if name == "pandas":
+            raise ImportError(name)
+
+
+def without_pandas() -> None:
+    """Let pyarrow look for pandas now and find none: otherwise its first list of values imports it, for 0.3 s.
+
+    For a process that runs one command which makes no frames, and for no other.
+    """
+    import pyarrow
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pyarrow.array([None])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def cluster(master: str | None, settings: list[str] | None) -> Any:
+    """The session that `--master` and `--conf` ask for; None: a local one, started when it is needed."""
+    if master is None and not settings:
+        return None
+    from viewkeeper.errors import BadValue
+    from viewkeeper.spark import session
+
+    pairs = [setting.partition("=") for setting in settings or ()]
+    if bad := [name for name, equals, _ in pairs if not equals or not name]:
+        raise BadValue(f"--conf {bad[0]} is no setting.", hint="Write it as --conf name=value.")
+    return session(master, {name: value for name, _, value in pairs})

@@ -1,0 +1,137 @@
+r"""The shell of `vk sql`: statements over many lines, history, completion of names.
+
+    …;                 a statement ends with a semicolon, over as many lines as it takes
+    \d                 tables and views            \d NAME    columns of one of them
+    \h                 this list                   \q         the end (also Ctrl-D)
+
+Ctrl-C throws away what is being typed, or stops the statement that runs: a statement is atomic, so it has happened or
+not. An error is one line and the shell goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import typer
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+from viewkeeper import __version__
+from viewkeeper.cli.hush import hushed
+from viewkeeper.cli.output import print_answer
+from viewkeeper.cli.statements import run
+from viewkeeper.errors import BadStatement, ViewkeeperError
+
+WORDS = (
+    "SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT JOIN LEFT ON AS AND OR NOT NULL CREATE TABLE MATERIALIZED VIEW KEY "
+    "PRIMARY DROP INSERT UPSERT INTO VALUES DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING DECIMAL DATE "
+    "TIMESTAMP BOOLEAN DOUBLE"
+).split()
+
+
+class Names(Completer):
+    """Completes tables, views, their columns and SQL's words."""
+
+    def __init__(self, db: Any) -> None:
+        self.db = db
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        word = document.get_word_before_cursor(pattern=re.compile(r"[\w`]+"))
+        if not word:
+            return
+        catalog = self.db._catalog()
+        tables = [*catalog.tables, *(view.table for view in catalog.views)]
+        names = sorted({t.name for t in tables} | {c.name for t in tables for c in t.columns})
+        for name in [*names, *WORDS]:
+            if name.lower().startswith(word.lower()) and name != word:
+                yield Completion(name, start_position=-len(word))
+
+
+def shell(db: Any, form: str) -> None:
+    """Read and run statements until the end of the input."""
+    session: PromptSession[str] = PromptSession(history=_history(), completer=Names(db), complete_while_typing=False)
+    typer.echo(f"viewkeeper {__version__} on {db._store.url}; \\h for help, \\q to leave")
+    waiting = ""
+    while True:
+        try:
+            line = session.prompt("vk> " if not waiting else "..> ")
+        except KeyboardInterrupt:
+            waiting = ""
+            continue
+        except EOFError:
+            return
+        if not waiting and line.strip().startswith("\\"):
+            if line.strip() in (r"\q", r"\quit"):
+                return
+            _guarded(_command, db, line.strip(), form)
+            continue
+        waiting += line + "\n"
+        found = complete(waiting)
+        if found is not None or not waiting.strip():
+            waiting = ""
+        for statement in found or ():
+            _guarded(_statement, db, statement, form)
+
+
+def complete(text: str) -> list[str] | None:
+    """The statements of a text that ends with a semicolon; None: more is to come."""
+    from viewkeeper.plan.statements import split
+
+    if not text.rstrip().endswith(";"):
+        return None
+    try:
+        return split(text)
+    except BadStatement:  # the semicolon is inside a quote or comment
+        return None
+
+
+def _guarded(act: Any, db: Any, text: str, form: str) -> None:
+    from viewkeeper.cli.app import error_line
+
+    try:
+        act(db, text, form)
+    except ViewkeeperError as error:
+        typer.echo(error_line(error), err=True)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+
+
+def _statement(db: Any, text: str, form: str) -> None:
+    with hushed():
+        answer = run(db, text)
+    if answer.rows is not None:
+        print_answer(answer.rows, form)
+    else:
+        typer.echo(answer.done or "done")
+
+
+def _command(db: Any, text: str, form: str) -> None:
+    word, _, name = text.partition(" ")
+    if word == r"\h":
+        typer.echo((__doc__ or "").split("\n\n")[1])
+    elif word == r"\d" and name:
+        print_answer(db.sql(f"DESCRIBE {name.strip().rstrip(';')}"), form)
+    elif word == r"\d":
+        for what in ("TABLES", "VIEWS"):
+            names = db.sql(f"SHOW {what}").column(0).to_pylist()
+            typer.echo(f"{what.lower():8}{', '.join(names) or '(none)'}")
+    else:
+        raise BadStatement(f"There is no command {word}.", hint=r"\h lists them.")
+
+
+def _history() -> History:
+    """In the user's state directory; where that cannot be written, for this session only."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    try:
+        (base / "viewkeeper").mkdir(parents=True, exist_ok=True)
+        path = base / "viewkeeper" / "history"
+        path.touch(mode=0o600)
+        return FileHistory(str(path))
+    except OSError:
+        return InMemoryHistory()
