@@ -11,7 +11,7 @@ The packages are the data path, in order:
     operators  4  what happens to a delta, over arrangements
     rounds     5  the graph run in the driver, or on Spark
     commit     6  files and view changes become the published batch
-    read       7  get, scan, read, status
+    read       7  get, scan, read at a level of freshness; snapshots, subscriptions, status
     engine     joins them
 
 Open a database with `open`; everything else is a method of what it returns.
@@ -23,20 +23,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from viewkeeper.commit.continuous import Maintenance
     from viewkeeper.commit.maintainer import BatchReport
     from viewkeeper.engine import Database
     from viewkeeper.engine import open_database as open
     from viewkeeper.errors import ViewkeeperError
     from viewkeeper.model.token import Token
+    from viewkeeper.read.levels import ANY, LATEST
+    from viewkeeper.read.snapshot import Snapshot
     from viewkeeper.read.status import Status
+    from viewkeeper.read.subscribe import Delta
 
 __version__ = "0.1.0"
 
-__all__ = ["BatchReport", "Database", "Status", "Token", "ViewkeeperError", "__version__", "open"]
+__all__ = [
+    "ANY",
+    "LATEST",
+    "BatchReport",
+    "Database",
+    "Delta",
+    "Maintenance",
+    "Snapshot",
+    "Status",
+    "Token",
+    "ViewkeeperError",
+    "__version__",
+    "open",
+]
 
 _PLACES = {
+    "ANY": ("viewkeeper.read.levels", "ANY"),
+    "LATEST": ("viewkeeper.read.levels", "LATEST"),
     "BatchReport": ("viewkeeper.commit.maintainer", "BatchReport"),
     "Database": ("viewkeeper.engine", "Database"),
+    "Delta": ("viewkeeper.read.subscribe", "Delta"),
+    "Maintenance": ("viewkeeper.commit.continuous", "Maintenance"),
+    "Snapshot": ("viewkeeper.read.snapshot", "Snapshot"),
     "Status": ("viewkeeper.read.status", "Status"),
     "Token": ("viewkeeper.model.token", "Token"),
     "ViewkeeperError": ("viewkeeper.errors", "ViewkeeperError"),

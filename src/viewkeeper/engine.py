@@ -2,46 +2,65 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper.commit import definitions
+from viewkeeper.commit.continuous import Maintenance, Pace
+from viewkeeper.commit.loading import throttled
 from viewkeeper.commit.maintainer import BatchReport, Maintainer
-from viewkeeper.errors import BadValue, InUse, NameTaken, ReadOnly, Unsupported
+from viewkeeper.errors import BadValue, NameTaken, ReadOnly
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
-from viewkeeper.model.schema import KeyPart, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.plan import statements
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.nodes import Scan
-from viewkeeper.plan.planner import plan_view
+from viewkeeper.read import levels
+from viewkeeper.read.levels import ANY, After, Level
 from viewkeeper.read.reader import get_row, read_table, scan_rows
+from viewkeeper.read.regenerate import read_regenerated
+from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.status import Status, database_status, explain_view
+from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.rounds.given import Progress
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
 
+RETENTION = 60.0
+"""Seconds for which changes stay in the log after the views have them."""
+
 
 class Database:
-    """An open database. Use it as a context manager, or call `close`.
+    """An open database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
 
     Any number of processes may read and write; one at a time maintains: the first that refreshes or makes a view holds
     the lease until it closes.
     """
 
     def __init__(
-        self, store: Store, *, mode: str, spark: Any, progress: Progress | None, options: Mapping[str, Any]
+        self,
+        store: Store,
+        *,
+        mode: str,
+        spark: Any,
+        progress: Progress | None,
+        durable: bool = True,
+        retention: float = RETENTION,
     ) -> None:
         self._store = store
         self._mode = mode
         self._given_spark = spark
         self._session: Any = None
         self._progress = progress
-        self._options = options
+        self._durable = durable
+        self._retention = retention
+        self._lock = threading.RLock()
         self._maintainer: Maintainer | None = None
+        self._maintenance: Maintenance | None = None
         self._closed = False
 
     def __enter__(self) -> Database:
@@ -53,13 +72,16 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Release the lease and the store. Closing twice is fine."""
+        """Stop maintaining, release the lease and the store. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
-        if self._maintainer is not None:
-            self._maintainer.close()
-        self._store.close()
+        try:
+            if self._maintenance is not None:
+                self._maintenance.stop()
+        finally:
+            self._let_go()
+            self._store.close()
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
@@ -70,18 +92,21 @@ class Database:
         """
         target = self._base_table(table, "put into")
         puts = last_by_key(target, rows_table(target, rows))
+        self._make_room()
         return self._token(self._store.write(target, puts, _no_keys(target)))
 
     def delete(self, table: str, keys: Any) -> Token:
         """Delete rows by key: one key (a scalar, or a tuple for a composite key), a list, or an Arrow table of keys."""
         target = self._base_table(table, "delete from")
         deletes = last_by_key(target, keys_table(target, keys))
+        self._make_room()
         return self._token(self._store.write(target, target.arrow.empty_table(), deletes))
 
     def update(self, table: str, key: Any, columns: Mapping[str, Any]) -> Token:
         """Change some columns of one row, atomically. The row must exist."""
         target = self._base_table(table, "update")
         key_row, new_values = updates_table(target, key, columns)
+        self._make_room()
         return self._token(self._store.update(target, key_row, new_values))
 
     # -- maintenance --------------------------------------------------------------------------------------------------
@@ -90,26 +115,102 @@ class Database:
         """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark."""
         return self._maintain().refresh(lane)
 
+    def maintain(
+        self,
+        *,
+        max_delay: float = 0.05,
+        max_changes: int = 50_000,
+        priority: str = "balanced",
+        max_lag: int | None = None,
+        retries: int = 5,
+        lane: str = "auto",
+        standby: bool = False,
+        on_batch: Callable[[BatchReport], None] | None = None,
+    ) -> Maintenance:
+        """Keep the views fresh in the background: `with db.maintain(): …`.
+
+        `max_delay`: seconds a change may wait before its batch begins, when batches rest for the writers' sake
+        (`priority`: "writers", "balanced" or "views"). `max_changes`: rows of a batch, about. `max_lag`: writes of
+        this process wait while the views are more rows behind. A view that fails on its own rows is suspended; any
+        other error is tried again `retries` times, then raised when the maintenance is left. `standby`: while another
+        process maintains, wait and take over when it ends; without it that is MaintainerBusy.
+        """
+        self._writable("maintain views")
+        if self._maintenance is not None and self._maintenance.running:
+            raise BadValue("This database is maintained in the background already.", hint="Stop that one first.")
+        pace = Pace(max_delay, max_changes, priority, max_lag, retries)
+        self._maintenance = Maintenance(
+            self._store, pace, self._maintain, self._let_go, lane=lane, standby=standby, on_batch=on_batch
+        )
+        return self._maintenance.start()
+
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    def get(self, name: str, key: Any) -> dict[str, Any] | None:
-        """The row of a table or view with this key, None if there is none."""
-        return get_row(self._store, self._catalog().table(name), key)
+    def get(
+        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
+    ) -> dict[str, Any] | None:
+        """The row of a table or view with this key, None if there is none.
+
+        `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`).
+        """
+        return get_row(self._store, self._table(name, level, after, timeout), key)
 
     def scan(
-        self, name: str, prefix: Any = None, start: Any = None, stop: Any = None, limit: int | None = None
+        self,
+        name: str,
+        prefix: Any = None,
+        start: Any = None,
+        stop: Any = None,
+        limit: int | None = None,
+        level: Level = ANY,
+        *,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
-        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded)."""
-        return scan_rows(self._store, self._catalog().table(name), prefix, start, stop, limit)
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
+        return scan_rows(self._store, self._table(name, level, after, timeout), prefix, start, stop, limit)
 
-    def read(self, name: str) -> pa.Table:
+    def read(self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order."""
-        return read_table(self._store, self._catalog().table(name))
+        table = self._table(name, level, after, timeout)
+        return read_table(self._store, table) if table.is_stored else read_regenerated(self._store, name)[0]
+
+    def token(self, name: str | None = None) -> Token:
+        """The state that reads see now, as a token: no read of this process was newer.
+
+        For a view, or without a name, that is the published batch; for a base table, its last write.
+        """
+        batch = self._store.published()
+        is_view = name is None or self._catalog().table(name).is_view
+        return Token(self._store.uuid, batch.cut if is_view and batch is not None else self._store.head())
+
+    def snapshot(self, *, max_age: float = MAX_AGE, mixed: bool = False) -> Snapshot:
+        """Many reads of tables and views at one batch: `with db.snapshot() as s: s.get(…), s.scan(…), s.read(…)`.
+
+        It ends by itself after `max_age` seconds. `mixed`: suspended views too, which show an older batch.
+        """
+        return Snapshot(self._store, max_age=max_age, mixed=mixed)
+
+    def subscribe(
+        self,
+        name: str,
+        since: Token | str | None = None,
+        *,
+        timeout: float | None = None,
+        progress: float | None = None,
+        keep: tuple[str, float] | None = None,
+    ) -> Iterator[Delta]:
+        """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
+
+        `timeout`: end when nothing came for so many seconds. `progress`: a mark after so many seconds without news.
+        `keep` (name, seconds): hold the log for this subscriber beyond the database's retention.
+        """
+        return subscribe(self._store, name, since, timeout=timeout, progress=progress, keep=keep)
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def sql(self, text: str) -> pa.Table | None:
-        """Run one statement: CREATE and DROP TABLE, CREATE and DROP MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN."""
+        """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN."""
         statement = statements.parse(text)
         return _STATEMENTS[type(statement)](self, statement)
 
@@ -118,13 +219,23 @@ class Database:
         return explain_view(self._store, self._catalog(), view)
 
     def status(self) -> Status:
-        """Views, batch, lag in changes and seconds, and bytes of state."""
+        """Views, batch, lag in changes and seconds, rates, and bytes of state."""
         return database_status(self._store, self._catalog())
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _catalog(self) -> Catalog:
         return self._store.catalog()
+
+    def _table(self, name: str, level: Level, after: After, timeout: float) -> Table:
+        """The table behind a name, once it is as new as asked for."""
+        table = self._catalog().table(name)
+        if level is ANY and after is None:
+            return table
+        maintainer = self._maintainer
+        refresh = None if maintainer is None else maintainer.refresh
+        levels.bring(self._store, self._catalog(), name, level, after, timeout, refresh)
+        return self._catalog().table(name)
 
     def _writable(self, what: str) -> None:
         if self._mode == "r":
@@ -137,73 +248,80 @@ class Database:
             raise ReadOnly(f"{name} is a materialized view; one cannot {verb} it.", hint="Write to its base tables.")
         return table
 
+    def _make_room(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.make_room(levels.TIMEOUT)
+
     def _token(self, written: Any) -> Token:
+        if self._maintenance is not None:
+            self._maintenance.wake()
         return Token(self._store.uuid, written.position, written.atomic)
 
     def _maintain(self) -> Maintainer:
         self._writable("maintain views")
-        if self._maintainer is None:
-            self._maintainer = Maintainer(self._store, self._spark, durable=self._options.get("durability") != "none")
-        return self._maintainer
+        with self._lock:
+            if self._maintainer is None:
+                self._maintainer = Maintainer(
+                    self._store, self._spark, durable=self._durable, retention=self._retention
+                )
+            return self._maintainer
+
+    def _let_go(self) -> None:
+        with self._lock:
+            maintainer, self._maintainer = self._maintainer, None
+        if maintainer is not None:
+            maintainer.close()
 
     def _spark(self) -> Any:
         """The session for planning and for the Spark lane, started only when needed."""
-        if self._session is None:
-            from viewkeeper.plan.catalyst import front_session
+        with self._lock:
+            if self._session is None:
+                from viewkeeper.plan.catalyst import front_session
 
-            self._session = front_session(self._given_spark)
-        return self._session
+                self._session = front_session(self._given_spark)
+            return self._session
 
     def _create_table(self, statement: statements.CreateTable) -> None:
         self._writable(f"create {statement.name}")
-
-        def change(catalog: Catalog) -> Catalog:
-            if statement.if_not_exists and isinstance(catalog.find(statement.name), Table):
-                return catalog
-            key = tuple(KeyPart(name) for name in statement.key)
-            options = tuple(sorted(statement.options.items()))
-            return catalog.with_table(Table(catalog.next_id, statement.name, statement.columns, key, options=options))
-
-        self._store.change_catalog(change)
+        definitions.create_table(self._store, statement)
 
     def _drop_table(self, statement: statements.DropTable) -> None:
         self._writable(f"drop {statement.name}")
-        found = self._catalog().find(statement.name)
-        if found is None and statement.if_exists:
-            return
-        if isinstance(found, View):
-            raise BadValue(f"{statement.name} is a materialized view.", hint="Write DROP MATERIALIZED VIEW.")
-        table = self._catalog().table(statement.name)
+        definitions.drop_table(self._store, statement)
 
-        def change(catalog: Catalog) -> Catalog:
-            _refuse_used(catalog, table)
-            return catalog.without(table.id)
-
-        self._store.change_catalog(change)
-        self._store.drop_rows(table)
+    def _add_column(self, statement: statements.AddColumn) -> None:
+        self._writable(f"alter {statement.table}")
+        definitions.add_column(self._store, statement)
 
     def _create_view(self, statement: statements.CreateView) -> None:
         self._writable(f"create {statement.name}")
         found = self._catalog().find(statement.name)
         if isinstance(found, View) and statement.if_not_exists:
             return
-        if found is not None:
+        old = found if isinstance(found, View) and statement.or_replace else None
+        if found is not None and old is None:
             raise NameTaken(f"The name {statement.name!r} is in use.")
-        if statement.or_replace:
-            raise Unsupported("CREATE OR REPLACE MATERIALIZED VIEW is not supported yet; drop the view first.")
-        if statement.options:
-            raise Unsupported(f"Views have no option {', '.join(statement.options)}.")
         maintainer = self._maintain()
-        maintainer.refresh()
-        catalog = self._catalog()
-        from viewkeeper.plan.catalyst import read_query
+        with maintainer.defining:
+            maintainer.refresh()
+            view = definitions.plan(self._store, self._spark, statement, old)
+            rate = definitions.load_rate(view)
+            progress = self._progress if rate is None else throttled(self._progress, rate)
+            if old is None:
+                maintainer.create(view, progress=progress)
+            else:
+                definitions.refuse_reshaped(self._catalog(), old, view)
+                users = definitions.dependents(self._catalog(), [old.table.id])
+                maintainer.replace(old, view, frozenset(users), progress=progress)
 
-        tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
-        query = read_query(self._spark(), statement.query, {t.name: t for t in tables.values()})
-        plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-        sizes = {t.id: self._store.count(t) for t in catalog.tables}
-        table, plan = plan_view(statement.name, catalog.next_id, query, statement.key, tables, plans, sizes, {})
-        maintainer.create(View(table, statement.query, plan.to_json()), progress=self._progress)
+    def _alter_view(self, statement: statements.AlterView) -> None:
+        self._writable(f"alter {statement.name}")
+        view = self._catalog().view(statement.name)
+        if statement.action == "suspend" and view.suspended is None:
+            self._maintain().suspend(frozenset([view.table.id]), "suspended by hand")
+        if statement.action == "resume" and view.suspended is not None:
+            self._maintain().refresh()
+            self._maintain().resume(view, progress=self._progress)
 
     def _drop_view(self, statement: statements.DropView) -> None:
         self._writable(f"drop {statement.name}")
@@ -213,10 +331,8 @@ class Database:
         if isinstance(found, Table):
             raise BadValue(f"{statement.name} is a table.", hint="Write DROP TABLE.")
         view = self._catalog().view(statement.name)
-        _refuse_used(self._catalog(), view.table)
-        maintainer = self._maintain()
-        maintainer.refresh()
-        maintainer.drop(self._catalog().view(statement.name))
+        definitions.refuse_used(self._catalog(), view.table)
+        self._maintain().drop(view)
 
     def _show(self, statement: statements.Show) -> pa.Table:
         catalog = self._catalog()
@@ -245,37 +361,34 @@ def open_database(
     *,
     spark: Any = None,
     progress: Progress | None = None,
+    retention: float = RETENTION,
     **options: Any,
 ) -> Database:
     """Open a database, created if absent: `lmdb:PATH`. `mode="r"` only reads.
 
     `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
-    `durability`: "commit" (default), "group" or "none".
+    `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
+    changes in the log, for subscribers that come back.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
+    if retention < 0:
+        raise BadValue("retention must not be negative.")
     store = open_store(url, mode, **options)
-    return Database(store, mode=mode, spark=spark, progress=progress, options=options)
+    durable = options.get("durability") != "none"
+    return Database(store, mode=mode, spark=spark, progress=progress, durable=durable, retention=retention)
 
 
 def _no_keys(table: Table) -> pa.Table:
     return table.arrow.empty_table().select([c.name for c in table.key_columns])
 
 
-def _refuse_used(catalog: Catalog, table: Table) -> None:
-    users = [
-        v.table.name
-        for v in catalog.views
-        if any(isinstance(n, Scan) and n.table == table.id for n in ViewPlan.from_json(v.plan).query.root.walk())
-    ]
-    if users:
-        raise InUse(f"{table.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first.")
-
-
 _STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
     statements.CreateTable: Database._create_table,
     statements.DropTable: Database._drop_table,
+    statements.AddColumn: Database._add_column,
     statements.CreateView: Database._create_view,
+    statements.AlterView: Database._alter_view,
     statements.DropView: Database._drop_view,
     statements.Show: Database._show,
     statements.Describe: Database._describe,

@@ -129,3 +129,9 @@ class SnapshotGone(ViewkeeperError):
     """The asked-for state is no longer kept."""
 
     code = "VK604"
+
+
+class Suspended(ViewkeeperError):
+    """The view is not maintained: it failed on its own rows, or was suspended by hand."""
+
+    code = "VK605"

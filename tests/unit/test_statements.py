@@ -7,6 +7,8 @@ import pytest
 from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.statements import (
+    AddColumn,
+    AlterView,
     CreateTable,
     CreateView,
     Describe,
@@ -153,7 +155,7 @@ def test_small_statements(text: str, statement: object) -> None:
         ("CREATE TABLE 't' (k INT PRIMARY KEY)", "'t'"),
         ("CREATE TABLE t (k INT PRIMARY KEY) WITH (a = 'x', A = 'y')", "Option a"),
         ("CREATE TABLE t (k INT PRIMARY KEY) WITH (a)", "="),
-        ("ALTER TABLE t ADD COLUMN c INT", "'ALTER'"),
+        ("ALTER SYSTEM t", "'ALTER'"),
         ("CREATE MATERIALIZED VIEW v", "AS"),
         ("CREATE MATERIALIZED VIEW v AS", "no query"),
         ("CREATE MATERIALIZED VIEW v AS DROP TABLE t", "'DROP TABLE t'"),
@@ -204,4 +206,19 @@ def test_split_keeps_each_statement_of_a_script() -> None:
 )
 def test_no_text_escapes_as_another_error(text: str) -> None:
     with pytest.raises(ViewkeeperError):
+        parse(text)
+
+
+def test_a_column_is_added_and_a_view_suspended_or_resumed() -> None:
+    assert parse("ALTER TABLE t ADD COLUMN c INT") == AddColumn("t", Column("c", "int"))
+    assert parse("alter table t add c decimal(9,2)") == AddColumn("t", Column("c", "decimal(9,2)"))
+    assert parse("ALTER MATERIALIZED VIEW v RESUME") == AlterView("v", "resume")
+    assert parse("ALTER MATERIALIZED VIEW v SUSPEND") == AlterView("v", "suspend")
+
+
+@pytest.mark.parametrize(
+    "text", ["ALTER TABLE t ADD c INT NOT NULL", "ALTER TABLE t DROP c", "ALTER MATERIALIZED VIEW v PAUSE"]
+)
+def test_other_alterations_are_refused(text: str) -> None:
+    with pytest.raises(BadStatement):
         parse(text)

@@ -164,7 +164,36 @@ class Maintainer:
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
-        self._bring_in(frozenset([view.table.id]), lambda c, cut: c.with_view(replace(view, since=cut)), lane, progress)
+        self._bring_in(
+            frozenset([view.table.id]), lambda c, since: c.with_view(replace(view, since=since)), lane, progress
+        )
+
+    def replace(
+        self,
+        old: View,
+        new: View,
+        users: frozenset[int],
+        lane: str = "auto",
+        progress: Progress | None = None,
+    ) -> None:
+        """Build another definition beside the old one and switch in one batch, with the views that read it.
+
+        If it has the same table, its rows change by the difference; else the old rows go with the old view.
+        """
+
+        maintained = [v for v in self.catalog.views if v.suspended is None and v.table.id in users]
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            if new.table.id != old.table.id:
+                return catalog.without(old.table.id).with_view(replace(new, since=since))
+            for view in (replace(new, since=old.since), *maintained):
+                catalog = catalog.replacing(_restarted(view, since))
+            return catalog
+
+        views = frozenset([new.table.id, *(v.table.id for v in maintained)])
+        self._bring_in(views, change, lane, progress)
+        if new.table.id != old.table.id:
+            self.store.drop_rows(old.table)
 
     def drop(self, view: View) -> None:
         """Forget a view and the state that no other view shares."""
@@ -190,9 +219,8 @@ class Maintainer:
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Build a suspended view's state anew and bring its table in line with it."""
 
-        def change(catalog: Catalog, cut: int) -> Catalog:
-            since = view.since if view.table.is_stored else cut
-            return catalog.replacing(replace(view, suspended=None, since=since))
+        def change(catalog: Catalog, since: int) -> Catalog:
+            return catalog.replacing(_restarted(replace(view, suspended=None), since))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
 
@@ -201,14 +229,13 @@ class Maintainer:
         with self.lock:
             self.state.manifest = Manifest(fingerprint=expressions.FINGERPRINT)
             if self.flow.sinks:
-                streams = [v for v in self.catalog.views if not v.table.is_stored]
 
-                def restart(catalog: Catalog, cut: int) -> Catalog:
-                    for view in streams:
-                        catalog = catalog.replacing(replace(view, since=cut))
+                def change(catalog: Catalog, since: int) -> Catalog:
+                    for view in catalog.views:
+                        catalog = catalog.replacing(_restarted(view, since))
                     return catalog
 
-                self._bring_in(frozenset(self.flow.sinks), restart if streams else None, "auto", None)
+                self._bring_in(frozenset(self.flow.sinks), change, "auto", None)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -233,7 +260,7 @@ class Maintainer:
     def _bring_in(
         self,
         views: frozenset[int],
-        change: Callable[[Catalog, int], Catalog] | None,
+        change: Callable[[Catalog, int], Catalog],
         lane: str,
         progress: Progress | None,
     ) -> None:
@@ -245,14 +272,14 @@ class Maintainer:
     def _load(
         self,
         views: frozenset[int],
-        change: Callable[[Catalog, int], Catalog] | None,
+        change: Callable[[Catalog, int], Catalog],
         lane: str,
         progress: Progress | None,
     ) -> bool:
         """The numbered steps of `loading`; False if what it shared with other views is gone, and it must start over."""
         mark = self._mark()
         ticket = id(mark)
-        changed = mark.catalog if change is None else change(mark.catalog, mark.batch.cut)
+        changed = change(mark.catalog, 0)
         flow = self._flow(changed)
         names = {v.table.id: v.table.name for v in changed.views}
         state = State(str(self.state.directory), mark.manifest)
@@ -272,9 +299,9 @@ class Maintainer:
             crash.point("load.2.after")
             with self.lock:  # 3
                 mark = self._mark()
-                changed = mark.catalog if change is None else change(mark.catalog, mark.batch.cut)
+                changed = change(mark.catalog, 0)
                 flow = self._flow(changed)
-                if loaded.misses(flow, mark.manifest) and change is not None:
+                if loaded.misses(flow, mark.manifest):
                     return False
                 if mark.batch.cut > loaded.cut:
                     loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)
@@ -290,21 +317,19 @@ class Maintainer:
             return _Mark(self.catalog, self.batch, self.state.manifest)
 
     def _publish_loaded(
-        self, loaded: Loaded, flow: Flow, catalog: Catalog, change: Callable[[Catalog, int], Catalog] | None
+        self, loaded: Loaded, flow: Flow, catalog: Catalog, change: Callable[[Catalog, int], Catalog]
     ) -> None:
         there = {v.table.id: v.table for v in self.catalog.views}
         changes = []
         for view in (v for v in catalog.views if v.table.id in loaded.rows and v.table.is_stored):
             rows = list(loaded.rows[view.table.id])
-            if there.get(view.table.id) == view.table:
+            if view.table.id in there:
                 rows.append(self._stored(view.table))
             found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
             changes.extend([found] if found else [])
-        cut = loaded.cut
         manifest = loaded.beside(flow, self.state.manifest)
-        self._publish(
-            self.batch.number + 1, cut, manifest, changes, None if change is None else lambda c: change(c, cut)
-        )
+        # The store calls this in its transaction: the commit's own position is the next one.
+        self._publish(self.batch.number + 1, loaded.cut, manifest, changes, lambda c: change(c, self.store.head() + 1))
         self._tidy((), now=True)
 
     def _stored(self, table: Table) -> pa.Table:
@@ -362,6 +387,11 @@ class Maintainer:
             self.store.truncate(min([upto, *self._loading.values()]))
         if not self._loading:
             self.state.collect(keep=published)
+
+
+def _restarted(view: View, since: int) -> View:
+    """A view whose state was made anew. What a stored one had is known, so its deltas go on; others start over."""
+    return view if view.table.is_stored else replace(view, since=since)
 
 
 def _size(change: ViewChange | StreamChange) -> int:

@@ -92,6 +92,10 @@ class Catalog:
             self, version=self.version + 1, next_id=max(self.next_id, view.table.id + 1), views=(*self.views, view)
         )
 
+    def with_id_taken(self) -> Catalog:
+        """The next id is given away, to something that will be listed later."""
+        return replace(self, version=self.version + 1, next_id=self.next_id + 1)
+
     def replacing(self, view: View) -> Catalog:
         """With another definition or state of a view that is there, known by its id."""
         views = tuple(view if v.table.id == view.table.id else v for v in self.views)

@@ -4,6 +4,8 @@
                 | DROP TABLE [IF EXISTS] name
                 | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [KEY ( names )] [options] AS query
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
+                | ALTER TABLE name ADD [COLUMN] column
+                | ALTER MATERIALIZED VIEW name SUSPEND | RESUME
                 | SHOW TABLES | SHOW VIEWS | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY]
     options   ::= WITH ( name = value, … )
@@ -59,6 +61,19 @@ class DropView:
 
 
 @dataclass(frozen=True)
+class AddColumn:
+    table: str
+    column: Column
+
+
+@dataclass(frozen=True)
+class AlterView:
+    name: str
+    action: str
+    """suspend or resume"""
+
+
+@dataclass(frozen=True)
 class Show:
     what: str
     """tables or views"""
@@ -74,7 +89,7 @@ class Explain:
     name: str
 
 
-Statement = CreateTable | DropTable | CreateView | DropView | Show | Describe | Explain
+Statement = CreateTable | DropTable | CreateView | DropView | AddColumn | AlterView | Show | Describe | Explain
 
 
 def parse(text: str) -> Statement:
@@ -165,6 +180,27 @@ def _drop_view(words: Words) -> DropView:
     return DropView(words.name("view"), absent_ok)
 
 
+def _alter_table(words: Words) -> AddColumn:
+    name = words.name("table")
+    words.need("ADD")
+    words.take("COLUMN")
+    column, is_key = _column(words)
+    if is_key or not column.nullable:
+        raise BadStatement(
+            f"Column {column.name}: rows that are there have no value for it, so it must allow NULL.",
+            hint="Add it without NOT NULL and PRIMARY KEY.",
+        )
+    return AddColumn(name, column)
+
+
+def _alter_view(words: Words) -> AlterView:
+    name = words.name("view")
+    for action in ("SUSPEND", "RESUME"):
+        if words.take(action):
+            return AlterView(name, action.lower())
+    raise BadStatement(f"A view is altered by SUSPEND or RESUME, not by {words.shown()}.", hint="Write one of them.")
+
+
 def _no_plain_view(words: Words) -> Statement:
     raise BadStatement("Plain views are not kept here.", hint="Write MATERIALIZED VIEW.")
 
@@ -175,6 +211,8 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
     (("CREATE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=False)),
     (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=True)),
     (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
+    (("ALTER", "TABLE"), _alter_table),
+    (("ALTER", "MATERIALIZED", "VIEW"), _alter_view),
     (("SHOW", "TABLES"), lambda _: Show("tables")),
     (("SHOW", "VIEWS"), lambda _: Show("views")),
     (("DESCRIBE",), lambda words: Describe(words.name("table or view"))),

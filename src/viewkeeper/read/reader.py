@@ -20,6 +20,12 @@ from viewkeeper.store.base import Store
 
 def get_row(store: Store, table: Table, key: Any) -> dict[str, Any] | None:
     """The row with this key, None if there is none."""
+    return store.get(table, checked_key(table, key))
+
+
+def checked_key(table: Table, key: Any) -> tuple[Any, ...]:
+    """A whole key of a table whose keys are unique."""
+    _refuse_unstored(table)
     values = key if isinstance(key, tuple) else (key,)
     if table.is_bag:
         raise BadValue(
@@ -29,22 +35,29 @@ def get_row(store: Store, table: Table, key: Any) -> dict[str, Any] | None:
     if len(values) != len(table.key):
         names = ", ".join(k.column for k in table.key) or "no columns: use ()"
         raise BadValue(f"The key of {table.name} is ({names}); {len(values)} values were given.", hint="")
-    return store.get(table, values)
+    return values
 
 
 def scan_rows(
     store: Store, table: Table, prefix: Any = None, start: Any = None, stop: Any = None, limit: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """Rows in key order: those whose key begins with `prefix`, or from `start` (included) to `stop` (excluded)."""
+    low, high = scan_range(table, prefix, start, stop, limit)
+    return _rows(store, table, low, high, limit)
+
+
+def scan_range(
+    table: Table, prefix: Any, start: Any, stop: Any, limit: int | None
+) -> tuple[bytes | None, bytes | None]:
+    """The range of encoded keys that a scan asks for."""
+    _refuse_unstored(table)
     if prefix is not None and (start is not None or stop is not None):
         raise BadValue("scan takes a prefix, or start and stop, not both.", hint="")
     if limit is not None and limit < 0:
         raise BadValue("scan's limit is negative.", hint="")
     if prefix is not None:
-        low, high = prefix_range(table, _tuple(table, prefix))
-    else:
-        low, high = key_range(table, _bound(table, start), _bound(table, stop))
-    return _rows(store, table, low, high, limit)
+        return prefix_range(table, _tuple(table, prefix))
+    return key_range(table, _bound(table, start), _bound(table, stop))
 
 
 def _rows(
@@ -75,6 +88,11 @@ def outside(table: Table, stored: pa.Table) -> pa.Table:
         if (counts != 1).any():
             rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
     return rows.cast(table.outside)
+
+
+def _refuse_unstored(table: Table) -> None:
+    if not table.is_stored:
+        raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
 
 
 def _tuple(table: Table, values: Any) -> tuple[Any, ...]:

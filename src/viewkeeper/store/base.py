@@ -264,6 +264,7 @@ class Store(ABC):
     ) -> None:
         """Steps 3 and 4: the view changes, their log entries and the batch record become visible together.
 
+        A commit that changes the catalog takes a log position even if it changes no row.
         `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
         """
 

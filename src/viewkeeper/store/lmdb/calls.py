@@ -41,8 +41,9 @@ class Call:
             )
             self.changed += len(images)
 
-    def finish(self) -> Written:
-        if not self.changed:
+    def finish(self, *, always: bool = False) -> Written:
+        """The call's position; one that changed nothing has none, unless `always`."""
+        if not self.changed and not always:
             return Written(self.head, 0, atomic=True)
         records.put_number(self.txn, self.environment.meta, records.HEAD, self.head + 1)
         return Written(self.head + 1, self.changed, atomic=True)

@@ -352,7 +352,7 @@ class LmdbStore(Store):
                 call.apply(table, db, keys, after)
             for table, images in streams:
                 call.append(table, images)
-            call.finish()
+            call.finish(always=change_catalog is not None)
             if change_catalog is not None:
                 records.change_catalog(txn, environment.meta, change_catalog)
             records.put_batch(txn, environment.meta, batch)

@@ -1,0 +1,238 @@
+"""Continuous maintenance: a thread that turns what writers do into batches, soon but not more often than it pays.
+
+    idle      look at the log's head every few milliseconds; a writer of this process also wakes it
+    changes   begin a batch at once, unless the last one ended just now: then rest first, in proportion to what that
+              batch took (`priority`), at most `max_delay`, and not at all when `max_changes` rows wait already
+    batch     at most about `max_changes` rows: a long backlog is worked off in several batches
+    failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
+              time later each time, and ends the maintenance after `retries` times
+
+So a lone change is visible after one batch, and under load batches grow until they keep up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+from viewkeeper.commit.maintainer import BatchReport, Maintainer
+from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout, ViewkeeperError
+from viewkeeper.store.base import Store
+
+SHARES = {"views": 1.0, "balanced": 0.5, "writers": 0.2}
+"""How much of the time batches may run while writers are busy."""
+
+NOTE = "maintenance"
+"""The store's record of what stopped a maintainer."""
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _STANDBY_PAUSE = 0.001, 0.02, 0.1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often, how large, and at whose cost."""
+
+    max_delay: float = 0.05
+    max_changes: int = 50_000
+    priority: str = "balanced"
+    max_lag: int | None = None
+    retries: int = 5
+
+    def checked(self) -> Pace:
+        if self.priority not in SHARES:
+            raise BadValue(f"There is no priority {self.priority!r}.", hint=f"Priorities: {', '.join(SHARES)}.")
+        if self.max_delay < 0 or self.max_changes < 1 or self.retries < 0 or (self.max_lag or 1) < 1:
+            raise BadValue("max_delay and retries must not be negative; max_changes and max_lag must be at least 1.")
+        return self
+
+
+class Maintenance:
+    """Runs in the background from `start` (or entering it) to `stop` (or leaving it).
+
+    `take_over` makes this process the maintainer, `let_go` gives that up again after a failure.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pace: Pace,
+        take_over: Callable[[], Maintainer],
+        let_go: Callable[[], None],
+        *,
+        lane: str = "auto",
+        standby: bool = False,
+        on_batch: Callable[[BatchReport], None] | None = None,
+    ) -> None:
+        self.pace = pace.checked()
+        self.error: Exception | None = None
+        self.batches = 0
+        self._store = store
+        self._take_over, self._let_go = take_over, let_go
+        self._lane, self._standby, self._on_batch = lane, standby, on_batch
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._room = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._maintainer: Maintainer | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Maintenance:
+        """Begin. Without standby, MaintainerBusy if another process maintains."""
+        if not self._standby:
+            self._maintainer = self._take_over()
+        self._thread = threading.Thread(target=self._run, name="viewkeeper-maintenance", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End after the batch that runs. Raises what ended the maintenance, if something did."""
+        self._stopping.set()
+        self._news.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when the maintenance has ended or the time has passed; raises what ended it."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it stands by while another process maintains."""
+        return self.running and self._maintainer is None
+
+    def __enter__(self) -> Maintenance:
+        return self if self.running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            with suppress(Exception):  # what went wrong inside says more
+                self.stop()
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something was written in this process."""
+        self._news.set()
+
+    def make_room(self, timeout: float) -> None:
+        """Back-pressure: wait while more than `max_lag` changed rows are not in the views yet."""
+        if self.pace.max_lag is None:
+            return
+        deadline = time.monotonic() + timeout
+        while self.running and self._lag() > self.pace.max_lag:
+            if time.monotonic() >= deadline:
+                raise Timeout(
+                    f"The views are more than {self.pace.max_lag} changes behind after {timeout:g} s; nothing written.",
+                    hint="Write more slowly, or raise max_lag.",
+                )
+            with self._room:
+                self._room.wait(min(0.05, max(0.0, deadline - time.monotonic())))
+
+    def _lag(self) -> int:
+        batch = self._store.published()
+        tables = [t.id for t in self._store.catalog().tables]
+        return self._store.pending(batch.cut if batch is not None else 0, tables).rows
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self.pace.priority == "writers":
+            with suppress(OSError, AttributeError):  # a lower priority for this thread alone, where the system can
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        try:
+            maintainer = self._maintainer or self._stand_by()
+            if maintainer is not None:
+                maintainer.suspends = True
+                self._maintain(maintainer)
+        except Exception as error:
+            self.error = error
+            self._give_up(error)
+        finally:
+            if self._maintainer is not None:
+                self._maintainer.suspends = False
+            with self._room:
+                self._room.notify_all()
+
+    def _stand_by(self) -> Maintainer | None:
+        while not self._stopping.is_set():
+            if self._store.lease_holder() is None:
+                with suppress(MaintainerBusy):
+                    self._maintainer = self._take_over()
+                    return self._maintainer
+            self._stopping.wait(_STANDBY_PAUSE)
+        return None
+
+    def _maintain(self, maintainer: Maintainer) -> None:
+        seen, ended, took, failures = -1, 0.0, 0.0, 0
+        pause = _SHORTEST_PAUSE
+        while not self._stopping.is_set():
+            self._news.clear()
+            head = self._store.head()
+            if head == seen:
+                self._news.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE, max(self.pace.max_delay, _SHORTEST_PAUSE))
+                continue
+            self._rest(ended, took)
+            try:
+                report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
+            except Exception as error:
+                failures += 1
+                if failures > self.pace.retries or isinstance(error, MaintainerBusy):
+                    raise
+                self._note(error, failures)
+                self._stopping.wait(min(5.0, 0.05 * 2**failures))
+                continue
+            if failures:
+                failures = 0
+                self._note(None, 0)
+            ended, took, pause = time.monotonic(), report.seconds, _SHORTEST_PAUSE
+            if report.lane == "none":
+                seen = head
+                continue
+            self.batches += 1
+            with self._room:
+                self._room.notify_all()
+            if self._on_batch is not None:
+                self._on_batch(report)
+
+    def _rest(self, ended: float, took: float) -> None:
+        """Leave the machine to the writers for a while after a batch."""
+        until = ended + min(self.pace.max_delay, took * (1 / SHARES[self.pace.priority] - 1))
+        while not self._stopping.is_set():
+            left = until - time.monotonic()
+            if left <= 0 or self._lag() >= self.pace.max_changes:
+                return
+            self._stopping.wait(min(left, 0.01))
+
+    def _note(self, error: Exception | None, failures: int) -> None:
+        with suppress(ViewkeeperError):
+            text = None if error is None else {"error": str(error), "failures": failures, "time": time.time()}
+            self._store.put_note(NOTE, text)
+
+    def _give_up(self, error: Exception) -> None:
+        self._note(error, self.pace.retries + 1)
+        if not isinstance(error, ViewkeeperError):
+            self.error = StoreError(f"Maintenance ended: {type(error).__name__}: {error}", hint="Start it again.")
+            self.error.__cause__ = error
+        self._let_go()
+        self._maintainer = None

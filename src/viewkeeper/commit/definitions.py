@@ -1,0 +1,147 @@
+"""Definitions: what CREATE, ALTER and DROP do to the catalog, and how a query becomes a view.
+
+options of a view    store = 'none'       keep no rows; changes stream to subscribers, `read` works the rows out
+                     load_rate = n        scan at most n rows a second when the view is loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from viewkeeper.errors import BadValue, InUse, NameTaken, Unsupported
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.schema import KeyPart, Table
+from viewkeeper.plan import statements
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.nodes import Scan
+from viewkeeper.plan.planner import plan_view
+from viewkeeper.store.base import Store
+
+STORE = ("table", "none")
+
+
+def create_table(store: Store, statement: statements.CreateTable) -> None:
+    def change(catalog: Catalog) -> Catalog:
+        if statement.if_not_exists and isinstance(catalog.find(statement.name), Table):
+            return catalog
+        key = tuple(KeyPart(name) for name in statement.key)
+        options = tuple(sorted(statement.options.items()))
+        return catalog.with_table(Table(catalog.next_id, statement.name, statement.columns, key, options=options))
+
+    store.change_catalog(change)
+
+
+def drop_table(store: Store, statement: statements.DropTable) -> None:
+    found = store.catalog().find(statement.name)
+    if found is None and statement.if_exists:
+        return
+    if isinstance(found, View):
+        raise BadValue(f"{statement.name} is a materialized view.", hint="Write DROP MATERIALIZED VIEW.")
+    table = store.catalog().table(statement.name)
+
+    def change(catalog: Catalog) -> Catalog:
+        refuse_used(catalog, table)
+        return catalog.without(table.id)
+
+    store.change_catalog(change)
+    store.drop_rows(table)
+
+
+def add_column(store: Store, statement: statements.AddColumn) -> None:
+    """Rows that are there show NULL: a stored row says how many columns it was written with."""
+
+    def change(catalog: Catalog) -> Catalog:
+        found = catalog.find(statement.table)
+        if isinstance(found, View):
+            raise BadValue(f"{statement.table} is a materialized view.", hint="Write CREATE OR REPLACE.")
+        table = catalog.table(statement.table)
+        if statement.column.name.lower() in table.by_name:
+            raise NameTaken(f"{table.name} has a column {statement.column.name} already.", hint="Choose another name.")
+        return catalog.with_columns(replace(table, columns=(*table.columns, statement.column)))
+
+    store.change_catalog(change)
+
+
+def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateView, old: View | None = None) -> View:
+    """The view that a statement defines. In place of `old`, it takes its id if it has the same columns and key."""
+    from viewkeeper.plan.catalyst import read_query
+
+    options = _options(statement.options)
+    catalog = store.catalog()
+    hidden = {old.table.id, *dependents(catalog, [old.table.id])} if old is not None else set()
+    tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id not in hidden}
+    query = read_query(spark(), statement.query, {t.name: t for t in tables.values()})
+    plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
+    sizes = {t.id: store.count(t) for t in catalog.tables}
+    table, made = plan_view(statement.name, catalog.next_id, query, statement.key, tables, plans, sizes, options)
+    if old is not None and _same_shape(table, old.table):
+        table = replace(table, id=old.table.id)
+    else:
+        # Taken now: while the view is loaded, other processes make tables.
+        table = replace(table, id=store.change_catalog(Catalog.with_id_taken).next_id - 1)
+    return View(table, statement.query, made.to_json(), options)
+
+
+def dependents(catalog: Catalog, tables: Iterable[int]) -> list[int]:
+    """The views that read these tables or views, directly or through others, in the catalog's order."""
+    reached = set(tables)
+    found: list[int] = []
+    for view in catalog.views:  # a view is made after what it reads
+        if view.table.id not in reached and reached & reads(view):
+            reached.add(view.table.id)
+            found.append(view.table.id)
+    return found
+
+
+def reads(view: View) -> set[int]:
+    """The tables and views that a view's query names."""
+    return {n.table for n in ViewPlan.from_json(view.plan).query.root.walk() if isinstance(n, Scan)}
+
+
+def refuse_used(catalog: Catalog, table: Table) -> None:
+    users = [v.table.name for v in catalog.views if table.id in reads(v)]
+    if users:
+        raise InUse(f"{table.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first.")
+
+
+def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
+    """A view that others read may be replaced only by one with the same columns and key."""
+    if new.table.id == old.table.id:
+        return
+    users = [v.table.name for v in catalog.views if old.table.id in reads(v)]
+    if users:
+        raise InUse(
+            f"{old.table.name} is used by {', '.join(sorted(users))}, and the new definition has other columns or"
+            f" another key ({_shape(new.table)}; before: {_shape(old.table)}).",
+            hint="Keep its columns, their types and its key, or drop what uses it first.",
+        )
+
+
+def load_rate(view: View) -> float | None:
+    rate = view.options.get("load_rate")
+    return None if rate is None else float(rate)
+
+
+def _options(given: Mapping[str, str]) -> dict[str, str]:
+    options = dict(given)
+    if unknown := sorted(set(options) - {"store", "load_rate"}):
+        raise Unsupported(f"Views have no option {', '.join(unknown)}.", hint="Options: store, load_rate.")
+    if options.get("store", "table") not in STORE:
+        raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
+    try:
+        if float(options.get("load_rate", 1)) <= 0:
+            raise ValueError
+    except ValueError:
+        raise BadValue("load_rate must be a number of rows a second, more than 0.") from None
+    return options
+
+
+def _same_shape(new: Table, old: Table) -> bool:
+    return (new.columns, new.key, new.is_bag, new.is_stored) == (old.columns, old.key, old.is_bag, old.is_stored)
+
+
+def _shape(table: Table) -> str:
+    columns = ", ".join(f"{c.name} {c.type.upper()}" for c in table.columns)
+    return f"{columns}; key {', '.join(k.column for k in table.key)}"

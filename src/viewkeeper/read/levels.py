@@ -1,0 +1,137 @@
+"""How new a read must be.
+
+    ANY      the published batch (a base table: its last write); never waits
+    LATEST   every write call that was finished when the read began
+    after=   every write call up to a token: read your own writes, or never go back behind what was read
+
+Who makes it so: the process that maintains refreshes at once; any other waits, and fails at once when nobody
+maintains. A state with cut c has what a token at p asks for if no write call to a base table lies in (c, p].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+from viewkeeper.errors import BadToken, Suspended, Timeout
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.token import Token
+from viewkeeper.store.base import Store
+
+TIMEOUT = 10.0
+"""Seconds that a read waits."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE, _LEASE_SECONDS = 0.0005, 0.02, 0.25
+
+
+class Level(Enum):
+    """How new a read must be, when no token says it."""
+
+    ANY = "any"
+    LATEST = "latest"
+
+
+ANY, LATEST = Level.ANY, Level.LATEST
+
+After = Token | str | Iterable[Token | str] | None
+
+
+def position_of(store: Store, after: After) -> int | None:
+    """The position that a token, its text, or several of them ask for."""
+    if after is None:
+        return None
+    given = [after] if isinstance(after, (Token, str)) else list(after)
+    position = 0
+    for one in given:
+        token = Token.parse(one) if isinstance(one, str) else one
+        if not isinstance(token, Token):
+            raise BadToken(f"after= takes tokens or their text, not {type(token).__name__}.")
+        if token.database != store.uuid:
+            raise BadToken(f"Token {token} belongs to another database than {store.url}.")
+        position = max(position, token.position)
+    if position > store.head():
+        raise BadToken(
+            f"Token vk1:{store.uuid}:{position} is newer than the database {store.url}.",
+            hint="The database was replaced by an older copy; read without the token.",
+        )
+    return position
+
+
+def bring(
+    store: Store,
+    catalog: Catalog,
+    name: str,
+    level: Level,
+    after: After,
+    timeout: float,
+    refresh: Callable[[], object] | None,
+) -> None:
+    """Wait until a view is as new as asked for. `refresh`: this process maintains, so do not wait but do it."""
+    wanted = position_of(store, after)
+    found = catalog.find(name)
+    if not isinstance(found, View) or (level is ANY and wanted is None):
+        return
+    if level is LATEST:
+        _refuse_suspended(found, store.head())
+        # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
+        wanted = max(wanted or 0, store.pending(_cut(store), [t.id for t in catalog.tables]).last or 0)
+    assert wanted is not None
+    _refuse_suspended(found, wanted)
+    if has(store, catalog, wanted):
+        return
+    deadline = time.monotonic() + timeout
+    if refresh is not None:
+        while not has(store, catalog, wanted):
+            refresh()
+            _check(store, name, wanted, deadline, timeout)
+        return
+    _wait(store, catalog, name, wanted, deadline, timeout)
+
+
+def has(store: Store, catalog: Catalog, position: int) -> bool:
+    """Whether the published batch has every write call up to a position."""
+    cut = _cut(store)
+    if cut >= position:
+        return True
+    first = store.pending(cut, [t.id for t in catalog.tables]).first
+    return first is None or first > position
+
+
+def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: float, timeout: float) -> None:
+    pause, looked = _FIRST_PAUSE, 0.0
+    while not has(store, catalog, wanted):
+        if time.monotonic() - looked > _LEASE_SECONDS:
+            if store.lease_holder() is None and not has(store, catalog, wanted):
+                raise Timeout(
+                    f"Nobody maintains {store.url}, so {name} stays at position {_cut(store)}; {wanted} was asked for.",
+                    hint="Start `vk run`, or call refresh() or maintain() in a process that may write.",
+                )
+            looked = time.monotonic()
+        _check(store, name, wanted, deadline, timeout)
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    found = store.catalog().find(name)
+    if isinstance(found, View):
+        _refuse_suspended(found, wanted)
+
+
+def _check(store: Store, name: str, wanted: int, deadline: float, timeout: float) -> None:
+    if time.monotonic() >= deadline and _cut(store) < wanted:
+        raise Timeout(
+            f"{name} did not reach position {wanted} within {timeout:g} s; it is at {_cut(store)}.",
+            hint="Read with a longer timeout=, or with level ANY; status() shows how far behind the views are.",
+        )
+
+
+def _cut(store: Store) -> int:
+    batch = store.published()
+    return store.head() if batch is None else batch.cut
+
+
+def _refuse_suspended(view: View, wanted: int) -> None:
+    if view.suspended is not None and view.suspended.cut < wanted:
+        raise Suspended(
+            f"{view.table.name} is suspended at position {view.suspended.cut}: {view.suspended.reason}",
+            hint=f"Correct the rows, then ALTER MATERIALIZED VIEW {view.table.name} RESUME.",
+        )

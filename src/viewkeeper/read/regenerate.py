@@ -1,0 +1,73 @@
+"""The rows of a view that is not stored, worked out from the state behind it: joins and aggregates keep theirs.
+
+Any process can do it: the batch record lists the files, which are immutable. A batch that is no longer the newest may
+have lost files to merging; whoever asked then asks again.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.commit.loading import regenerate
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.stage import Stage
+from viewkeeper.commit.state import State
+from viewkeeper.errors import BadValue, CorruptState, SnapshotGone
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.flow import assemble
+from viewkeeper.read.reader import outside
+from viewkeeper.store.base import Pinned, Store
+
+_ATTEMPTS = 5
+
+
+def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
+    """The view's rows at the pinned batch, in key order, as a user sees them."""
+    catalog = pinned.catalog
+    view = next(v for v in catalog.views if v.table.id == table.id)
+    if view.suspended is not None:
+        raise BadValue(f"{table.name} is suspended and not stored: it has no rows.", hint=view.suspended.reason)
+    plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
+    active = [v.table.id for v in catalog.views if v.suspended is None]
+    flow = assemble({t.id: t for t in catalog.tables}, plans, active, not store.capabilities.before_images)
+    state = State(store.state_path, Manifest.from_json(pinned.batch.record["manifest"]))
+    stage = Stage(store, state, _no_spark, durable=False, threads=1)
+    try:
+        names = [*(c.name for c in table.columns), WEIGHT]
+        reached = regenerate(stage, flow, table.id, pinned.batch.cut, {table.id: table.name})
+        deltas = [delta.rename_columns(names) for delta in reached if delta.num_rows]
+        if not deltas:
+            return table.outside.empty_table()
+        net = consolidate(stage.duck, pa.concat_tables(deltas, promote_options="permissive").combine_chunks())
+    except (FileNotFoundError, CorruptState) as error:
+        raise SnapshotGone(f"The state of {table.name} at batch {pinned.batch.number} is gone: {error}") from error
+    finally:
+        stage.close()
+    counts = net[WEIGHT]
+    rows = net.drop_columns([WEIGHT]).cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
+    if table.is_bag:
+        rows = rows.append_column(COUNT, counts)
+    rows = rows.cast(table.arrow)
+    return outside(table, rows.take(pc.sort_indices(encode_keys(table, rows))))
+
+
+def read_regenerated(store: Store, name: str) -> tuple[pa.Table, int]:
+    """The view's rows at the published batch, and the log position from which on its deltas follow."""
+    for attempt in range(_ATTEMPTS):
+        pinned = store.pin()
+        try:
+            return regenerated(store, pinned, pinned.catalog.table(name)), pinned.head
+        except SnapshotGone:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        finally:
+            pinned.close()
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _no_spark() -> object:
+    raise AssertionError("views are regenerated in the driver lane")

@@ -1,0 +1,121 @@
+"""Snapshots: many reads of tables and views, all at one batch.
+
+Views show the batch that was published when the snapshot was taken; base tables show what they held at its cut, even if
+they were written since. The store keeps that state while the snapshot is open, at the price of space, so a snapshot
+ends by itself after `max_age` seconds: reads then raise SnapshotGone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, SnapshotGone
+from viewkeeper.model.catalog import View
+from viewkeeper.model.schema import Table
+from viewkeeper.model.token import Token
+from viewkeeper.read.reader import checked_key, outside, scan_range
+from viewkeeper.read.regenerate import regenerated
+from viewkeeper.store.base import Pinned, Store
+
+MAX_AGE = 60.0
+"""Seconds after which a snapshot ends by itself."""
+
+
+class Snapshot:
+    """One state of the database. Use it as a context manager, or call `close`.
+
+    `mixed`: also read views that are suspended, which show an older batch than the others.
+    """
+
+    def __init__(self, store: Store, *, max_age: float = MAX_AGE, mixed: bool = False) -> None:
+        if max_age <= 0:
+            raise BadValue("A snapshot's max_age must be more than 0 seconds.")
+        self._store = store
+        self._mixed = mixed
+        self._max_age = max_age
+        self._expired = False
+        self._pinned: Pinned = store.pin()
+        self.epoch: int = self._pinned.batch.number
+        self.token = Token(store.uuid, self._pinned.batch.cut)
+        self._timer = threading.Timer(max_age, self._expire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the state go. Closing twice is fine."""
+        self._timer.cancel()
+        self._pinned.close()
+
+    def get(self, name: str, key: Any) -> dict[str, Any] | None:
+        """The row of a table or view with this key, None if there is none."""
+        table = self._table(name)
+        return self._pinned.get(table, checked_key(table, key))
+
+    def scan(
+        self, name: str, prefix: Any = None, start: Any = None, stop: Any = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded)."""
+        table = self._table(name)
+        low, high = scan_range(table, prefix, start, stop, limit)
+        return self._rows(table, low, high, limit)
+
+    def read(self, name: str) -> pa.Table:
+        """All rows of a table or view, in key order."""
+        table = self._table(name, stored=False)
+        if not table.is_stored:
+            return regenerated(self._store, self._pinned, table)
+        try:
+            return outside(table, pa.Table.from_batches(list(self._pinned.scan(table)), table.arrow))
+        except SnapshotGone:
+            raise self._gone() from None
+
+    def _rows(self, table: Table, low: bytes | None, high: bytes | None, limit: int | None) -> Iterator[dict[str, Any]]:
+        left = limit
+        try:
+            for batch in self._pinned.scan(table, start=low, stop=high, limit=limit):
+                rows = outside(table, pa.Table.from_batches([batch]))
+                rows = rows if left is None else rows.slice(0, left)
+                left = None if left is None else left - rows.num_rows
+                yield from rows.to_pylist()
+        except SnapshotGone:
+            raise self._gone() from None
+
+    def _table(self, name: str, stored: bool = True) -> Table:
+        if self._expired:
+            raise self._gone()
+        found = self._pinned.catalog.find(name)
+        table = self._pinned.catalog.table(name)
+        if stored and not table.is_stored:
+            raise BadValue(f"{name} is not stored, so it has no rows by key.", hint=f"Use read({name!r}).")
+        if isinstance(found, View) and found.suspended is not None and not self._mixed:
+            raise BadValue(
+                f"{name} is suspended at batch {found.suspended.epoch} (position {found.suspended.cut}); the snapshot"
+                f" is of batch {self.epoch} (position {self.token.position}).",
+                hint="Read it without a snapshot, or take snapshot(mixed=True).",
+            )
+        return table
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._pinned.close()
+
+    def _gone(self) -> SnapshotGone:
+        if self._expired:
+            return SnapshotGone(
+                f"The snapshot of batch {self.epoch} ended after {self._max_age:g} s.",
+                hint="Take a new one, with a longer max_age= if the reads take longer.",
+            )
+        return SnapshotGone("The snapshot is closed.", hint="Take a new one.")
