@@ -8,7 +8,7 @@ KnownNotNull, PromotePrecision). An attribute becomes the column that its id sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,10 +31,6 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "RoundFloor": (),
     "Like": ("escapeChar",),
     "ILike": ("escapeChar",),
-    "LikeAll": ("patterns",),
-    "LikeAny": ("patterns",),
-    "NotLikeAll": ("patterns",),
-    "NotLikeAny": ("patterns",),
     "GetStructField": ("ordinal", "name"),
     "ElementAt": ("failOnError",),
     "Elt": ("failOnError",),
@@ -66,6 +62,13 @@ CALL_FIELDS: Mapping[str, tuple[str, ...]] = {
 _TRANSPARENT = frozenset({"Alias", "PromotePrecision", "KnownFloatingPointNormalized", "KnownNullable"})
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery", "OuterReference"})
 _NOISE = frozenset({"class", "num-children", "dataType", "timeZoneId", "name", "qualifier"})
+
+_LIKES = {
+    "LikeAll": ("And", False),
+    "NotLikeAll": ("And", True),
+    "LikeAny": ("Or", False),
+    "NotLikeAny": ("Or", True),
+}
 
 TRUE = Expr("literal", "boolean", value=True, nullable=False)
 FALSE = Expr("literal", "boolean", value=False, nullable=False)
@@ -111,6 +114,10 @@ class Scope:
             return Expr(_invoked(raw), raw.type, tuple(self.read(a) for a in raw.args[1:]), None, raw.nullable)
         if raw.op == "RaiseError":
             return raising(self._message(raw.args[-1]), raw.type)
+        if raw.op in ("And", "Or"):
+            return connected(raw.op, [self.read(part) for part in _chain(raw)])
+        if raw.op in _LIKES:
+            return self._likes(raw)
         args = tuple(self.read(a) for a in raw.args)
         if raw.op == "StaticInvoke":
             return Expr(_invoked(raw), raw.type, args, None, raw.nullable)
@@ -122,6 +129,18 @@ class Scope:
                 (scala_name(raw.fields["direction"]), scala_name(raw.fields["nullOrdering"])),
             )
         return Expr(raw.op, raw.type, args, _parameters(raw), raw.nullable)
+
+    def _likes(self, raw: RawExpr) -> Expr:
+        """LIKE ALL / ANY of many patterns, which Spark keeps as values, as so many LIKEs."""
+        connective, negated = _LIKES[raw.op]
+        tested, patterns = self.read(raw.args[0]), raw.live.patterns()
+        parts = []
+        for place in range(patterns.length()):
+            pattern = patterns.apply(place)
+            text = Expr("literal", "string", value=internal_value(pattern, "string"), nullable=pattern is None)
+            like = Expr("Like", "boolean", (tested, text), ("\\",), tested.nullable or text.nullable)
+            parts.append(Expr("Not", "boolean", (like,), None, like.nullable) if negated else like)
+        return connected(connective, parts)
 
     def _message(self, parameters: RawExpr) -> Expr:
         """The text of raise_error: the one value of a map, which may be a constant by now."""
@@ -209,6 +228,31 @@ def internal_value(value: Any, type_: str) -> Any:
     raise Unsupported(f"A constant of type {type_} is not supported.")
 
 
+def _chain(raw: RawExpr) -> Iterator[RawExpr]:
+    """The parts of a AND b AND c … (or OR), from left to right, however they are nested."""
+    waiting = [raw]
+    while waiting:
+        part = waiting.pop()
+        if part.op == raw.op:
+            waiting += reversed(part.args)
+        else:
+            yield part
+
+
+_BALANCED = 32
+
+
+def connected(op: str, parts: Sequence[Expr]) -> Expr:
+    """The parts with AND or OR between them. A long chain becomes a balanced tree: all that follows is recursive."""
+    if len(parts) > _BALANCED:
+        half = len(parts) // 2
+        return connected(op, [connected(op, parts[:half]), connected(op, parts[half:])])
+    result = parts[0]
+    for part in parts[1:]:
+        result = Expr(op, "boolean", (result, part), None, result.nullable or part.nullable)
+    return result
+
+
 def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
     if condition is None or condition == TRUE:
         return ()
@@ -231,12 +275,7 @@ def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
     """
     safe = sorted((p for p in set(parts) if all(e.op in _SAFE for e in p.walk())), key=_sort_key)
     rest = [p for p in dict.fromkeys(parts) if p not in set(safe)]
-    result: Expr | None = None
-    for part in (*safe, *rest):
-        result = (
-            part if result is None else Expr("And", "boolean", (result, part), None, result.nullable or part.nullable)
-        )
-    return result
+    return connected("And", [*safe, *rest]) if parts else None
 
 
 def _sort_key(expr: Expr) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.expressions import Scope, Special, conjuncts, null, raising
+from viewkeeper.plan.catalyst.expressions import Scope, Special, conjuncts, connected, null, raising
 from viewkeeper.plan.catalyst.relation import Ids, Reader, Relation, reference
 from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
 from viewkeeper.plan.nodes import Call, Expr, Named, Node
@@ -174,10 +174,7 @@ def read_single_join(reader: Reader, left: Relation, right: Relation, condition:
     values = {c.name: Call(reader.fresh(), "Max", (reference(c),), c.type) for c in right.node.columns}
     count = Call(reader.fresh(), "Count", (_ONE,), "bigint", nullable=False)
     grouped = nodes.Aggregate(right.node, tuple(keys.values()), (*values.values(), count))
-    together: Expr | None = None
-    for part in parts:
-        together = part if together is None else Expr("And", "boolean", (together, part))
-    joined = nodes.Join("left", left.node, grouped, together)
+    joined = nodes.Join("left", left.node, grouped, connected("And", parts) if parts else None)
     outer = {c.name: c for c in joined.columns}
     counted = Call(count.name, count.function, count.args, count.type)
     exprs = [(i, reference(outer[c.name])) for i, c in zip(left.ids, left.node.columns, strict=True)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -70,6 +71,7 @@ class _Front:
     registered: dict[str, Table] = field(default_factory=dict)
 
 
+_lock = threading.Lock()
 _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictionary()
 
 
@@ -97,8 +99,9 @@ class Analysed:
 
 def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analysed:
     """Parse and analyse one query. Nothing runs: a statement that is no query is refused before that."""
-    front = _front(spark)
-    _register(spark, front, sql, tables)
+    with _lock:
+        front = _front(spark)
+        _register(spark, front, sql, tables)
     state = spark._jsparkSession.sessionState()
     with _translated():
         parsed = state.sqlParser().parsePlan(sql)

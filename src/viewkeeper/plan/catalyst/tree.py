@@ -15,10 +15,12 @@ object of a sub-expression stays reachable by its place in the flat sequence, fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _UNTYPED = frozenset(
     {
@@ -31,6 +33,20 @@ _UNTYPED = frozenset(
     }
 )
 """Parts of a window's definition: expressions in name only, the JVM raises when asked for their type."""
+
+_SEQUENCES = (
+    "projections",
+    "output",
+    "projectList",
+    "groupingExpressions",
+    "aggregateExpressions",
+    "windowExpressions",
+    "partitionSpec",
+    "orderSpec",
+    "order",
+    "generatorOutput",
+)
+"""Fields with sequences of expressions: Spark's JSON says null for some kinds of Scala sequence (seen: projections)."""
 
 _CATALOG_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
@@ -60,9 +76,10 @@ class RawExpr:
         return int(self.fields["exprId"]["id"])
 
     def walk(self) -> Iterator[RawExpr]:
-        yield self
-        for arg in self.args:
-            yield from arg.walk()
+        found = [self]
+        while found:
+            yield (raw := found.pop())
+            found += reversed(raw.args)
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,10 @@ class Jvm:
         bodies = json.loads(live.toJSON())
         places = live.map(self.identity)
         nodes = [places.apply(i) for i in range(len(bodies))]
+        for body, node in zip(bodies, nodes, strict=True):
+            for name in _SEQUENCES:
+                if name in body and body[name] is None:
+                    body[name] = self._sequence(getattr(node, name)())
         parts = [{k: v for k, v in body.items() if _is_expressions(v)} for body in bodies]
         # Only a window's parts may have no type, and then cost a call each: they are asked for apart.
         typed: list[Iterator[RawExpr]] = [iter(())] * len(bodies)
@@ -108,22 +129,29 @@ class Jvm:
             for i in group:
                 typed[i] = found
 
-        def build(place: int) -> tuple[RawNode, int]:
-            body = bodies[place]
-            fields = {k: v for k, v in body.items() if k not in parts[place]}
-            exprs = {k: _shaped(v, typed[place]) for k, v in parts[place].items()}
-            after, children = place + 1, []
-            for _ in range(body["num-children"]):
-                child, after = build(after)
-                children.append(child)
-            return RawNode(_simple(body["class"]), fields, exprs, tuple(children), self, nodes[place]), after
+        exprs = [
+            {name: _shaped(value, stream) for name, value in fields.items()}
+            for fields, stream in zip(parts, typed, strict=True)
+        ]
 
-        return build(0)[0]
+        def make(place: int, children: tuple[RawNode, ...]) -> RawNode:
+            fields = {k: v for k, v in bodies[place].items() if k not in exprs[place]}
+            return RawNode(_simple(bodies[place]["class"]), fields, exprs[place], children, self, nodes[place])
+
+        (root,) = _tree(bodies, make)
+        return root
 
     def expressions(self, seq: Any) -> list[RawExpr]:
         """The trees of a Scala sequence of expressions."""
-        bodies = json.loads(self.struct.apply(seq).toJSON())
-        return list(self._typed([seq], [tree for _, tree in _pairs(bodies)]))
+        return list(self._typed([seq], self._sequence(seq)))
+
+    def _sequence(self, seq: Any) -> list[Any]:
+        """The JSON of a (nested) sequence of expressions."""
+        if seq.isEmpty():
+            return []
+        if "expressions" not in seq.head().getClass().getName():
+            return [self._sequence(seq.apply(i)) for i in range(seq.length())]
+        return list(_fields(json.loads(self.struct.apply(seq).toJSON())))
 
     def _typed(self, seqs: list[Any], trees: list[list[dict[str, Any]]]) -> Iterator[RawExpr]:
         """The expressions of some sequences, given their JSON."""
@@ -134,24 +162,17 @@ class Jvm:
             together = together.appendedAll(seq)
         flat = self.struct.apply(together).map(self.identity)
         # The struct itself, then for each of its fields a name and the tree.
-        bodies: list[dict[str, Any]] = [{"class": "", "num-children": 0}]
-        starts = []
+        bodies: list[dict[str, Any]] = [{"class": "", "num-children": 2 * len(trees)}]
         for tree in trees:
-            starts.append(len(bodies) + 1)
             bodies += [{"class": "", "num-children": 0}, *tree]
         types = self._types(flat, bodies)
 
-        def build(place: int) -> tuple[RawExpr, int]:
+        def make(place: int, args: tuple[RawExpr, ...]) -> RawExpr:
             body = bodies[place]
-            after, args = place + 1, []
-            for _ in range(body["num-children"]):
-                arg, after = build(after)
-                args.append(arg)
-            type_, nullable, metadata = types[place]
-            op = _simple(body["class"])
-            return RawExpr(op, body, tuple(args), type_, nullable, metadata, self, flat, place), after
+            return RawExpr(_simple(body["class"]), body, args, *types[place], self, flat, place)
 
-        return iter([build(start)[0] for start in starts])
+        (struct,) = _tree(bodies, make)
+        return iter(struct.args[1::2])
 
     def _types(self, flat: Any, bodies: list[dict[str, Any]]) -> list[tuple[str, bool, Mapping[str, Any]]]:
         typed = [i for i, body in enumerate(bodies) if _simple(body["class"]) not in _UNTYPED]
@@ -208,19 +229,26 @@ def _trees(value: list[Any]) -> Iterator[list[dict[str, Any]]]:
             yield from _trees(part)
 
 
-def _pairs(bodies: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The (name, tree) fields of a struct in pre-order."""
+def _fields(bodies: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The trees of a struct's fields; before each of them is its name."""
 
-    def end(place: int) -> int:
-        after = place + 1
-        for _ in range(bodies[place]["num-children"]):
-            after = end(after)
-        return after
+    def size(_: int, sizes: tuple[list[int], ...]) -> list[int]:
+        return [1 + sum(s[0] for s in sizes), *(s[0] for s in sizes)]
 
-    place = 1
-    while place < len(bodies):
-        yield bodies[place]["value"], bodies[place + 1 : end(place + 1)]
-        place = end(place + 1)
+    ((_, *sizes),) = _tree(bodies, size)
+    start = 1
+    for place, length in enumerate(sizes):
+        if place % 2:
+            yield bodies[start : start + length]
+        start += length
+
+
+def _tree(bodies: list[dict[str, Any]], make: Callable[[int, tuple[T, ...]], T]) -> list[T]:
+    """Trees from their pre-order, without recursion: a chain of a thousand ORs is as deep."""
+    made: list[T] = []
+    for place in reversed(range(len(bodies))):
+        made.append(make(place, tuple(made.pop() for _ in range(bodies[place]["num-children"]))))
+    return made
 
 
 def _shaped(value: list[Any], typed: Iterator[RawExpr]) -> Any:
