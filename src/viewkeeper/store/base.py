@@ -161,6 +161,18 @@ class Store(ABC):
     def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
         """Put full rows and delete keys (key columns only) in one call. Keys are unique over both."""
 
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
+        """`write`, unless this writer's call of that number (or a later one) has happened already.
+
+        Where the store has no atomic batches, a crash between the write and its note repeats the write.
+        """
+        noted = self.note(f"once:{writer}")
+        if noted is not None and noted["number"] >= number:
+            return Written(self.head(), 0, self.capabilities.atomic_batch)
+        written = self.write(table, puts, deletes)
+        self.put_note(f"once:{writer}", {"number": number})
+        return written
+
     @abstractmethod
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
         """Change some columns of one existing row, atomically: one-row tables. An absent key raises UnknownName."""

@@ -82,12 +82,23 @@ class LmdbStore(Store):
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+        return self._write(table, puts, deletes, None)
+
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
+        return self._write(table, puts, deletes, (f"once:{writer}", number))
+
+    def _write(self, table: Table, puts: pa.Table, deletes: pa.Table, once: tuple[str, int] | None) -> Written:
         environment = self._writable()
         db = environment.table(table.id, create=True)
         slices = encoded(table, puts, deletes)
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
         with environment.write() as txn:
             call = Call(txn, environment)
+            if once is not None:
+                noted = records.read_note(txn, environment.meta, once[0])
+                if noted is not None and noted["number"] >= once[1]:
+                    return call.finish()
+                records.put_note(txn, environment.meta, once[0], {"number": once[1]})
             while first is not None:
                 call.apply(table, db, *first)
                 first = next(slices, None)

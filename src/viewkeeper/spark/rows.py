@@ -1,0 +1,196 @@
+"""`spark.read`: a table or view at one log position, as key ranges that tasks scan in parallel.
+
+    1  the position is chosen when the query is planned (or given by `at`), and the log is held from there for a while
+    2  the table is cut into key ranges of similar size; filters on leading key columns narrow them
+    3  a task scans its range and undoes what the log says came after the position
+
+So all tasks see one state, however late they run. Every filter is also left to Spark: the ranges only spare work.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.conversion import to_arrow_schema
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model.delta import plain
+from viewkeeper.model.keys import prefix_range
+from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.token import Token
+from viewkeeper.store.base import Store
+from viewkeeper.store.registry import open_store
+
+HELD = 3600.0
+"""Seconds for which the log is kept for a batch query."""
+ROWS = 65_536
+"""Rows of a batch that is handed to Spark."""
+
+Bounds = tuple[bytes | None, bytes | None]
+
+
+@dataclass
+class KeyRange(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    position: int
+    start: bytes | None
+    stop: bytes | None
+
+
+class RowReader(DataSourceReader):  # type: ignore[misc]
+    """Made on the driver, sent to every task."""
+
+    def __init__(self, url: str, table: Table, columns: list[str], schema: Any, options: Mapping[str, str]) -> None:
+        self.url, self.table, self.columns, self.schema = url, table, columns, schema
+        self.parts = _number(options, "partitions", 0)
+        self.at = options.get("at")
+        self.bounds: Bounds = (None, None)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.bounds = key_bounds(self.table, filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        store = open_store(self.url, "w")
+        try:
+            position = position_of(store, self.at)
+            store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HELD)
+            points = store.split_points(self.table, self.parts or default_parts())
+        finally:
+            store.close()
+        low, high = self.bounds
+        inside = [p for p in points if (low is None or p > low) and (high is None or p < high)]
+        return [KeyRange(position, start, stop) for start, stop in pairwise([low, *inside, high])]
+
+    def read(self, partition: KeyRange) -> Iterator[pa.RecordBatch]:
+        store = open_store(self.url, "r")
+        try:
+            rows = rows_at(store, self.table, self.columns, partition.position, (partition.start, partition.stop))
+            yield from as_spark(rows, self.schema)
+        finally:
+            store.close()
+
+
+def rows_at(store: Store, table: Table, columns: Sequence[str], position: int, bounds: Bounds) -> pa.Table:
+    """The visible rows of a key range at a position, in the types that users see."""
+    keys = [c.name for c in table.key_columns]
+    stored = list(dict.fromkeys([*columns, *keys, *([COUNT] if table.is_bag else [])]))
+    schema = pa.schema([*(table.arrow.field(c) for c in stored), pa.field(WEIGHT, pa.int64())])
+    batches = list(store.scan_at(table, stored, position, start=bounds[0], stop=bounds[1]))
+    rows = plain(pa.Table.from_batches([b.select(schema.names) for b in batches], schema))
+    weights = rows[WEIGHT].to_numpy()
+    if (weights != 1).any():
+        rows = consolidated(rows)
+    counts = rows[COUNT].to_numpy() if table.is_bag else np.ones(rows.num_rows, np.int64)
+    if (counts != 1).any():
+        rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    return outside(table, rows.select(list(columns)))
+
+
+def consolidated(delta: pa.Table) -> pa.Table:
+    """The same multiset without what cancels."""
+    from viewkeeper.operators.consolidate import consolidate
+    from viewkeeper.operators.duck import Duck
+    from viewkeeper.plan import expressions
+
+    duck = Duck(threads=1, setup=expressions.setup)
+    try:
+        return consolidate(duck, delta)
+    finally:
+        duck.close()
+
+
+def outside(table: Table, rows: pa.Table) -> pa.Table:
+    """Stored columns in the types that users see."""
+    fields = [table.outside.field(n) if n in table.outside.names else rows.schema.field(n) for n in rows.column_names]
+    return rows.cast(pa.schema(fields))
+
+
+def as_spark(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
+    """Batches in exactly the Arrow schema that Spark expects."""
+    expected = to_arrow_schema(schema, timezone="UTC")
+    yield from rows.select(expected.names).cast(expected).to_batches(max_chunksize=ROWS)
+
+
+def position_of(store: Store, text: str | None) -> int:
+    """A log position: the head, or what a number or token says."""
+    if text is None:
+        return store.head()
+    if text.isdecimal():
+        return int(text)
+    token = Token.parse(text)
+    if token.database != store.uuid:
+        raise BadValue(f"{text} is a token of another database than {store.url}.", hint="")
+    return token.position
+
+
+def default_parts() -> int:
+    import os
+
+    return 2 * (os.cpu_count() or 1)
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not str(text).isdecimal() or int(text) < 1:
+        raise BadValue(f"Option {name} is {text!r}, which is no number above 0.", hint="")
+    return int(text)
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+
+_PUSHED = ("tinyint", "smallint", "int", "bigint", "string", "boolean", "date")
+
+
+def key_bounds(table: Table, filters: Sequence[Filter]) -> Bounds:
+    """The range of encoded keys outside of which no row passes the filters: equality on leading columns, then one range."""
+    prefix: list[Any] = []
+    for part, column in zip(table.key, table.key_columns, strict=True):
+        mine = [f for f in filters if getattr(f, "attribute", None) == (column.name,) and column.type in _PUSHED]
+        equal = [f.value for f in mine if isinstance(f, EqualTo)]
+        if equal:
+            prefix.append(equal[0])
+            continue
+        low, high = prefix_range(table, tuple(prefix))
+        for f in mine:
+            for value, kind in _ends(f):
+                start, stop = prefix_range(table, (*prefix, value))
+                # Descending columns are stored inverted: a lower bound of values is an upper bound of keys.
+                if (kind in ("ge", "gt")) != part.descending:
+                    bound = start if kind in ("ge", "le") else stop
+                    low = bound if low is None or (bound is not None and bound > low) else low
+                else:
+                    bound = stop if kind in ("ge", "le") else start
+                    high = bound if high is None or (bound is not None and bound < high) else high
+        return low, high
+    return prefix_range(table, tuple(prefix))
+
+
+def _ends(f: Filter) -> Iterator[tuple[Any, str]]:
+    kinds = {GreaterThan: "gt", GreaterThanOrEqual: "ge", LessThan: "lt", LessThanOrEqual: "le"}
+    if type(f) in kinds:
+        yield f.value, kinds[type(f)]
+    elif isinstance(f, In) and (values := [v for v in f.value if v is not None]):
+        yield min(values), "ge"
+        yield max(values), "le"

@@ -1,0 +1,123 @@
+"""The data source `viewkeeper`: what its options mean, and which schema follows from them.
+
+    option       for                                 meaning
+    db           all                                 the database's URL
+    table        all                                 a table or a view; writes take a table
+    columns      read, readStream                    names with commas; only these are read and decoded
+    partitions   read                                key ranges read in parallel; default: 2 for each core
+    at           read                                a log position or token: the state as of then
+    changes      readStream                          "true": the schema has the weight `_w` (+1 came, -1 went)
+    from         readStream                          snapshot (default: all rows first), now, or a position or token
+    hold         readStream                          a name under which the log is kept for this query for good
+    operation    write, writeStream                  upsert (default) or delete; a column `_w` decides row by row
+
+PySpark's Python sources have no column pruning of their own: `columns`, or a schema given to the reader, does it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+from viewkeeper.errors import BadValue, ReadOnly, UnknownName
+from viewkeeper.model.schema import WEIGHT, Column, Table
+from viewkeeper.store.registry import open_store
+
+if TYPE_CHECKING:
+    from viewkeeper.spark.changes import ChangeReader
+    from viewkeeper.spark.rows import RowReader
+    from viewkeeper.spark.writing import StreamWriter, Writer
+
+
+class ViewkeeperSource(DataSource):  # type: ignore[misc]
+    """Instantiated by Spark, in processes of its own, with the user's options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "viewkeeper"
+
+    def schema(self) -> str:
+        table, _ = self._table()
+        columns = [*wanted(table, self.options.get("columns")), *([Column(WEIGHT, "bigint")] if self._changes else [])]
+        return ", ".join(f"`{c.name.replace('`', '``')}` {c.type}" for c in columns)
+
+    def reader(self, schema: Any) -> RowReader:
+        from viewkeeper.spark.rows import RowReader
+
+        if self._changes:
+            raise BadValue("Changes are read with readStream.", hint="Leave option changes out of spark.read.")
+        table, url = self._table()
+        return RowReader(url, table, _known(table, schema), schema, self.options)
+
+    def streamReader(self, schema: Any) -> ChangeReader:
+        from viewkeeper.spark.changes import ChangeReader
+
+        if WEIGHT not in schema.fieldNames():
+            raise BadValue(
+                f"A stream of changes has the column {WEIGHT}: rows that come and rows that go.",
+                hint='Add .option("changes", "true").',
+            )
+        table, url = self._table()
+        return ChangeReader(url, table, _known(table, schema), schema, self.options)
+
+    def writer(self, schema: Any, overwrite: bool) -> Writer:
+        from viewkeeper.spark.writing import Writer
+
+        return Writer(*self._target(schema, overwrite), self.options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        from viewkeeper.spark.writing import StreamWriter
+
+        return StreamWriter(*self._target(schema, overwrite), self.options)
+
+    @property
+    def _changes(self) -> bool:
+        return str(self.options.get("changes", "false")).lower() == "true"
+
+    def _table(self) -> tuple[Table, str]:
+        """The table, and the database's URL in a form that holds in every process."""
+        for name in ("db", "table"):
+            if not self.options.get(name):
+                raise BadValue(f"The option {name} is missing.", hint=f'Add .option("{name}", …).')
+        store = open_store(self.options["db"], "r")
+        try:
+            return store.catalog().table(self.options["table"]), store.url
+        finally:
+            store.close()
+
+    def _target(self, schema: Any, overwrite: bool) -> tuple[str, Table]:
+        table, url = self._table()
+        if table.is_view:
+            raise ReadOnly(f"{table.name} is a materialized view.", hint="Write to its base tables.")
+        if overwrite:
+            raise BadValue("Rows are upserted by key; a table is not overwritten.", hint='Use .mode("append").')
+        names = [name for name in schema.fieldNames() if name != WEIGHT]
+        known = {c.name.lower() for c in table.columns}
+        if unknown := [name for name in names if name.lower() not in known]:
+            raise UnknownName(
+                f"{table.name} has no column {unknown[0]!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
+            )
+        given = {name.lower() for name in names}
+        if missing := [c.name for c in table.key_columns if c.name.lower() not in given]:
+            raise BadValue(f"The rows have no column {missing[0]}, which is part of the key of {table.name}.")
+        return url, table
+
+
+def wanted(table: Table, columns: str | None) -> list[Column]:
+    """The columns that the option `columns` names, or all."""
+    if not columns:
+        return list(table.columns)
+    visible = {c.name.lower(): c for c in table.columns}
+    names = [name.strip().strip("`") for name in re.split(r",", columns)]
+    if unknown := [name for name in names if name.lower() not in visible]:
+        raise UnknownName(
+            f"{table.name} has no column {unknown[0]!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
+        )
+    return [visible[name.lower()] for name in names]
+
+
+def _known(table: Table, schema: Any) -> list[str]:
+    """The table's columns that a schema asks for, the user's own or ours."""
+    return [c.name for c in wanted(table, ",".join(n for n in schema.fieldNames() if n != WEIGHT))]
