@@ -147,10 +147,6 @@ def make_date(expr: Expr, args: Texts) -> str:
     return f"(CASE WHEN {some} AND {made} IS NULL THEN {bad} ELSE {made} END)"
 
 
-def cut_seconds(expr: Expr, args: Texts) -> str:
-    return f"(epoch_us(CAST({args[0]} AS TIMESTAMP)) // 1000000)"
-
-
 def from_seconds(expr: Expr, args: Texts) -> str:
     return f"make_timestamp(CAST({args[0]} AS BIGINT) * 1000000)"
 
@@ -169,7 +165,3 @@ def floor_millis(expr: Expr, args: Texts) -> str:
 
 def _floor_div(text: str, unit: int) -> str:
     return f"({text} // {unit} - CAST({text} % {unit} < 0 AS INTEGER))"
-
-
-def refuse_text(expr: Expr) -> str | None:
-    return None if expr.args[0].type != "string" else "reading a timestamp from text by a pattern"

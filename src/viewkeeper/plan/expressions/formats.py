@@ -1,19 +1,21 @@
-"""date_format: Java's pattern letters as DuckDB text.
+"""Dates by pattern: Java's pattern letters as DuckDB text, to write a date and to read one.
 
     y yyyy   year, at least so many digits; yy: its last two      M MM MMM MMMM   month
     d dd     day of the month       D DDD   day of the year       E … EEE, EEEE   day of the week, in English
     H HH     hour 0-23              h hh    hour 1-12             a               AM, PM
     m mm     minute                 s ss    second                S … SSSSSS      fraction, cut
 
-Quoted text and punctuation stand for themselves. Any other letter makes the expression unsupported.
+Quoted text and punctuation stand for themselves. Any other letter makes the expression unsupported. Reading knows
+yyyy, MM, dd, HH, mm, ss and S … SSSSSS only: the fields of fixed width.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from viewkeeper.plan.expressions.dates import plus_micros
-from viewkeeper.plan.expressions.rule import Texts, constant, quote
+from viewkeeper.plan.expressions.rule import Texts, constant, fail, parameter, quote
 from viewkeeper.plan.nodes import Expr
 
 _PIECE = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|[^A-Za-z']+")
@@ -41,26 +43,104 @@ def refuse_format(expr: Expr) -> str | None:
     return None
 
 
+_FIELDS = {"yyyy": r"(\+[0-9]{5,6}|[0-9]{4})", **dict.fromkeys(("MM", "dd", "HH", "mm", "ss"), "([0-9]{2})")}
+_MISSING = {"yyyy": "1970", "MM": "1", "dd": "1"}
+
+
+def parse(expr: Expr, args: Texts) -> str:
+    """Text read by a pattern; all of it must match and be a date. What the pattern leaves out is 1970-01-01 00:00."""
+    return _parsed(args[0], str(constant(expr.args[1])), strict=parameter(expr) is not False)
+
+
+def parse_raises(expr: Expr) -> bool:
+    return expr.args[0].type == "string" and parameter(expr) is not False
+
+
+def refuse_parse(expr: Expr) -> str | None:
+    pattern = constant(expr.args[1])
+    if expr.args[0].type != "string" or pattern is None:
+        return "reading a date by a pattern that is not a constant"
+    try:
+        _language(pattern)
+    except KeyError as unknown:
+        return f"Reading a date by the pattern '{pattern}' ({unknown.args[0]})"
+    return None
+
+
+def unix(expr: Expr, args: Texts) -> str:
+    """Seconds since 1970 of a date or timestamp, cut, or of text by a pattern."""
+    value = args[0] if expr.args[0].type != "string" else parse(expr, args)
+    return f"(epoch_us(CAST({value} AS TIMESTAMP)) // 1000000)"
+
+
+def refuse_unix(expr: Expr) -> str | None:
+    return refuse_parse(expr) if expr.args[0].type == "string" else None
+
+
+def _language(pattern: str) -> tuple[str, list[str]]:
+    """The regular expression of a pattern, and its fields in order."""
+    out, fields = "", []
+    for kind, text in _pieces(pattern):
+        if kind == "text":
+            out += re.escape(text)
+        elif set(text) == {"S"} and len(text) <= 6 and kind == "letters":
+            out += f"([0-9]{{1,{len(text)}}})"
+            fields.append("S")
+        else:
+            out += _FIELDS[text]
+            fields.append(text)
+    if len(set(fields)) < len(fields) or not fields:
+        raise KeyError("a field twice, or none")
+    return out, fields
+
+
+def _parsed(s: str, pattern: str, strict: bool) -> str:
+    language, fields = _language(pattern)
+
+    def number(name: str) -> str:
+        if name not in fields:
+            return _MISSING.get(name, "0")
+        return f"CAST(regexp_extract({s}, {quote(f'^{language}$')}, {fields.index(name) + 1}) AS BIGINT)"
+
+    year, month, day, hour, minute, second = (number(n) for n in ("yyyy", "MM", "dd", "HH", "mm", "ss"))
+    micros = "0"
+    if "S" in fields:
+        fraction = f"regexp_extract({s}, {quote(f'^{language}$')}, {fields.index('S') + 1})"
+        micros = f"CAST(rpad({fraction}, 6, '0') AS BIGINT)"
+    clock = f"((({hour} * 60 + {minute}) * 60 + {second}) * 1000000 + {micros})"
+    made = f"TRY(make_timestamp(epoch_us(CAST(make_date({year}, {month}, {day}) AS TIMESTAMP)) + {clock}))"
+    valid = f"regexp_full_match({s}, {quote(language)})"
+    inside = f"{hour} < 24 AND {minute} < 60 AND {second} < 60"
+    value = f"(CASE WHEN {valid} THEN CASE WHEN {inside} THEN {made} END END)"
+    if not strict:
+        return value
+    bad = fail("CANNOT_PARSE_TIMESTAMP", f"Text could not be parsed with the pattern {pattern}.")
+    return f"(CASE WHEN {value} IS NULL AND {s} IS NOT NULL THEN {bad} ELSE {value} END)"
+
+
 def _formatted(x: str, pattern: str) -> str:
-    pieces = []
+    pieces = [quote(t) if kind == "text" else _field(x, t[0], len(t)) for kind, t in _pieces(pattern)]
+    whole = " || ".join(pieces) if pieces else "''"
+    return f"(CASE WHEN {x} IS NOT NULL THEN {whole} END)"
+
+
+def _pieces(pattern: str) -> Iterator[tuple[str, str]]:
+    """("letters", a run of one letter) and ("text", what stands for itself). Raises KeyError for anything else."""
     place = 0
     for match in _PIECE.finditer(pattern):
         if match.start() != place:
             raise KeyError(pattern[place])
         place = match.end()
-        text = match[0]
         if match[1]:
-            pieces.append(_field(x, match[1], len(text)))
-        elif text.startswith("'"):
-            pieces.append(quote(text[1:-1].replace("''", "'") or "'"))
-        elif set(text) & set("[]{}#"):
-            raise KeyError(text)
+            yield "letters", match[0]
+        elif match[0].startswith("'"):
+            yield "text", match[0][1:-1].replace("''", "'") or "'"
+        elif set(match[0]) & set("[]{}#"):
+            raise KeyError(match[0])
         else:
-            pieces.append(quote(text))
+            yield "text", match[0]
     if place != len(pattern):
         raise KeyError(pattern[place])
-    whole = " || ".join(pieces) if pieces else "''"
-    return f"(CASE WHEN {x} IS NOT NULL THEN {whole} END)"
 
 
 def _field(x: str, letter: str, width: int) -> str:

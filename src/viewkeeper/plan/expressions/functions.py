@@ -49,7 +49,6 @@ MACROS: tuple[str, ...] = (
     ELSE {_FAR} END""",
     "vk_java_double(x) AS vk_java_text(CAST(x AS VARCHAR), abs(x))",
     "vk_java_float(x) AS vk_java_text(CAST(x AS VARCHAR), CAST(abs(x) AS DOUBLE))",
-    "vk_ready() AS TRUE",
 )
 
 
@@ -57,17 +56,17 @@ def setup(connection: Any) -> None:
     """Teach a connection the renderer's macros and functions."""
     if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchone():
         return
-    for macro in (*MACROS, *readings.MACROS):
-        connection.execute(f"CREATE OR REPLACE MACRO {macro}")
     for name, text_function in _TEXT_FUNCTIONS.items():
-        connection.create_function(name, text_function, ["VARCHAR"], "VARCHAR", type="arrow")
+        connection.create_function(name, text_function, ["VARCHAR"], "VARCHAR", type="arrow", null_handling="default")
     for name, function in _FUNCTIONS.items():
         connection.create_function(
             name, function, ["VARCHAR", "VARCHAR", "INTEGER"], "VARCHAR", type="arrow", null_handling="default"
         )
+    for macro in (*MACROS, *readings.MACROS, "vk_ready() AS TRUE"):
+        connection.execute(f"CREATE OR REPLACE MACRO {macro}")
 
 
-def _each(function: Callable[[str], str]) -> Callable[[Any], Any]:
+def _each(function: Callable[[str], str | None]) -> Callable[[Any], Any]:
     return lambda texts: pa.array([function(t) for t in texts.to_pylist()], pa.string())
 
 
@@ -79,10 +78,16 @@ def _plain(text: str) -> str:
     return f"{number:f}" if number.adjusted() > -80 else "0"
 
 
+def _title(word: str) -> str:
+    return word[:1].title() + word.lower()[len(word[:1].lower()) :]
+
+
 _TEXT_FUNCTIONS = {
     "vk_plain": _each(_plain),
+    "vk_offset": _each(readings.offset),
     "vk_upper": _each(str.upper),
     "vk_lower": _each(str.lower),
+    "vk_title": _each(lambda text: " ".join(map(_title, text.split(" ")))),
     "vk_reverse": _each(lambda text: text[::-1]),
 }
 

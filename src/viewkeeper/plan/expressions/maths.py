@@ -18,13 +18,13 @@ _NAN = "CAST('NaN' AS DOUBLE)"
 
 
 def whole(function: str) -> Writer:
-    """FLOOR and CEIL: of a double as BIGINT, checked; of a decimal without digits after the point."""
+    """FLOOR and CEIL: of a double as BIGINT, checked, NaN as 0; of a decimal without digits after the point."""
 
     def write(expr: Expr, args: Texts) -> str:
         x = args[0]
         if not types.is_float(expr.args[0].type):
             return f"{function}({x})" if types.decimal_digits(expr.args[0].type) else x
-        return f"CAST({function}({x}) AS BIGINT)"
+        return f"(CASE WHEN isnan({x}) THEN 0 ELSE CAST({function}({x}) AS BIGINT) END)"
 
     return write
 

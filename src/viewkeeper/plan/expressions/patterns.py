@@ -92,6 +92,10 @@ def replace(expr: Expr, args: Texts) -> str:
     return f"regexp_replace({args[0]}, {quote(pattern)}, {quote(replacement)}, 'g')"
 
 
+def split(expr: Expr, args: Texts) -> str:
+    return f"string_split_regex({args[0]}, {quote(translate(constant(expr.args[1])))})"
+
+
 def refuse_regex(expr: Expr) -> str | None:
     pattern = constant(expr.args[1])
     if pattern is None:
@@ -102,6 +106,8 @@ def refuse_regex(expr: Expr) -> str | None:
             group = constant(expr.args[2])
             if group is None or not 0 <= group <= _groups(translated):
                 return "regexp_extract of a group that is not a constant or not there"
+        if expr.op == "StringSplit" and (constant(expr.args[2]) != -1 or _may_be_empty(translated)):
+            return "split with a limit, or by a pattern that matches the empty text,"
         if expr.op == "RegExpReplace":
             if constant(expr.args[3]) != 1 or constant(expr.args[2]) is None:
                 return "regexp_replace with a position, or a replacement that is not a constant,"

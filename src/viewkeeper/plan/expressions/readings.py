@@ -43,7 +43,8 @@ def read(x: str, target: str, bad: str) -> str:
 
 def decimal(text: str, target: str, attempt: bool) -> str:
     """A number's text as a decimal, HALF_UP. DuckDB reads plain digits exactly, but not all exponents."""
-    plain = f"CASE WHEN contains(lower({text}), 'e') OR strlen({text}) > length({text}) THEN vk_plain({text}) ELSE {text} END"
+    odd = f"(contains(lower({text}), 'e') OR strlen({text}) > length({text}))"
+    plain = f"CASE WHEN {odd} THEN vk_plain({text}) ELSE {text} END"
     return f"{'TRY_CAST' if attempt else 'CAST'}({plain} AS {duck(target)})"
 
 
@@ -76,42 +77,38 @@ _OFFSET = r"[+-](?:[0-9]{1,2}(?::[0-9]{1,2}|:[0-9]{2}:[0-9]{2})?|[0-9]{4}|[0-9]{
 _ZONE = rf" *(?:Z|(?:UTC|GMT|UT)?({_OFFSET})?)"
 _TIME = rf"[ T]([0-9]{{1,2}})(?::([0-9]{{1,2}})(?::([0-9]{{1,2}})(?:\.([0-9]*))?(?:{_ZONE})?)?)?"
 _TIMESTAMP = rf"([+-]?[0-9]{{4,6}})(?:-([0-9]{{1,2}})(?:-([0-9]{{1,2}})(?:{_TIME})?)?)?"
+_GROUPS = ["year", "month", "day", "hour", "minute", "second", "fraction", "zone"]
+
+_DAY = "make_date(vk_number(g.year, '0'), vk_number(g.month, '1'), vk_number(g.day, '1'))"
+_CLOCK = "((vk_number(g.hour, '0') * 60 + vk_number(g.minute, '0')) * 60 + vk_number(g.second, '0'))"
+_VALID = "vk_number(g.hour, '0') < 24 AND vk_number(g.minute, '0') < 60 AND vk_number(g.second, '0') < 60"
+_MICROS = (
+    f"epoch_us(CAST({_DAY} AS TIMESTAMP)) + {_CLOCK} * 1000000 + CAST(rpad(left(g.fraction, 6), 6, '0') AS BIGINT)"
+    " - CASE WHEN g.zone = '' THEN 0 ELSE CAST(vk_offset(g.zone) AS BIGINT) * 1000000 * zoned END"
+)
+_TIME_OF = f"CASE WHEN {_VALID} THEN TRY(make_timestamp({_MICROS})) END"
 
 
-def _part(pattern: str, group: int, missing: int) -> str:
-    found = f"regexp_extract(t, {quote(pattern)}, {group})"
-    return f"CAST(coalesce(nullif({found}, ''), '{missing}') AS BIGINT)"
+def _matched(pattern: str, groups: list[str], text: str) -> str:
+    """`text` over `g`, the groups of the pattern in `t`; NULL where that does not match."""
+    found = f"list_transform([regexp_extract(t, {quote(f'^(?:{pattern})$')}, {groups})], lambda g: {text})[1]"
+    return f"CASE WHEN regexp_full_match(t, {quote(pattern)}) THEN {found} END"
 
-
-def _day(pattern: str) -> str:
-    return f"make_date({_part(pattern, 1, 0)}, {_part(pattern, 2, 1)}, {_part(pattern, 3, 1)})"
-
-
-def _clock() -> str:
-    """Seconds after midnight UTC; NULL when there is no such time or zone."""
-    hour, minute, second = (_part(_TIMESTAMP, g, 0) for g in (4, 5, 6))
-    offset = f"vk_offset(regexp_extract(t, {quote(_TIMESTAMP)}, 8))"
-    valid = f"{hour} < 24 AND {minute} < 60 AND {second} < 60"
-    return f"CASE WHEN {valid} THEN ({hour} * 60 + {minute}) * 60 + {second} - {offset} * zoned END"
-
-
-_FRACTION = f"CAST(rpad(left(regexp_extract(t, {quote(_TIMESTAMP)}, 7), 6), 6, '0') AS BIGINT)"
 
 MACROS = (
     f"vk_java_trim(t) AS trim(t, {quote(_SPACES)})",
     f"vk_trim(t) AS trim(t, {quote(_SPACES + chr(0x7F))})",
-    f"vk_date(t) AS CASE WHEN regexp_full_match(t, {quote(_DATE)}) THEN TRY({_day(_DATE)}) END",
-    # ±h, ±hh, ±h:mm, ±hhmm, ±hh:mm:ss, ±hhmmss as seconds, at most 18 hours; '' is 0.
-    "vk_colons(o) AS CASE WHEN o LIKE '%:%' THEN o WHEN length(o) <= 2 THEN o || ':0' "
-    "ELSE left(o, 2) || ':' || substring(o, 3, 2) || ':' || substring(o, 5, 2) END",
-    "vk_number(t) AS CAST(CASE t WHEN '' THEN '0' ELSE t END AS BIGINT)",
-    "vk_seconds(o) AS CASE WHEN vk_number(split_part(o, ':', 2)) < 60 AND vk_number(split_part(o, ':', 3)) < 60 "
-    "THEN (vk_number(split_part(o, ':', 1)) * 60 + vk_number(split_part(o, ':', 2))) * 60 "
-    "+ vk_number(split_part(o, ':', 3)) END",
-    "vk_within(n) AS CASE WHEN n <= 64800 THEN n END",
-    "vk_offset(o) AS CASE WHEN o = '' THEN 0 WHEN o LIKE '-%' THEN -vk_within(vk_seconds(vk_colons(substring(o, 2)))) "
-    "ELSE vk_within(vk_seconds(vk_colons(substring(o, 2)))) END",
-    f"vk_timestamp(t, zoned) AS CASE WHEN regexp_full_match(t, {quote(_TIMESTAMP)}) THEN TRY(make_timestamp("
-    f"epoch_us(CAST({_day(_TIMESTAMP)} AS TIMESTAMP)) + ({_clock()}) * 1000000 + {_FRACTION})) END",
+    "vk_number(t, missing) AS CAST(CASE t WHEN '' THEN missing ELSE t END AS BIGINT)",
+    f"vk_date(t) AS {_matched(_DATE, _GROUPS[:3], f'TRY({_DAY})')}",
+    f"vk_timestamp(t, zoned) AS {_matched(_TIMESTAMP, _GROUPS, _TIME_OF)}",
 )
 """What text means as a date or a timestamp (`zoned` 0: a zone is checked and left out), NULL if it means none."""
+
+
+def offset(zone: str) -> str | None:
+    """±h, ±hh, ±h:mm, ±hhmm, ±hh:mm:ss, ±hhmmss in seconds, as text; None past 18 hours."""
+    digits = zone[1:]
+    parts = digits.split(":") if ":" in digits or len(digits) < 3 else [digits[i : i + 2] for i in (0, 2, 4)]
+    hours, minutes, seconds = (int(p or 0) for p in (*parts, "", "")[:3])
+    total = (hours * 60 + minutes) * 60 + seconds
+    return f"{zone[0]}{total}" if minutes < 60 and seconds < 60 and total <= 64800 else None

@@ -7,10 +7,16 @@ simpler ones in DuckDB, so such text goes to a function in Python; text of ASCII
 
 from __future__ import annotations
 
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail
+from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail, parameter
 from viewkeeper.plan.nodes import Expr
 
 _BLANK = "' '"
+
+
+TITLE = (
+    "array_to_string(list_transform(string_split(lower({}), ' '), lambda w: upper(left(w, 1)) || substring(w, 2)), ' ')"
+)
+"""initcap: words are what spaces part."""
 
 
 def unicode(name: str, ascii_text: str) -> Writer:
@@ -145,12 +151,17 @@ def unhex(expr: Expr, args: Texts) -> str:
 
 def encode(expr: Expr, args: Texts) -> str:
     """Java's `encode` of two classes: text to UTF-8, and bytes to base64."""
-    return f"to_base64({args[0]})" if expr.args[0].type == "binary" else f"encode({args[0]})"
+    if expr.args[0].type != "binary":
+        return f"encode({args[0]})"
+    text = f"to_base64({args[0]})"
+    if constant(expr.args[1]):  # lines of 76 characters
+        return f"rtrim(regexp_replace({text}, '(.{{76}})', '\\1' || chr(13) || chr(10), 'g'), chr(13) || chr(10))"
+    return text
 
 
 def refuse_encode(expr: Expr) -> str | None:
     if expr.args[0].type == "binary":
-        return "base64 in chunks" if constant(expr.args[1]) is not False else None
+        return None if constant(expr.args[1]) in (True, False) else "base64 of this kind"
     return _refuse_charset(expr)
 
 
@@ -169,22 +180,40 @@ def decode(expr: Expr, args: Texts) -> str:
     return f"(CASE WHEN {text} IS NULL AND {args[0]} IS NOT NULL THEN {bad} ELSE {text} END)"
 
 
-def split_part(expr: Expr, args: Texts) -> str:
-    """element_at(split…): out of bounds is the empty text, 0 is an error."""
-    bad = fail("INVALID_INDEX_OF_ZERO", "The index 0 is invalid; it starts at 1 or, from the end, at -1.")
-    part = f"coalesce({args[0]}[{args[1]}], '')"
-    test = f"WHEN {args[0]} IS NULL OR {args[1]} IS NULL THEN NULL"
-    if constant(expr.args[1]):
-        return f"(CASE {test} ELSE {part} END)"
-    return f"(CASE {test} WHEN {args[1]} = 0 THEN {bad} ELSE {part} END)"
+def element_at(expr: Expr, args: Texts) -> str:
+    """From 1, or from the end with -1. Out of bounds is an error; in split_part, which gets here too, empty text."""
+    items, i = args
+    zero = fail("INVALID_INDEX_OF_ZERO", "The index 0 is invalid; it starts at 1 or, from the end, at -1.")
+    far = fail("INVALID_ARRAY_INDEX_IN_ELEMENT_AT", "The index is out of bounds.") if parameter(expr) else "''"
+    return (
+        f"(CASE WHEN {items} IS NULL OR {i} IS NULL THEN NULL WHEN {i} = 0 THEN {zero} "
+        f"WHEN abs(CAST({i} AS BIGINT)) > len({items}) THEN {far} ELSE {items}[{i}] END)"
+    )
 
 
 def refuse_element_at(expr: Expr) -> str | None:
-    return None if expr.args[0].op == "StringSplitSQL" else "element_at of an array or map"
+    if parameter(expr) is False and expr.args[0].op != "StringSplitSQL":
+        return "try_element_at"
+    return None if expr.args[0].type.startswith("array<") else "element_at of a map"
+
+
+def item(expr: Expr, args: Texts) -> str:
+    """array[i], from 0."""
+    items, i = args
+    far = fail("INVALID_ARRAY_INDEX", "The index is out of bounds.") if parameter(expr) else "NULL"
+    return (
+        f"(CASE WHEN {items} IS NULL OR {i} IS NULL THEN NULL "
+        f"WHEN {i} < 0 OR {i} >= len({items}) THEN {far} ELSE {items}[{i} + 1] END)"
+    )
 
 
 def split(expr: Expr, args: Texts) -> str:
     s, delimiter = args
     if constant(expr.args[1]):
         return f"string_split({s}, {delimiter})"
-    return f"(CASE WHEN {delimiter} = '' AND {s} IS NOT NULL THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
+    none = f"{s} IS NULL OR {delimiter} IS NULL"
+    return f"(CASE WHEN {none} THEN NULL WHEN {delimiter} = '' THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
+
+
+def refuse_size(expr: Expr) -> str | None:
+    return None if expr.args[0].type.startswith("array<") else "size of a map"
