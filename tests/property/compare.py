@@ -1,6 +1,7 @@
 """Two results are equal when they hold the same rows equally often, of the same types, bit for bit.
 
-NaN is one value; 0.0 and −0.0 are two, except where Spark itself leaves open which one comes out (`Typed.loose`).
+NaN is one value; 0.0 and −0.0 are two, except where Spark itself leaves open which one comes out (`Typed.loose`) and in
+the columns by which a view is kept: keys know one zero, and rows that differ in nothing else are one row.
 Order is compared where the view declares one: ORDER BY, or KEY.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,14 +21,15 @@ from .typed import Typed
 Values = tuple[Any, ...]
 
 
-def difference(view: View, expected: pa.Table, got: pa.Table) -> str | None:
-    """What is wrong with `got`, None if nothing."""
+def difference(view: View, expected: pa.Table, got: pa.Table, key: Sequence[str] = ()) -> str | None:
+    """What is wrong with `got`, None if nothing. `key` names the columns by which it is kept."""
     if got.column_names != expected.column_names:
         return f"columns: expected {expected.column_names}, got {got.column_names}"
     if got.schema.types != expected.schema.types:
         pairs = zip(expected.schema, got.schema.types, strict=True)
         return "types: " + ", ".join(f"{f.name} expected {f.type}, got {t}" for f, t in pairs if f.type != t)
-    want, have = canonical(view.columns, expected), canonical(view.columns, got)
+    columns = [replace(c, loose=c.loose or "zero") if n in key else c for c, n in zip(view.columns, got.column_names, strict=True)]
+    want, have = canonical(columns, expected), canonical(columns, got)
     if any(c.loose == "near" for c in view.columns):
         return _near_difference(want, have)
     return rows_difference(want, have) or order_difference(view, got)

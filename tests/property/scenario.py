@@ -63,7 +63,15 @@ class Problem:
     text: str
 
 
-History = list[dict[str, pa.Table]]
+@dataclass(frozen=True)
+class Held:
+    """What a table or view holds after a batch, and by which columns it is kept."""
+
+    rows: pa.Table
+    key: tuple[str, ...]
+
+
+History = list[dict[str, Held]]
 
 
 def generate(seed: int, views: int = 10, batches: int = 4, features: frozenset[str] = CORE) -> Scenario:
@@ -131,7 +139,7 @@ def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, 
                 return history, problems
             names = [t.name for t in scenario.tables]
             names += [v.name for v, at in zip(scenario.views, scenario.made_at, strict=True) if at <= number]
-            history.append({n: db.read(n) for n in names if n not in lost and _there(db, n)})
+            history.append({n: Held(db.read(n), _key(db, n)) for n in names if n not in lost and _there(db, n)})
             problems += _gets(db, scenario, history[-1], number)
     finally:
         db.close()
@@ -143,14 +151,18 @@ def _there(db: Any, name: str) -> bool:
     return name.startswith("tab") or name in db.sql("SHOW VIEWS")["name"].to_pylist()
 
 
-def _gets(db: Any, scenario: Scenario, found: dict[str, pa.Table], number: int) -> Iterator[Problem]:
-    """`get` and `scan` agree with `read`, for a few rows."""
+def _key(db: Any, name: str) -> tuple[str, ...]:
+    shape = db.sql(f"DESCRIBE {name}").to_pylist()
+    return tuple(c["column"] for c in sorted(shape, key=lambda c: c["key"] or 0) if c["key"])
+
+
+def _gets(db: Any, scenario: Scenario, found: dict[str, Held], number: int) -> Iterator[Problem]:
+    """`scan` by a key agrees with `read`, for a few rows."""
     rng = Random(scenario.seed + number)
-    for name, rows in found.items():
+    for name, held in found.items():
+        rows, key = held.rows, held.key
         if name.startswith("tab") or rows.num_rows == 0 or rng.random() < 0.8:
             continue
-        shape = db.sql(f"DESCRIBE {name}").to_pylist()
-        key = [c["column"] for c in sorted(shape, key=lambda c: c["key"] or 0) if c["key"]]
         row = rows.slice(rng.randrange(rows.num_rows), 1).to_pylist()[0]
         value = tuple(row[k] for k in key)
         same = [r for r in rows.to_pylist() if repr([r[k] for k in key]) == repr(list(value))]
@@ -189,13 +201,14 @@ def _compare(
     for number, found in enumerate(history):
         for table in scenario.tables:
             want = to_arrow(table, after[number][table.name].values())
-            text = rows_difference([repr(r) for r in want.to_pylist()], [repr(r) for r in found[table.name].to_pylist()])
+            text = rows_difference([repr(r) for r in want.to_pylist()], [repr(r) for r in found[table.name].rows.to_pylist()])
             if text:
                 yield Problem(table.name, number, text)
         for view in scenario.views:
             if view.name in failed or view.name not in found:
                 continue
-            text = difference(view, expected[view.name][number], found[view.name])
+            held = found[view.name]
+            text = difference(view, expected[view.name][number], held.rows, held.key)
             if text:
                 failed.add(view.name)
                 yield Problem(view.name, number, text)
@@ -204,7 +217,7 @@ def _compare(
     second = oracle.duckdb_answer(scenario.tables, after[len(history) - 1], scenario.views)
     for view in scenario.views:
         if view.name in second and view.name not in failed and view.name in history[-1]:
-            got = canonical(view.columns, history[-1][view.name])
+            got = canonical(view.columns, history[-1][view.name].rows)
             if text := rows_difference(second[view.name], got):
                 yield Problem(view.name, len(history) - 1, f"DuckDB differs: {text}")
 
