@@ -32,23 +32,26 @@ SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r 
 def render(expr: Expr) -> str:
     """DuckDB text for `expr`, of the DuckDB type of its type. Raises Unsupported."""
     rule = _rule(expr)
-    parts = logic.operands(expr) if expr.op in ("And", "Or") else list(expr.args)
-    texts = [render(p) for p in parts]
-    early = len(parts) - 1 if rule.stops == "right" else 0
-    bound = {
-        i: _variable(t) for i, t in enumerate(texts) if len(t) > _HEAVY and (i == early or not can_raise(parts[i]))
-    }
-    text = _written(expr, rule, parts, [bound.get(i, t) for i, t in enumerate(texts)])
-    for i, variable in bound.items():
-        text = _bind(variable, texts[i], text)
-    return text
-
-
-def _written(expr: Expr, rule: Rule, parts: list[Expr], texts: list[str]) -> str:
     if expr.op in ("And", "Or"):
-        return logic.chain(expr.op, parts, texts, can_raise)
-    text = _lazy(expr, texts) or rule.write(expr, texts)
-    return _stopping(expr, rule, texts, text if rule.typed else cast(text, expr.type))
+        parts = logic.operands(expr)
+        return logic.chain(expr.op, parts, [render(p) for p in parts], can_raise)
+    texts = [render(a) for a in expr.args]
+    failing = [can_raise(a) for a in expr.args]
+    lazy = rule.stops == "no"
+    once = [i for i, t in enumerate(texts) if len(t) > _HEAVY and (not lazy or i == 0 or not failing[i])]
+    names = {i: _variable(texts[i]) for i in once}
+    shown = [names.get(i, t) for i, t in enumerate(texts)]
+    text = (_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.write(expr, shown)
+    if not rule.typed:
+        text = cast(text, expr.type)
+    order = list(range(len(texts)))[:: -1 if rule.stops == "right" else 1]
+    for place in reversed(range(len(order))):
+        i = order[place]
+        if not lazy and expr.args[i].nullable and any(failing[j] for j in order[place + 1 :]):
+            text = f"(CASE WHEN {shown[i]} IS NULL THEN NULL ELSE {text} END)"
+        if i in names:
+            text = _bind(names[i], texts[i], text)
+    return text
 
 
 _HEAVY = 300
@@ -108,22 +111,11 @@ def _spelling(op: str) -> str:
     return "".join(f"_{c}" if c.isupper() and i and not op[i - 1].isupper() else c for i, c in enumerate(op)).upper()
 
 
-def _lazy(expr: Expr, texts: list[str]) -> str | None:
+def _guarded(expr: Expr, texts: list[str]) -> str | None:
     """COALESCE and IN whose later arguments can fail, as a CASE."""
-    if expr.op not in ("Coalesce", "In") or not any(can_raise(a) for a in expr.args[1:]):
-        return None
-    return logic.guarded_coalesce(texts) if expr.op == "Coalesce" else logic.guarded_in(texts)
-
-
-def _stopping(expr: Expr, rule: Rule, texts: list[str], text: str) -> str:
-    """`text`, unless an argument is NULL that Spark looks at before one that can fail."""
-    if rule.stops == "no" or len(texts) < 2:
-        return text
-    pairs = list(zip(expr.args, texts, strict=True))
-    if rule.stops == "right":
-        pairs.reverse()
-    last = max((i for i, (a, _) in enumerate(pairs) if can_raise(a)), default=0)
-    tests = [f"{t} IS NULL" for a, t in pairs[:last] if a.nullable]
-    if not tests:
-        return text
-    return f"(CASE {' '.join(f'WHEN {t} THEN NULL' for t in tests)} ELSE {text} END)"
+    match expr.op:
+        case "Coalesce":
+            return logic.guarded_coalesce(texts)
+        case "In":
+            return logic.guarded_in(texts)
+    return None

@@ -10,7 +10,7 @@ import re
 
 from viewkeeper.errors import EvaluationError
 
-_OURS = re.compile(r"\b([A-Z][A-Z_]{4,}): (.*)", re.DOTALL)
+_OURS = re.compile(r"Invalid Input Error: ([A-Z][A-Z0-9_.]+): (.*)", re.DOTALL)
 _WORDS = (
     ("Division by zero", "DIVIDE_BY_ZERO", "Division by zero."),
     ("Could not cast value", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
@@ -33,11 +33,11 @@ def error_code(exception: BaseException) -> EvaluationError | None:
     if type(exception).__name__ not in _KINDS:
         return None
     text = str(exception).split("\n\nLINE")[0].strip()
+    if found := _OURS.match(text):
+        return EvaluationError(f"{found[1]}: {found[2].strip()}")
     for words, condition, meaning in _WORDS:
         if words in text:
             return EvaluationError(f"{condition}: {meaning} ({_detail(text)})")
-    if found := _OURS.search(text):
-        return EvaluationError(f"{found[1]}: {found[2].strip()}")
     return None
 
 

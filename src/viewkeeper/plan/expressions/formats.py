@@ -43,7 +43,7 @@ def refuse_format(expr: Expr) -> str | None:
     return None
 
 
-_FIELDS = {"yyyy": r"(\+[0-9]{5,6}|[0-9]{4})", **dict.fromkeys(("MM", "dd", "HH", "mm", "ss"), "([0-9]{2})")}
+_FIELDS = {"yyyy": r"(-?[0-9]{4}|[+-][0-9]{5,6})", **dict.fromkeys(("MM", "dd", "HH", "mm", "ss"), "([0-9]{2})")}
 _MISSING = {"yyyy": "1970", "MM": "1", "dd": "1"}
 
 
@@ -167,11 +167,11 @@ def _number(text: str, width: int) -> str:
 
 
 def _year(x: str, width: int) -> str:
-    """yyyy writes a sign before more than four digits; years before 1 are counted back from 1 BC as in Java."""
-    era = f"(CASE WHEN year({x}) < 1 THEN 1 - year({x}) ELSE year({x}) END)"
-    digits = f"CAST({era} AS VARCHAR)"
+    """Years before 1 are 0, -1, …; yyyy writes a sign before more than four digits."""
     if width == 1:
-        return digits
+        return f"CAST(year({x}) AS VARCHAR)"
     if width == 2:
-        return f"lpad(CAST({era} % 100 AS VARCHAR), 2, '0')"
-    return f"(CASE WHEN {era} > 9999 THEN '+' || {digits} ELSE lpad({digits}, 4, '0') END)"
+        return f"lpad(CAST(abs(year({x})) % 100 AS VARCHAR), 2, '0')"
+    sign = f"CASE WHEN year({x}) < 0 THEN '-' WHEN year({x}) > 9999 THEN '+' ELSE '' END"
+    digits = f"CAST(abs(year({x})) AS VARCHAR)"
+    return f"({sign} || CASE WHEN abs(year({x})) > 9999 THEN {digits} ELSE lpad({digits}, 4, '0') END)"
