@@ -27,6 +27,7 @@ from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.status import Status, database_status, explain_view
 from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.rounds.given import Progress
+from viewkeeper.rounds.reach import check_reach
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
 
@@ -278,7 +279,9 @@ class Database:
             if self._session is None:
                 from viewkeeper.plan.catalyst import front_session
 
-                self._session = front_session(self._given_spark)
+                session = front_session(self._given_spark)
+            check_reach(session, self._store)
+            self._session = session
             return self._session
 
     def _create_table(self, statement: statements.CreateTable) -> None:

@@ -138,6 +138,8 @@ class Store(ABC):
     url: str
     uuid: str
     capabilities: Capabilities
+    one_machine: bool = False
+    """Whether only processes of one machine can open it."""
     state_path: str
     """Directory for the maintainer's run files."""
 

@@ -35,6 +35,7 @@ _READY_ROWS = 1 << 20
 class LmdbStore(Store):
     """One open database in a directory. Its methods may be called from any thread."""
 
+    one_machine = True
     capabilities = Capabilities(
         change_feed=True, atomic_batch=True, snapshot_scan=True, before_images=True, cell_versions=False
     )
