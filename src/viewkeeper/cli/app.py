@@ -41,6 +41,8 @@ for command in (
     rows.get,
     rows.scan,
     views.refresh,
+    views.run,
+    views.watch,
     views.status,
     views.explain,
     proofs.verify,

@@ -75,8 +75,8 @@ class Progress:
         seconds = max(time.monotonic() - self.started, 0.001)
         worst = max(self.lags, default=0.0)
         return (
-            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.busy, 0.001):,.0f} rows/s "
-            f"in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last:.0f} ms "
+            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.busy, 0.001):,.0f} rows/s"
+            f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last:.0f} ms "
             f"(worst of late {1000 * worst:.0f})"
         )
 

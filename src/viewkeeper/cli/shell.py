@@ -28,11 +28,11 @@ from viewkeeper.cli.output import print_answer
 from viewkeeper.cli.statements import run
 from viewkeeper.errors import BadStatement, ViewkeeperError
 
-WORDS = (
-    "SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT JOIN LEFT ON AS AND OR NOT NULL CREATE TABLE MATERIALIZED VIEW KEY "
-    "PRIMARY DROP INSERT UPSERT INTO VALUES DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING DECIMAL DATE "
-    "TIMESTAMP BOOLEAN DOUBLE"
-).split()
+_WORDS = """
+    SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT JOIN LEFT ON AS AND OR NOT NULL CREATE TABLE MATERIALIZED VIEW KEY
+    PRIMARY DROP INSERT UPSERT INTO VALUES DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING DECIMAL DATE
+    TIMESTAMP BOOLEAN DOUBLE
+"""
 
 
 class Names(Completer):
@@ -48,7 +48,7 @@ class Names(Completer):
         catalog = self.db._catalog()
         tables = [*catalog.tables, *(view.table for view in catalog.views)]
         names = sorted({t.name for t in tables} | {c.name for t in tables for c in t.columns})
-        for name in [*names, *WORDS]:
+        for name in [*names, *_WORDS.split()]:
             if name.lower().startswith(word.lower()) and name != word:
                 yield Completion(name, start_position=-len(word))
 

@@ -20,13 +20,14 @@ from itertools import product
 from typing import Any
 
 import pyarrow as pa
+from sqlglot.tokenizer_core import TokenType
 
 from viewkeeper.cli.output import typed
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan import words as spelling
-from viewkeeper.plan.words import TokenType, Words
+from viewkeeper.plan.words import Words
 
 QUERY = ("SELECT", "WITH", "VALUES", "FROM", "(")
 STATEMENTS = f"{spelling.SUPPORTED}, INSERT, UPSERT, DELETE, SELECT"
@@ -136,7 +137,7 @@ def _value(words: Words, column: Column) -> Any:
         return token.text
     if token.token_type == TokenType.HEX_STRING and not sign:
         return bytes.fromhex(token.text.removeprefix("0x"))
-    if token.token_type == TokenType.NUMBER and not types.arrow(column.type) == pa.string():
+    if token.token_type == TokenType.NUMBER and types.arrow(column.type) != pa.string():
         return typed("the value of", column.name, column.type, sign + token.text)
     words.next -= 1
     raise BadStatement(

@@ -168,7 +168,7 @@ def _laid_out(picture: Picture, wheres: Mapping[int, tuple[str, ...]]) -> tuple[
 
 
 def _lanes(picture: Picture) -> Mapping[int, int]:
-    """Inputs have a lane each; all else lies in that of its first source, and what several lanes meet in, in the middle."""
+    """Inputs have a lane each; all else lies in that of its source, and where lanes meet, in the middle one."""
     sources: dict[int, list[int]] = defaultdict(list)
     for link in picture.links:
         sources[link.target].append(link.source)

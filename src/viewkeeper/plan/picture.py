@@ -1,8 +1,8 @@
 """A view's maintenance plan as a picture to be drawn: boxes in rounds, and links between them.
 
 A box is an operator, told in the words of the tables: inside the plan columns have positions for names, here each is
-traced back to what it was made from (`o_orderdate`, `year(o_orderdate)`). A link is the flow of deltas; the state that a
-lookup reads is named in its box, because lines for it would cross everything.
+traced back to what it was made from (`o_orderdate`, `year(o_orderdate)`). A link is the flow of deltas; the state that
+a lookup reads is named in its box, because lines for it would cross everything.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ _PUSHED = ("tinyint", "smallint", "int", "bigint", "string", "boolean", "date")
 
 
 def key_bounds(table: Table, filters: Sequence[Filter]) -> Bounds:
-    """The range of encoded keys outside of which no row passes the filters: equality on leading columns, then one range."""
+    """The range of keys that can pass the filters: equality on leading columns, then one range."""
     prefix: list[Any] = []
     for part, column in zip(table.key, table.key_columns, strict=True):
         mine = [f for f in filters if getattr(f, "attribute", None) == (column.name,) and column.type in _PUSHED]

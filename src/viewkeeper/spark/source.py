@@ -97,7 +97,8 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         known = {c.name.lower() for c in table.columns}
         if unknown := [name for name in names if name.lower() not in known]:
             raise UnknownName(
-                f"{table.name} has no column {unknown[0]!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
+                f"{table.name} has no column {unknown[0]!r}.",
+                hint=f"It has: {', '.join(c.name for c in table.columns)}.",
             )
         given = {name.lower() for name in names}
         if missing := [c.name for c in table.key_columns if c.name.lower() not in given]:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,6 +153,6 @@ def _tidy(directory: str, files: Sequence[str]) -> None:
         Path(file).unlink(missing_ok=True)
     place = Path(directory)
     if place.is_dir():
-        for file in place.glob("*.arrow"):
-            if file.stat().st_mtime < time.time() - ORPHANED:
-                file.unlink(missing_ok=True)
+        for orphan in place.glob("*.arrow"):
+            if orphan.stat().st_mtime < time.time() - ORPHANED:
+                orphan.unlink(missing_ok=True)

@@ -178,6 +178,11 @@ def scan(
 
         def batches() -> Iterator[pa.Table]:
             left = limit
+            if not table.is_stored:
+                from viewkeeper.read.regenerate import read_regenerated
+
+                yield read_regenerated(store, name)[0].slice(0, limit)
+                return
             for batch in store.scan(table, start=low, stop=high, limit=limit):
                 rows = outside(table, pa.Table.from_batches([batch]))
                 yield rows if left is None else rows.slice(0, left)

@@ -1,4 +1,4 @@
-"""`vk refresh`, `vk status`, `vk explain`: the views and their maintenance."""
+"""`vk refresh`, `vk run`, `vk watch`, `vk status`, `vk explain`: the views and their maintenance."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from viewkeeper.cli.options import (
     Db,
     Lane,
     Master,
+    Name,
     Output,
     ViewName,
     cluster,
@@ -47,6 +48,65 @@ def refresh(
         print_report(report, output)
 
 
+def run(
+    context: typer.Context,
+    db: Db,
+    lane: Lane = "auto",
+    max_delay: Annotated[float, typer.Option(min=0, help="Seconds a change may wait before its batch begins.")] = 0.05,
+    max_changes: Annotated[int, typer.Option(min=1, help="Rows of a batch, about.")] = 50_000,
+    priority: Annotated[str, typer.Option(help="Who goes first under load: writers, balanced or views.")] = "balanced",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another process maintains, and take over when it ends.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop by itself after so long.")] = None,
+    output: Output = "table",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Keep every view fresh until Ctrl-C (or SIGTERM): a line for each batch.
+
+    Example: vk run --db lmdb:./shop
+    """
+    one_of(context, "lane", lane, LANES)
+    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "priority", priority, ("writers", "balanced", "views"))
+    from viewkeeper.cli.running import run as keep_fresh
+
+    with open_database(db, spark=cluster(master, conf)) as database:
+        keep_fresh(
+            database,
+            output,
+            seconds,
+            lane=lane,
+            max_delay=max_delay,
+            max_changes=max_changes,
+            priority=priority,
+            standby=standby,
+        )
+
+
+def watch(
+    context: typer.Context,
+    name: Name,
+    db: Db,
+    since: Annotated[str | None, typer.Option(metavar="TOKEN", help="Only what follows this token.")] = None,
+    changes: Annotated[int | None, typer.Option(min=1, help="Stop after so many changed rows.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Stop when nothing came for so many seconds.")] = None,
+    output: Output = "table",
+) -> None:
+    """The rows of a view, then every committed change as it happens, until Ctrl-C.
+
+    As JSON each line has kind (row, insert, update, delete), before, after, and the token to go on from.
+
+    Example: vk watch by_category --db lmdb:./shop
+    """
+    one_of(context, "output", output, FORMATS[:2])
+    from viewkeeper.cli.running import watch as follow
+
+    with open_reader(db) as store:
+        follow(store, name, since, changes, timeout, output)
+
+
 def status(
     context: typer.Context,
     db: Db,
@@ -66,7 +126,7 @@ def status(
         while True:
             now = database_status(store, store.catalog())
             if watch and output == "table":
-                typer.clear()
+                typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
             print_report(now, output)
             if not watch:
                 return

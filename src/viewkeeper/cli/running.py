@@ -1,0 +1,90 @@
+"""`vk run` and `vk watch`: commands that go on until they are stopped.
+
+SIGTERM ends them like Ctrl-C: a batch that runs is finished or leaves nothing, then the lease is released.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from viewkeeper.cli.output import cell, json_line
+from viewkeeper.store.base import Store
+
+
+def run(database: Any, form: str, seconds: float | None, **options: Any) -> None:
+    """Maintain until the time is over or somebody stops it."""
+    over = threading.Event()
+
+    def told(report: Any) -> None:
+        if form == "json":
+            _say(json.dumps(asdict(report)))
+        elif report.changes:
+            views = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
+            _say(
+                f"batch {report.epoch}  {report.changes} changes  {1000 * report.seconds:.0f} ms  {report.lane}  "
+                f"rows changed: {views or 'none'}"
+            )
+
+    with _stopping(over), database.maintain(on_batch=told, **options) as maintenance:
+        if form == "table":
+            _say(f"keeping {len(database.status().views)} views of {database._store.url} fresh; Ctrl-C stops")
+        left = seconds
+        while maintenance.running and (left is None or left > 0) and not over.wait(min(0.2, left or 0.2)):
+            left = None if left is None else left - 0.2
+
+
+def watch(store: Store, name: str, since: str | None, most: int | None, timeout: float | None, form: str) -> None:
+    """Print deltas row by row."""
+    from viewkeeper.read.subscribe import subscribe
+
+    printed = 0
+    for delta in subscribe(store, name, since, timeout=timeout):
+        first = delta.kind == "rows"
+        for change in delta.changes():
+            kind = "row" if first else change.kind
+            if form == "json":
+                line = {"kind": kind, "before": change.before, "after": change.after, "token": str(delta.token)}
+                _say(json_line(line))
+            else:
+                _say(_line(kind, change.before, change.after))
+            printed += not first
+        if most is not None and printed >= most:
+            return
+
+
+def _line(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    sign = {"row": " ", "insert": "+", "update": "~", "delete": "-"}[kind]
+    row = after if after is not None else before or {}
+    parts = []
+    for column, value in row.items():
+        old = before.get(column) if kind == "update" and before else value
+        parts.append(f"{column} {cell(old)} → {cell(value)}" if old != value else f"{column} {cell(value)}")
+    return f"{sign} {'  '.join(parts)}"
+
+
+def _say(line: str) -> None:
+    typer.echo(line)
+    sys.stdout.flush()
+
+
+@contextmanager
+def _stopping(over: threading.Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM set the event; the main thread then leaves in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {s: signal.signal(s, lambda *_: over.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
