@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -122,16 +124,20 @@ def assert_sound(query: Query) -> None:
 
 
 @pytest.mark.parametrize("number", tpch.QUERIES)
-def test_every_tpch_query_is_read_and_goes_through_json(front: SparkSession, number: int) -> None:
+def test_tpch_is_read_into_the_golden_plans(front: SparkSession, number: int) -> None:
+    """VK_GOLDEN=write makes the files anew, to be read before they are committed."""
     query = read_query(front, tpch.QUERIES[number], TPCH)
     assert_sound(query)
-    scanned = {node.table for node in query.root.walk() if isinstance(node, nodes.Scan)}
-    mentioned = {t.id for name, t in TPCH.items() if re.search(rf"\b{name}\b", tpch.QUERIES[number])}
-    assert scanned == mentioned
+    found = plan_text(query.root, {t.id: t.name for t in TPCH.values()}) + "\n"
+    golden = Path(__file__).parents[1] / "golden" / "logical" / f"q{number:02}.txt"
+    if os.environ.get("VK_GOLDEN") == "write":
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(found, "utf-8")
+    assert found == golden.read_text("utf-8")
 
 
 def test_the_same_query_gives_the_same_plan(front: SparkSession) -> None:
-    numbers = (2, 5, 7, 9, 19, 20, 21, 22)
+    numbers = (2, 7, 9, 20, 21)
     first = {n: read_query(front, tpch.QUERIES[n], TPCH) for n in numbers}
     again = {n: read_query(front, tpch.QUERIES[n], TPCH) for n in reversed(numbers)}
     other = front_session(front)
@@ -224,6 +230,27 @@ REPLAYED = [
     "select item_id, n from items where 1 = 0",
     "select sum(n) s, count(*) c from items where 1 = 0",
     "select 1 one, 'x' x from items",
+    # together, as analytical queries have them
+    "with t as (select 'i' ch, category id, sum(price) s from items group by category"
+    " union all select 'r', body, sum(rating) from reviews group by body)"
+    " select ch, id, sum(s) s from t group by rollup(ch, id)",
+    "select category, ok, sum(n) s, rank() over (partition by grouping(category) + grouping(ok),"
+    " case when grouping(ok) = 0 then category end order by sum(n) desc) r from items group by rollup(category, ok)",
+    "select case when (select count(*) from items where n between 1 and 2) > 2 then (select avg(price) from items"
+    " where n between 1 and 2) else (select max(price) from items where n between 3 and 9) end x from reviews",
+    "select * from (select avg(price) a, count(distinct n) b from items where n < 3) x,"
+    " (select count(*) c, count(distinct n) d from items where n >= 3) y",
+    "with a as (select item_id k, sum(n) over (order by item_id) s from items), b as (select item_id k,"
+    " sum(rating) over (order by review_id) s from reviews) select coalesce(a.k, b.k) k, a.s x, b.s y,"
+    " max(a.s) over (order by coalesce(a.k, b.k), b.s) m from a full outer join b on a.k = b.k",
+    "select best.category b, worst.category w from (select category, rank() over (order by s) r from"
+    " (select category, sum(price) s from items group by category)) best join (select category, rank() over"
+    " (order by s desc) r from (select category, sum(price) s from items group by category)) worst on best.r = worst.r",
+    "select item_id from items i where exists (select 1 from reviews r where r.item_id = i.item_id and rating > 2)"
+    " and (exists (select 1 from reviews r where r.body = i.category) or n in (select rating from reviews))",
+    "select count(*) c from (select category from items intersect select body from reviews where rating > 1"
+    " except select body from reviews where rating > 4)",
+    "select item_id from items where category like all ('%a%', '%,%b') or category not like any ('_', 'x%y%z')",
 ]
 
 
@@ -356,6 +383,14 @@ def test_long_in_lists_stay_lists_in_their_order(front: SparkSession) -> None:
     query = read(front, f"select item_id from items where n in ({', '.join(map(str, range(500, 0, -1)))})")
     (found,) = (e for n in query.root.walk() if isinstance(n, nodes.Filter) for e in n.condition.walk() if e.op == "In")
     assert [a.value for a in found.args[1:]] == list(range(500, 0, -1))
+
+
+def test_a_thousand_conditions_are_no_deeper_than_ten(front: SparkSession) -> None:
+    parts = [f"n = {i} and category = 'x{i}'" for i in range(1000)]
+    query = read(front, f"select item_id from items where {' or '.join(parts)}")
+    assert_sound(query)
+    (condition,) = (n.condition for n in query.root.walk() if isinstance(n, nodes.Filter))
+    assert sum(e.op == "Or" for e in condition.walk()) == 999
 
 
 def test_a_changed_table_is_read_with_its_new_columns(front: SparkSession) -> None:
