@@ -162,14 +162,14 @@ class Maintenance:
         try:
             maintainer = self._maintainer or self._stand_by()
             if maintainer is not None:
-                maintainer.suspends = True
+                maintainer.suspends, maintainer.on_batch = True, self._after_batch
                 self._maintain(maintainer)
         except Exception as error:
             self.error = error
             self._give_up(error)
         finally:
             if self._maintainer is not None:
-                self._maintainer.suspends = False
+                self._maintainer.suspends, self._maintainer.on_batch = False, None
             with self._room:
                 self._room.notify_all()
 
@@ -183,7 +183,8 @@ class Maintenance:
         return None
 
     def _maintain(self, maintainer: Maintainer) -> None:
-        seen, ended, took, failures = -1, 0.0, 0.0, 0
+        seen, ended, took = -1, 0.0, 0.0
+        failures = 0 if self._store.note(NOTE) is None else 1  # of an earlier maintainer: taken away by success
         pause = _SHORTEST_PAUSE
         while not self._stopping.is_set():
             self._news.clear()
@@ -208,12 +209,14 @@ class Maintenance:
             ended, took, pause = time.monotonic(), report.seconds, _SHORTEST_PAUSE
             if report.lane == "none":
                 seen = head
-                continue
-            self.batches += 1
-            with self._room:
-                self._room.notify_all()
-            if self._on_batch is not None:
-                self._on_batch(report)
+
+    def _after_batch(self, report: BatchReport) -> None:
+        """Of this thread, or of a read that refreshed at once."""
+        self.batches += 1
+        with self._room:
+            self._room.notify_all()
+        if self._on_batch is not None:
+            self._on_batch(report)
 
     def _rest(self, ended: float, took: float) -> None:
         """Leave the machine to the writers for a while after a batch."""

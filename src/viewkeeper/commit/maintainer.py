@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from viewkeeper.commit import crash
 from viewkeeper.commit.loading import Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.merge import merge_runs
+from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
@@ -86,6 +86,7 @@ class Maintainer:
         self.defining = threading.RLock()
         self.retention = retention
         self.suspends = False
+        self.on_batch: Callable[[BatchReport], None] | None = None
         self.recent = Recent()
         self.lease = store.acquire_lease()
         try:
@@ -97,6 +98,7 @@ class Maintainer:
             self.batch = batch or Batch(0, store.head(), {})
             self.state = State(store.state_path, manifest)
             self.stage = Stage(store, self.state, spark, durable=durable, threads=threads)
+            self._merger = Merger(self.state, durable)
             self.state.collect()
             self._loading: dict[int, int] = {}
             self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
@@ -110,6 +112,7 @@ class Maintainer:
 
     def close(self) -> None:
         with self.lock:
+            self._merger.close()
             self.stage.close()
             self.lease.release()
 
@@ -125,8 +128,10 @@ class Maintainer:
         with self.lock:
             while True:
                 try:
-                    report = self._refresh(lane, max_changes)
-                    return replace(report, suspended=tuple(stopped)) if stopped else report
+                    report = replace(self._refresh(lane, max_changes), suspended=tuple(stopped))
+                    if self.on_batch is not None and (report.lane != "none" or stopped):
+                        self.on_batch(report)
+                    return report
                 except BrokenViews as broken:
                     if not self.suspends or not broken.views:
                         raise
@@ -144,6 +149,7 @@ class Maintainer:
         if max_changes is not None and waiting.rows > max_changes:
             cut = self.store.cut_after(self.batch.cut, tables, max_changes)
         crash.point("commit.1.after")
+        self._merger.adopt()
         number = self.batch.number + 1
         deltas = self.stage.changes(self.flow, self.batch.cut, cut)  # step 2
         changes = sum(d.num_rows for d in deltas.values())
@@ -372,9 +378,9 @@ class Maintainer:
             self._adopt_catalog(self.store.catalog())
 
     def _tidy(self, changed: Iterable[str], now: bool = False) -> None:
-        """Step 5. Merging is part of every batch, so that none has much to merge; the rest is done once in a while."""
+        """Step 5. Merging begins after every batch, in the background; the rest is done once in a while."""
         published = self.state.manifest.files()
-        merge_runs(self.stage.duck, self.flow, self.state, self.batch.number, changed, self._durable)
+        self._merger.start(self.flow, self.batch.number, changed)
         if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
             return
         crash.point("commit.5.truncate")
@@ -386,7 +392,7 @@ class Maintainer:
             self._cuts.appendleft((self._tidied - self.retention, upto))
             self.store.truncate(min([upto, *self._loading.values()]))
         if not self._loading:
-            self.state.collect(keep=published)
+            self.state.collect(keep=published | self._merger.files)
 
 
 def _restarted(view: View, since: int) -> View:

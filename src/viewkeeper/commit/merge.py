@@ -1,46 +1,105 @@
-"""Merging: an arrangement stays a short list of runs.
+"""Merging: an arrangement stays a short list of runs, off the critical path.
 
 Runs merge like an LSM tree, and merging consolidates. A merge is a manifest change: the merged run is written beside
-the old ones, listed by the next batch in their place, and the old files go when no published manifest names them.
+the old ones by a thread of its own, and a later batch lists it in their place. Until then, and after a crash, the old
+runs count. Runs are immutable, so the thread and the batches do not meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 from viewkeeper.commit import crash
 from viewkeeper.commit.state import State
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.runs import RunEntry
+from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
 
-
-def merge_runs(duck: Duck, flow: Flow, state: State, batch: int, slots: Iterable[str], durable: bool) -> None:
-    """Merge what has too many runs; the state's manifest then lists the merged ones."""
-    merged: dict[str, Run] = {}
-    replaced: dict[str, list[RunEntry]] = {}
-    for slot in slots:
-        entries = state.manifest.runs.get(slot, ())
-        newest = choose_merges([e.rows for e in entries])
-        if newest:
-            runs = state.arrangement(slot).runs[-newest:]
-            merged[slot] = _merged(duck, flow.operators[slot.split("/")[0]], slot, runs)
-            replaced[slot] = list(entries[-newest:])
-    if not merged:
-        return
-    crash.point("merge.write.before")
-    written = {e.slot: e for e in state.write(batch, merged, durable)}
-    crash.point("merge.write.after")
-    manifest = state.manifest
-    for slot, gone in replaced.items():
-        manifest = manifest.replaced(slot, gone, [written[slot]])
-    state.adopt(manifest)
+MOST_RUNS = 16
+"""An arrangement with more runs makes the next batch wait for the merge that is under way."""
 
 
-def _merged(duck: Duck, operator: Operator, slot: str, runs: Sequence[Run]) -> Run:
-    if isinstance(operator, Aggregate):
-        return aggregate.additive_merge(duck, operator.spec, int(slot.split("/")[1]), runs)
-    return merge(duck, runs)
+@dataclass(frozen=True)
+class _Task:
+    slot: str
+    operator: Operator
+    entries: tuple[RunEntry, ...]
+    runs: tuple[Run, ...]
+
+
+class Merger:
+    """Merges one set of slots at a time, in the background."""
+
+    def __init__(self, state: State, durable: bool) -> None:
+        self.state = state
+        self.durable = durable
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
+        self._work: Future[list[RunEntry]] | None = None
+        self._tasks: Sequence[_Task] = ()
+        self._file: str | None = None
+        self._behind: set[str] = set()
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Files that are being written, or that no manifest lists yet."""
+        return frozenset([self._file]) if self._file is not None else frozenset()
+
+    def start(self, flow: Flow, batch: int, changed: Iterable[str]) -> None:
+        """Begin to merge what has too many runs, unless a merge is under way already."""
+        self._behind.update(changed)
+        if self._work is not None:
+            return
+        tasks = []
+        for slot in self._behind:
+            entries = self.state.manifest.runs.get(slot, ())
+            operator = flow.operators.get(slot.split("/")[0])
+            newest = choose_merges([e.rows for e in entries])
+            if newest and operator is not None:
+                runs = self.state.arrangement(slot).runs[-newest:]
+                tasks.append(_Task(slot, operator, tuple(entries[-newest:]), runs))
+        self._behind.clear()
+        if tasks:
+            self._tasks = tasks
+            self._file = f"b{batch}-m{secrets.token_hex(4)}.vkr"
+            self._work = self._thread.submit(_merge, tasks, self.state.directory / self._file, self.durable)
+
+    def adopt(self) -> None:
+        """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs."""
+        if self._work is None:
+            return
+        if not self._work.done() and all(len(r) <= MOST_RUNS for r in self.state.manifest.runs.values()):
+            return
+        written = {e.slot: e for e in self._work.result()}
+        manifest = self.state.manifest
+        for task in self._tasks:
+            # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
+            if set(task.entries) <= set(manifest.runs.get(task.slot, ())):
+                manifest = manifest.replaced(task.slot, task.entries, [written[task.slot]])
+        self.state.adopt(manifest)
+        self._work, self._tasks, self._file = None, (), None
+
+    def close(self) -> None:
+        """Wait for the merge under way; what it wrote is collected at the next opening."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _merge(tasks: Sequence[_Task], path: Path, durable: bool) -> list[RunEntry]:
+    with Duck(threads=1) as duck:
+        merged: Mapping[str, Run] = {t.slot: _merged(duck, t) for t in tasks}
+        crash.point("merge.write.before")
+        written = write_container(path, merged, fsync=durable)
+        crash.point("merge.write.after")
+        return written
+
+
+def _merged(duck: Duck, task: _Task) -> Run:
+    if isinstance(task.operator, Aggregate):
+        return aggregate.additive_merge(duck, task.operator.spec, int(task.slot.split("/")[1]), task.runs)
+    return merge(duck, task.runs)

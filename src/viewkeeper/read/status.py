@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.model.catalog import Catalog
+from viewkeeper.errors import SnapshotGone
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.explain import Sizes, explain
 from viewkeeper.plan.flow import Flow, assemble, slots
@@ -22,27 +25,42 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class ViewStatus:
-    """One view. State that several views share is counted for each of them in `state_bytes`."""
+    """One view. State that several views share is counted for each of them in `state_bytes`.
+
+    A suspended view stays at an older `epoch`; its lag is None when the log no longer reaches back so far.
+    """
 
     name: str
-    rows: int
+    rows: int | None
     epoch: int
-    lag_changes: int
-    lag_seconds: float
+    lag_changes: int | None
+    lag_seconds: float | None
+    catch_up_seconds: float | None
     state_rows: int
     state_bytes: int
+    strategy: str
+    suspended: str | None
 
 
 @dataclass(frozen=True)
 class Status:
-    """A database's state at one moment; `state_bytes` counts shared state once."""
+    """A database's state at one moment; `state_bytes` counts shared state once.
+
+    `maintainer` names who maintains it, `error` is what a maintainer failed on, `recent` says how its last batches
+    went: percentiles of their time, rates, and the mean time of each stage. `catch_up_seconds` is a prediction from
+    them, None when changes arrive as fast as they are worked off.
+    """
 
     url: str
     epoch: int
     position: int
     lag_changes: int
     lag_seconds: float
+    catch_up_seconds: float | None
     state_bytes: int
+    maintainer: str | None
+    error: str | None
+    recent: Mapping[str, Any]
     tables: tuple[TableStatus, ...]
     views: tuple[ViewStatus, ...]
 
@@ -54,36 +72,61 @@ def database_status(store: Store, catalog: Catalog) -> Status:
     flow, sizes = _flow(store, catalog), _sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
-    now = time.time()
-
-    def lag(tables: list[int]) -> tuple[int, float]:
-        waiting = store.pending(cut, tables)
-        return waiting.rows, max(0.0, now - waiting.oldest) if waiting.oldest is not None else 0.0
-
-    views = []
-    for view in catalog.views:
-        behind = flow.behind([flow.sinks[view.table.id].id])
-        mine = [sizes.get(s, (0, 0)) for n in behind for s in slots(flow.operators[n])]
-        tables = [o.table for n in behind if (o := flow.operators[n]).kind == "input"]  # type: ignore[attr-defined]
-        views.append(
-            ViewStatus(
-                view.table.name,
-                store.count(view.table),
-                epoch,
-                *lag(tables),
-                sum(r for r, _ in mine),
-                sum(b for _, b in mine),
-            )
-        )
+    recent = batch.record.get("recent", {}) if batch is not None else {}
+    lag, seconds = _lag(store, cut, list(flow.used))
+    note = store.note(NOTE)
     return Status(
         store.url,
         epoch,
         store.head(),
-        *lag(list(flow.used)),
+        lag or 0,
+        seconds or 0.0,
+        _catch_up(recent, lag),
         sum(b for _, b in sizes.values()),
+        store.lease_holder(),
+        str(note["error"]) if note is not None else None,
+        recent,
         tuple(TableStatus(t.name, store.count(t)) for t in catalog.tables),
-        tuple(views),
+        tuple(_view(store, flow, sizes, view, epoch, cut, recent) for view in catalog.views),
     )
+
+
+def _view(
+    store: Store, flow: Flow, sizes: Sizes, view: View, epoch: int, cut: int, recent: Mapping[str, Any]
+) -> ViewStatus:
+    suspended = view.suspended
+    behind = flow.behind([flow.sinks[view.table.id].id])
+    tables = [o.table for n in behind if (o := flow.operators[n]).kind == "input"]  # type: ignore[attr-defined]
+    state = [] if suspended is not None else [sizes.get(s, (0, 0)) for n in behind for s in slots(flow.operators[n])]
+    lag, seconds = _lag(store, cut if suspended is None else suspended.cut, tables)
+    return ViewStatus(
+        view.table.name,
+        store.count(view.table) if view.table.is_stored else None,
+        epoch if suspended is None else suspended.epoch,
+        lag,
+        seconds,
+        _catch_up(recent, lag) if suspended is None else None,
+        sum(rows for rows, _ in state),
+        sum(size for _, size in state),
+        "incremental",
+        None if suspended is None else suspended.reason,
+    )
+
+
+def _lag(store: Store, cut: int, tables: list[int]) -> tuple[int | None, float | None]:
+    try:
+        waiting = store.pending(cut, tables)
+    except SnapshotGone:
+        return None, None
+    return waiting.rows, max(0.0, time.time() - waiting.oldest) if waiting.oldest is not None else 0.0
+
+
+def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
+    """Seconds until nothing waits, if batches go on as they did and changes come as they came."""
+    if not lag:
+        return None if lag is None else 0.0
+    spare = recent.get("capacity_per_second", 0.0) - recent.get("changes_per_second", 0.0)
+    return round(lag / spare, 3) if spare > 0 else None
 
 
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:

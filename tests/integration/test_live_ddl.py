@@ -1,0 +1,235 @@
+"""Views that come and go while writers write and other views are maintained."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, other, url_of
+
+import viewkeeper as vk
+from viewkeeper.errors import BadStatement, BadValue, InUse, NameTaken
+
+
+@pytest.fixture
+def shop(make_db: Callable[..., Any], spark: Any) -> Any:
+    db = make_db("shop", spark=spark)
+    db.sql(SHOP)
+    db.sql(BY_CATEGORY)
+    return db
+
+
+@contextmanager
+def busy_writer(shop: Any) -> Iterator[None]:
+    """Writes all the time: every item moves on to another category, some come, some go."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                shop.put("items", [item((37 * n + i) % 3000, f"c{(n + i) % 11}", n % 9 + 1) for i in range(30)])
+                shop.delete("items", [(41 * n) % 3000, (43 * n) % 3000])
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert failed == []
+
+
+def counted(shop: Any) -> dict[str, tuple[int, int]]:
+    """What the view should show of the items at the same batch."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in shop.read("items").to_pylist():
+        n, total = found.get(row["category"], (0, 0))
+        found[row["category"]] = (n + 1, total + row["price"])
+    return found
+
+
+def test_views_are_made_and_dropped_while_writers_and_other_views_go_on(shop: Any) -> None:
+    shop.put("items", [item(i, f"c{i % 11}") for i in range(3000)])
+    with shop.maintain(max_delay=0.01), busy_writer(shop):
+        for _ in range(3):
+            before = shop.status().epoch
+            shop.sql(f"CREATE MATERIALIZED VIEW second AS {BY_CATEGORY.split('AS', 1)[1]}")
+            shop.sql("""CREATE MATERIALIZED VIEW neighbours AS SELECT a.item_id, b.item_id AS other FROM items a
+                        JOIN items b ON a.category = b.category AND a.price = b.price WHERE b.item_id < 40""")
+            for _ in range(5):
+                with shop.snapshot() as s:
+                    first, second = s.read("by_category"), s.read("second")
+                    assert first.equals(second)
+                    assert counted(s) == {r["category"]: (r["n"], r["total"]) for r in second.to_pylist()}
+                    items = s.read("items").to_pylist()
+                    few = [i for i in items if i["item_id"] < 40]
+                    pairs = sorted(
+                        (a["item_id"], b["item_id"])
+                        for a in items
+                        for b in few
+                        if (a["category"], a["price"]) == (b["category"], b["price"])
+                    )
+                    seen = s.read("neighbours").to_pylist()
+                    assert sorted((r["item_id"], r["other"]) for r in seen) == pairs
+                time.sleep(0.02)
+            assert shop.status().epoch > before + 1, "batches went on"
+            shop.sql("DROP MATERIALIZED VIEW neighbours")
+            shop.sql("DROP MATERIALIZED VIEW second")
+
+
+def test_batches_are_published_while_a_view_is_loaded(shop: Any) -> None:
+    shop.put("items", [item(i) for i in range(20_000)])
+    shop.sql("ALTER TABLE items ADD COLUMN note STRING")
+    epochs: list[int] = []
+    slow = """CREATE MATERIALIZED VIEW notes WITH (load_rate = 20000) AS
+              SELECT note, count(*) AS n FROM items GROUP BY note"""
+
+    def watch(report: Any) -> None:
+        epochs.append(report.epoch)
+
+    with shop.maintain(on_batch=watch):
+        loading = threading.Thread(target=shop.sql, args=(slow,))
+        started = time.monotonic()
+        loading.start()
+        n = 0
+        while loading.is_alive():
+            token = shop.put("items", {**item(n), "note": "seen"})
+            assert shop.get("by_category", "toys", after=token)["n"] == 20_000
+            n += 1
+        loading.join()
+        assert time.monotonic() - started > 0.9, "it was slowed down as asked"
+        assert len(epochs) > 3
+        assert {r["note"]: r["n"] for r in shop.read("notes", vk.LATEST).to_pylist()} == {"seen": n, None: 20_000 - n}
+
+
+def test_loading_reports_its_progress(make_db: Callable[..., Any], spark: Any) -> None:
+    said: list[tuple[str, int, int]] = []
+    db = make_db("shop", spark=spark, progress=lambda *args: said.append(args))
+    db.sql(SHOP)
+    db.put("items", [item(i) for i in range(10_000)])
+    db.sql(BY_CATEGORY)
+    assert said[-1] == ("scanning items", 10_000, 10_000)
+    assert all(done <= expected for _, done, expected in said)
+
+
+def test_an_interrupted_creation_leaves_nothing_behind(make_db: Callable[..., Any], spark: Any) -> None:
+    def interrupt(what: str, done: int, expected: int) -> None:
+        raise KeyboardInterrupt
+
+    db = make_db("shop", spark=spark, progress=interrupt)
+    db.sql(SHOP)
+    db.put("items", [item(i) for i in range(100)])
+    with pytest.raises(KeyboardInterrupt):
+        db.sql(BY_CATEGORY)
+    assert db.status().views == ()
+    db._progress = None
+    db.sql(BY_CATEGORY)
+    assert db.get("by_category", "toys")["n"] == 100
+
+
+@pytest.mark.parametrize("point", ["load.1.after", "load.2.after", "commit.3.before"])
+def test_a_creation_that_crashes_leaves_the_database_as_it_was(shop: Any, point: str) -> None:
+    url = url_of(shop)
+    shop.put("items", [item(i) for i in range(100)])
+    shop.refresh()
+    shop.close()
+    create = """
+        with vk.open(url) as db:
+            db.sql(args[0])
+    """
+    with other(create, url, RATIO, env={"VK_CRASH_AT": point}) as process:
+        assert process.end() == -9
+    with vk.open(url) as db:
+        assert [v.name for v in db.status().views] == ["by_category"]
+        db.put("items", item(100))
+        assert db.refresh().views == {"by_category": 1}
+        named = {r.file for runs in db._maintainer.state.manifest.runs.values() for r in runs}
+        files = {p.name for p in Path(db._maintainer.state.directory).glob("*.vkr")}
+        assert len(files - named) <= 1, "what the crash left was collected"
+
+
+def test_dropping_a_view_frees_its_state(shop: Any) -> None:
+    shop.put("items", [item(i) for i in range(1000)])
+    shop.refresh()
+    before = shop.status().state_bytes
+    shop.sql("CREATE MATERIALIZED VIEW by_price AS SELECT price, min(item_id) AS least FROM items GROUP BY price")
+    assert shop.status().state_bytes > before
+    shop.sql("DROP MATERIALIZED VIEW by_price")
+    assert shop.status().state_bytes == before
+
+
+def test_a_view_shares_what_another_keeps(shop: Any) -> None:
+    shop.put("items", [item(i) for i in range(1000)])
+    shop.refresh()
+    before = shop.status().state_bytes
+    shop.sql(f"CREATE MATERIALIZED VIEW again AS {BY_CATEGORY.split('AS', 1)[1]}")
+    assert shop.status().state_bytes == before, "the same sub-plan is kept once"
+
+
+def test_a_column_is_added_while_rows_are_there(shop: Any) -> None:
+    shop.put("items", item(1))
+    shop.sql("ALTER TABLE items ADD COLUMN stars INT")
+    assert shop.get("items", 1)["stars"] is None
+    shop.put("items", {**item(2), "stars": 5})
+    shop.sql("CREATE MATERIALIZED VIEW stars AS SELECT stars, count(*) AS n FROM items GROUP BY stars")
+    assert {r["stars"]: r["n"] for r in shop.read("stars").to_pylist()} == {None: 1, 5: 1}
+    shop.update("items", 1, {"stars": 4})
+    shop.refresh()
+    assert {r["stars"]: r["n"] for r in shop.read("stars").to_pylist()} == {4: 1, 5: 1}
+    assert shop.get("by_category", "toys")["n"] == 2
+    with pytest.raises(NameTaken):
+        shop.sql("ALTER TABLE items ADD COLUMN Stars INT")
+    with pytest.raises(BadStatement, match="must allow NULL"):
+        shop.sql("ALTER TABLE items ADD COLUMN size INT NOT NULL")
+    with pytest.raises(BadValue, match="materialized view"):
+        shop.sql("ALTER TABLE by_category ADD COLUMN size INT")
+
+
+def test_a_view_is_replaced_in_one_batch(shop: Any) -> None:
+    shop.put("items", [item(1), item(2), item(3, "books")])
+    shop.refresh()
+    deltas = shop.subscribe("by_category", timeout=0.2)
+    next(deltas)
+    shop.sql("CREATE MATERIALIZED VIEW big AS SELECT category FROM by_category WHERE n > 1")
+    shop.sql("""CREATE OR REPLACE MATERIALIZED VIEW by_category AS
+                SELECT category, count(*) + 1 AS n, sum(price) AS total FROM items GROUP BY category""")
+    assert {r["category"]: r["n"] for r in shop.read("by_category").to_pylist()} == {"toys": 3, "books": 2}
+    assert shop.read("big").num_rows == 2, "the view on top followed in the same batch"
+    (delta,) = deltas
+    assert {(c.before["n"], c.after["n"]) for c in delta.changes()} == {(2, 3), (1, 2)}
+    shop.put("items", item(4, "cars"))
+    shop.refresh()
+    assert shop.get("by_category", "cars")["n"] == 2
+
+
+def test_a_replacement_with_other_columns_is_refused_while_views_use_it(shop: Any) -> None:
+    other_columns = (
+        "CREATE OR REPLACE MATERIALIZED VIEW by_category AS SELECT category, count(*) AS n FROM items GROUP BY 1"
+    )
+    shop.put("items", item(1))
+    shop.sql("CREATE MATERIALIZED VIEW big AS SELECT category FROM by_category WHERE n > 0")
+    with pytest.raises(InUse, match=r"used by big.*other columns"):
+        shop.sql(other_columns)
+    shop.sql("DROP MATERIALIZED VIEW big")
+    shop.sql(other_columns)
+    assert shop.read("by_category").to_pylist() == [{"category": "toys", "n": 1}]
+    with pytest.raises(vk.ViewkeeperError):
+        shop.sql("CREATE OR REPLACE MATERIALIZED VIEW by_category AS SELECT category, n FROM by_category")
+
+
+def test_unknown_options_of_a_view_are_refused(shop: Any) -> None:
+    for options in ("colour = 'red'", "store = 'moon'", "load_rate = 'fast'"):
+        with pytest.raises(vk.ViewkeeperError):
+            shop.sql(f"CREATE MATERIALIZED VIEW v WITH ({options}) AS SELECT item_id FROM items")
+    assert len(shop.status().views) == 1
