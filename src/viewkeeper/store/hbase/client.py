@@ -110,6 +110,43 @@ class Client:
         )
         return bool(said)
 
+    def change_if(
+        self,
+        table: str,
+        key: bytes,
+        column: bytes,
+        expected: bytes,
+        puts: Mapping[bytes, bytes],
+        deletes: Sequence[bytes],
+    ) -> bool:
+        """`change`, if a column of the row has the expected value, in one step; whether it had. Never repeated."""
+        family, qualifier = split_column(column)
+        said = self.pool.call(
+            "checkAndMutate",
+            repeatable=False,
+            of_table=table,
+            table=table.encode(),
+            row=key,
+            family=family,
+            qualifier=qualifier or b"",
+            compareOp=idl().TCompareOp.EQUAL,
+            value=expected,
+            rowMutations=_mutations(key, puts, deletes, None),
+        )
+        return bool(said)
+
+    def tick(self, table: str, key: bytes, column: bytes) -> Cell:
+        """Add one to a counter that need not survive a crash: its value, and the server's clock (ms since 1970)."""
+        hbase = idl()
+        family, qualifier = split_column(column)
+        asked = hbase.TIncrement(
+            row=key,
+            columns=[hbase.TColumnIncrement(family=family, qualifier=qualifier or b"", amount=1)],
+            durability=hbase.TDurability.SKIP_WAL,
+        )
+        said = self.pool.call("increment", repeatable=True, of_table=table, table=table.encode(), tincrement=asked)
+        return Cell(said.columnValues[0].value, said.columnValues[0].timestamp)
+
     def claim(self, table: str, key: bytes, column: bytes, value: bytes, *, time: int | None = None) -> bytes:
         """Write a value where there is none, and give the value that is there now: one's own, or who was first.
 
@@ -142,19 +179,40 @@ class Client:
     # -- many rows ----------------------------------------------------------------------------------------------------
 
     def put_many(
-        self, table: str, keys: pa.Array, columns: Mapping[bytes, pa.Array], *, time: int | pa.Array | None = None
+        self,
+        table: str,
+        keys: pa.Array,
+        columns: Mapping[bytes, pa.Array],
+        *,
+        time: int | pa.Array | None = None,
+        again: bool = False,
     ) -> None:
-        """Write rows from binary arrays, one for each column; null writes no cell. One time for all, or one each."""
+        """Write rows from binary arrays, one for each column; null writes no cell. One time for all, or one each.
+
+        `again`: repeat a call whose outcome is unknown, though the server's clock then gives its cells a later time.
+        """
         self._write(
-            "putMultiple", table, batches.puts(table.encode(), keys, columns, time), repeatable=time is not None
+            "putMultiple",
+            table,
+            batches.puts(table.encode(), keys, columns, time),
+            repeatable=again or time is not None,
         )
 
     def delete_many(
-        self, table: str, keys: pa.Array, columns: Sequence[bytes] = (), *, time: int | pa.Array | None = None
+        self,
+        table: str,
+        keys: pa.Array,
+        columns: Sequence[bytes] = (),
+        *,
+        time: int | pa.Array | None = None,
+        again: bool = False,
     ) -> None:
-        """Delete rows, or all versions of some columns or families of them, up to a time."""
+        """Delete rows, or all versions of some columns or families of them, up to a time; `again` as for puts."""
         self._write(
-            "deleteMultiple", table, batches.deletes(table.encode(), keys, columns, time), repeatable=time is not None
+            "deleteMultiple",
+            table,
+            batches.deletes(table.encode(), keys, columns, time),
+            repeatable=again or time is not None,
         )
 
     def get_many(

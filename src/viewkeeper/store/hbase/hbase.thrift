@@ -41,6 +41,12 @@ struct TScan {
   12: optional bool cacheBlocks, 15: optional i32 limit
 }
 
+struct TColumnIncrement { 1: required binary family, 2: required binary qualifier, 3: optional i64 amount = 1 }
+struct TIncrement {
+  1: required binary row, 2: required list<TColumnIncrement> columns, 4: optional map<binary, binary> attributes,
+  5: optional TDurability durability, 7: optional bool returnResults
+}
+
 union TMutation { 1: TPut put, 2: TDelete deleteSingle }
 struct TRowMutations { 1: required binary row, 2: required list<TMutation> mutations }
 
@@ -89,6 +95,7 @@ service THBaseService {
   list<TDelete> deleteMultiple(1: required binary table, 2: required list<TDelete> tdeletes) throws (1: TIOError io)
   void mutateRow(1: required binary table, 2: required TRowMutations trowMutations) throws (1: TIOError io)
 
+  TResult increment(1: required binary table, 2: required TIncrement tincrement) throws (1: TIOError io)
   bool checkAndPut(
     1: required binary table, 2: required binary row, 3: required binary family, 4: required binary qualifier,
     5: binary value, 6: required TPut tput

@@ -1,0 +1,124 @@
+"""Row keys back into columns: the inverse of `model.keys.encode_keys`, for whole arrays.
+
+The columns of a key lie one after another, each with its marker. Where a column begins is known for every row at once;
+a fixed-width one is gathered as a matrix of bytes, a string ends at the next terminator, found by one search for all.
+A key that no encoder made is told by `bad`, not by an exception: others may write to the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model import types
+from viewkeeper.model.schema import Table
+
+Mask = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+_WIDTHS = {
+    "boolean": 1,
+    "tinyint": 1,
+    "smallint": 2,
+    "int": 4,
+    "bigint": 8,
+    "date": 4,
+    "timestamp": 8,
+    "timestamp_ntz": 8,
+    "float": 4,
+    "double": 8,
+}
+
+
+def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
+    """The key columns of every key, and which keys are not well formed (their columns hold anything)."""
+    rows = len(keys)
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4).astype(np.int64)
+    data = np.frombuffer(keys.buffers()[2], np.uint8) if rows else np.empty(0, np.uint8)
+    at, end = offsets[:-1].copy(), offsets[1:]
+    # Bytes behind the last key, so that reading a short key's missing columns stays inside the buffer.
+    data = np.concatenate([data[: int(end[-1]) if rows else 0], np.zeros(40, np.uint8)])
+    bad = np.zeros(rows, bool)
+    arrays = []
+    for part, column in zip(table.key, table.key_columns, strict=True):
+        seen = ~data if part.descending else data
+        null = 2 if part.nulls_last != part.descending else 0
+        marker = seen[np.minimum(at, len(seen) - 1)]
+        missing = marker == null
+        bad |= (at >= end) | ~(missing | (marker == 1))
+        start = at + 1
+        if column.type in ("string", "binary"):
+            array, at, wrong = _variable(seen, start, end, missing | bad, column.type)
+        else:
+            width = 16 if types.decimal_digits(column.type) else _WIDTHS[column.type]
+            safe = np.minimum(start, len(seen) - width)
+            array = _fixed(column.type, seen[safe[:, None] + np.arange(width)], missing | bad)
+            at = np.where(missing, start, start + width)
+            wrong = at > end
+        bad |= wrong & ~missing
+        arrays.append(array)
+    if table.key:
+        bad |= at != end
+    return pa.Table.from_arrays(arrays, schema=pa.schema([table.arrow.field(c.name) for c in table.key_columns])), bad
+
+
+def _variable(
+    data: Bytes, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], missing: Mask, type_name: str
+) -> tuple[pa.Array, npt.NDArray[np.int64], Mask]:
+    """Strings from `start` to their terminators. 00 inside a string is 00 FF, so the first 00 00 ends it."""
+    ends = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
+    place = np.searchsorted(ends, start)
+    stop = ends[np.minimum(place, len(ends) - 1)]
+    wrong = stop + 2 > end
+    stop = np.where(missing | wrong, start, stop)
+    cuts = np.empty(2 * len(start), np.int32)
+    cuts[0::2], cuts[1::2] = start, np.maximum(stop, start)
+    # Ranges and the gaps between them are one binary array; a range that would overlap the next is cut (it is bad).
+    cuts = np.maximum.accumulate(cuts)
+    whole = pa.Array.from_buffers(
+        pa.binary(), max(len(cuts) - 1, 0), [None, pa.py_buffer(cuts), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+    taken = whole.take(pa.array(np.arange(0, len(cuts), 2)))
+    if pc.any(pc.match_substring(taken, b"\x00\xff")).as_py():
+        taken = pc.replace_substring(taken, pattern=b"\x00\xff", replacement=b"\x00")
+    if type_name == "string":
+        taken, invalid = utf8(taken)
+        wrong = wrong | invalid
+    after = np.where(missing, start, stop + 2)
+    return pc.if_else(pa.array(missing), pa.scalar(None, taken.type), taken), after, wrong
+
+
+def utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
+    """Binary as strings, and which are not UTF-8 (they become empty)."""
+    try:
+        return values.cast(pa.string()), np.zeros(len(values), bool)
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return pa.array([""]), np.ones(1, bool)
+        half = len(values) // 2
+        first, second = utf8(values.slice(0, half)), utf8(values.slice(half))
+        return pa.concat_arrays([first[0], second[0]]), np.concatenate([first[1], second[1]])
+
+
+def _fixed(type_name: str, matrix: Bytes, missing: Mask) -> pa.Array:
+    """A matrix of order-preserving bytes as a column."""
+    rows, width = matrix.shape
+    matrix = np.ascontiguousarray(matrix)
+    arrow = types.arrow(type_name)
+    if type_name == "boolean":
+        values: Any = matrix[:, 0] != 0
+        return pa.array(values, mask=missing)
+    if types.decimal_digits(type_name):
+        words = matrix.view(">u8").reshape(rows, 2).astype(np.uint64)
+        words[:, 0] ^= np.uint64(1 << 63)
+        values = np.ascontiguousarray(words[:, ::-1])
+    else:
+        bits = matrix.view(f">u{width}").reshape(rows).astype(f"u{width}")
+        top = np.array(1 << (8 * width - 1), f"u{width}")
+        values = np.where(bits & top, bits ^ top, ~bits) if types.is_float(type_name) else bits ^ top
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    return pa.Array.from_buffers(arrow, rows, [valid, pa.py_buffer(np.ascontiguousarray(values))])
