@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from viewkeeper import __version__
@@ -47,11 +51,41 @@ def test_version(vk: Run) -> None:
     assert vk("--version") == (0, f"viewkeeper {__version__}\n", "")
 
 
-def test_every_help_ends_with_an_example(vk: Run) -> None:
-    for command in app.registered_commands:
-        assert command.callback is not None
-        name = command.callback.__name__
-        assert f"Example: vk {name}" in vk(name, "--help")[1]
+def commands() -> list[str]:
+    return [str(c.callback.__name__) for c in app.registered_commands if c.callback is not None]
+
+
+def test_every_command_of_the_issue_is_there() -> None:
+    assert sorted(commands()) == sorted(
+        "init sql load put delete get scan refresh run watch status explain verify bench demo".split()
+    )
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_help_ends_with_an_example(vk: Run, name: str) -> None:
+    code, out, _ = vk(name, "--help")
+    assert code == 0
+    examples = [line for line in out.splitlines() if line.strip().startswith("Example: vk")]
+    assert len(examples) == 1
+    assert f"vk {name}" in examples[0]
+
+
+def test_hbase_is_mounted(vk: Run) -> None:
+    assert "start" in vk("hbase", "--help")[1]
+
+
+def test_init_makes_a_database_once(vk: Run) -> None:
+    assert "is ready" in vk("init")[1]
+    vk("sql", ITEMS)
+    assert vk("init")[1].endswith("is there already: 1 tables, 0 views\n")
+
+
+def test_commands_do_not_make_a_database_by_accident(vk: Run, tmp_path: Path) -> None:
+    for arguments in (["put", "items", "{}"], ["refresh"], ["status"], ["get", "items", "1"], ["delete", "items", "1"]):
+        code, _, err = vk(*arguments)
+        assert code == 1, arguments
+        assert err.startswith("error[VK501]"), arguments
+    assert not (tmp_path / "shop").exists()
 
 
 def test_sql_creates_and_shows(vk: Run, tmp_path: Path) -> None:
@@ -63,30 +97,191 @@ def test_sql_creates_and_shows(vk: Run, tmp_path: Path) -> None:
     assert vk("sql", "-f", str(script)) == (0, "items\nt\n", "")
 
 
+def test_insert_upsert_and_delete(vk: Run) -> None:
+    vk("sql", ITEMS)
+    insert = "INSERT INTO items VALUES ('a', 1, 2.50, DATE '2024-01-31'), ('it\\'s', -2, NULL, NULL)"
+    assert vk("sql", insert) == (0, "2 inserted\n", "")
+    assert json.loads(vk("get", "items", "it's", "-o", "json", "--", "-2")[1])["price"] is None
+    code, _, err = vk("sql", "INSERT INTO items (shop, id) VALUES ('b', 1), ('a', 1)")
+    assert (code, "VK102" in err, "shop = a, id = 1" in err) == (1, True, True)
+    assert vk("get", "items", "b", "1")[0] == 1  # nothing of the refused statement was written
+    assert vk("sql", "UPSERT INTO items (id, shop, price) VALUES (1, 'a', 9)")[1] == "1 put\n"
+    assert json.loads(vk("get", "items", "a", "1", "-o", "json")[1]) == {
+        "shop": "a",
+        "id": 1,
+        "price": "9.00",
+        "day": None,
+    }
+    assert vk("sql", "DELETE FROM items WHERE id IN (1, 5) AND shop = 'a'")[1] == "1 deleted\n"
+    assert vk("get", "items", "a", "1")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "names"),
+    [
+        ("INSERT INTO items VALUES ('a')", "VK301", "1 values, not 4"),
+        ("INSERT INTO items (shop, id) VALUES ('a', 'b')", "VK201", "'b'"),
+        ("INSERT INTO items (shop, bogus) VALUES ('a', 1)", "VK101", "'bogus'"),
+        ("INSERT INTO items (shop, id) VALUES ('a', 1 + 1)", "VK301", "'+'"),
+        ("INSERT INTO items (shop, id, price) VALUES ('a', 1, 1.005)", "VK201", "1.005"),
+        ("DELETE FROM items", "VK301", "whole key: shop, id"),
+        ("DELETE FROM items WHERE shop = 'a'", "VK301", "whole key"),
+        ("DELETE FROM items WHERE shop = 'a' AND id > 1", "VK301", "'>'"),
+        ("UPDATE items SET price = 1", "VK301", "UPSERT"),
+    ],
+)
+@pytest.mark.usefixtures("shop")
+def test_writes_that_cannot_be_are_refused(vk: Run, statement: str, code: str, names: str) -> None:
+    exit_code, out, err = vk("sql", statement)
+    assert (exit_code, out) == (1, "")
+    assert err.startswith(f"error[{code}]")
+    assert names in err
+    assert len(vk("scan", "items", "-o", "json")[1].splitlines()) == 4
+
+
 @pytest.mark.usefixtures("shop")
 def test_get_reads_a_key_by_its_types(vk: Run) -> None:
-    code, out, _ = vk("get", "items", "a", "7")
+    code, out, _ = vk("get", "items", "a", "7", "--output", "json")
     assert (code, json.loads(out)) == (0, {"shop": "a", "id": 7, "price": "1.50", "day": "2024-02-29"})
     assert vk("get", "items", "a", "8") == (1, "", "items has no row with key a 8.\n")
 
 
 @pytest.mark.usefixtures("shop")
-def test_scan_prints_a_json_object_a_line_in_key_order(vk: Run) -> None:
-    lines = [json.loads(line) for line in vk("scan", "items")[1].splitlines()]
-    assert [(r["shop"], r["id"]) for r in lines] == [("a", 7), ("a", 10), ("b", 7), ("b", 10)]
-    lines = [json.loads(line) for line in vk("scan", "items", "a")[1].splitlines()]
-    assert [(r["shop"], r["id"]) for r in lines] == [("a", 7), ("a", 10)]
-    lines = [json.loads(line) for line in vk("scan", "items", "b", "--limit", "1")[1].splitlines()]
-    assert [(r["shop"], r["id"]) for r in lines] == [("b", 7)]
+def test_scan_prints_rows_in_key_order(vk: Run) -> None:
+    def keys(*arguments: str) -> list[tuple[str, int]]:
+        lines = vk("scan", "items", *arguments, "-o", "json")[1].splitlines()
+        return [(r["shop"], r["id"]) for r in map(json.loads, lines)]
+
+    assert keys() == [("a", 7), ("a", 10), ("b", 7), ("b", 10)]
+    assert keys("a") == [("a", 7), ("a", 10)]
+    assert keys("b", "--limit", "1") == [("b", 7)]
 
 
 @pytest.mark.usefixtures("shop")
-def test_status_and_refresh_are_for_people(vk: Run) -> None:
+def test_the_four_formats(vk: Run) -> None:
+    assert vk("scan", "items", "a", "-o", "table")[1].splitlines() == [
+        "shop  id  price  day",
+        "a     7   1.50   2024-02-29",
+        "a     10  1.50   2024-02-29",
+        "(2 rows)",
+    ]
+    assert vk("scan", "items", "a", "-o", "csv")[1] == "shop,id,price,day\na,7,1.50,2024-02-29\na,10,1.50,2024-02-29\n"
+    command = [sys.executable, "-m", "viewkeeper", "scan", "items", "a", "-o", "arrow"]
+    found = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    assert pa.ipc.open_stream(found).read_all()["id"].to_pylist() == [7, 10]
+
+
+@pytest.mark.usefixtures("shop")
+def test_csv_tells_null_from_empty(vk: Run) -> None:
+    vk("sql", "CREATE TABLE t (a INT, b STRING, c STRING, PRIMARY KEY (a))")
+    vk("put", "t", '{"a": 1, "b": "", "c": null}', '{"a": 2, "b": "x,y", "c": "\\""}')
+    assert vk("scan", "t", "-o", "csv")[1] == 'a,b,c\n1,"",\n2,"x,y",""""\n'
+
+
+@pytest.mark.usefixtures("shop")
+def test_put_and_delete(vk: Run) -> None:
+    code, token, _ = vk("put", "items", '{"shop": "z", "id": 1, "price": 2.25}')
+    assert code == 0
+    assert token.startswith("vk1:")
+    assert json.loads(vk("get", "items", "z", "1", "-o", "json")[1])["price"] == "2.25"
+    assert vk("delete", "items", "z", "1")[0] == 0
+    assert vk("delete", "items", "z", "1") == (1, "", "items has no row with key z 1.\n")
+
+
+@pytest.mark.usefixtures("shop")
+def test_status_and_refresh_are_for_people_and_programs(vk: Run) -> None:
     code, out, _ = vk("status")
     assert code == 0
     assert ["items", "4"] in [line.split() for line in out.splitlines()]
     assert "views: none" in out
-    assert vk("refresh")[1].splitlines()[1] == "changes: 0"
+    status = json.loads(vk("status", "-o", "json")[1])
+    assert status["tables"] == [{"name": "items", "rows": 4}]
+    assert "changes: 0" in vk("refresh")[1].splitlines()
+    assert json.loads(vk("refresh", "-o", "json")[1])["changes"] == 0
+
+
+@pytest.mark.usefixtures("shop")
+def test_run_and_watch_end_when_told(vk: Run) -> None:
+    assert "keeping 0 views" in vk("run", "--seconds", "0.3")[1]
+    lines = [json.loads(line) for line in vk("watch", "items", "--timeout", "0.1", "-o", "json")[1].splitlines()]
+    assert [line["kind"] for line in lines] == ["row"] * 4
+    vk("put", "items", '{"shop": "a", "id": 7, "price": 3}')
+    (change,) = vk("watch", "items", "--timeout", "0.1", "--since", lines[0]["token"])[1].splitlines()
+    assert change.startswith("~ shop a  id 7  price 1.50 → 3.00")
+
+
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+def test_load_infers_a_table_and_reads_csv_json_and_parquet(vk: Run, tmp_path: Path) -> None:
+    vk("init")
+    (tmp_path / "a.csv").write_text("id,name,price,day\n1,one,1.5,2024-01-31\n2,,,\n")
+    code, out, err = vk("load", "things", str(tmp_path / "a.csv"), "--key", "id", "-o", "json")
+    assert (code, json.loads(out)["rows"], err) == (0, 2, "")
+    assert ["name", "string", "True", "NULL"] in [x.split() for x in vk("sql", "DESCRIBE things")[1].splitlines()]
+    (tmp_path / "b.jsonl").write_text('{"id": 3, "name": "three", "day": "2024-02-29"}\n')
+    rows = pa.table({"id": pa.array([4], pa.int64()), "name": ["four"]})
+    pq.write_table(rows, tmp_path / "c.parquet")
+    assert vk("load", "things", str(tmp_path / "b.jsonl"), str(tmp_path / "c.parquet"))[0] == 0
+    found = [json.loads(line) for line in vk("scan", "things", "-o", "json")[1].splitlines()]
+    assert [(r["id"], r["name"]) for r in found] == [(1, "one"), (2, None), (3, "three"), (4, "four")]
+
+
+LOAD = "CREATE TABLE t (a INT, b STRING, c DECIMAL(6,2), PRIMARY KEY (a))"
+
+
+def test_load_puts_bad_rows_into_a_reject_file(vk: Run, tmp_path: Path) -> None:
+    vk("sql", LOAD)
+    (tmp_path / "t.csv").write_text("a,b,c\n1,x,1.25\nzwei,y,1\n3,too,many,fields\n4,z,1.234\n,k,1\n6,ok,6\n")
+    (tmp_path / "t.jsonl").write_text('{"a": 7}\nnothing\n{"a": 8, "zz": 1}\n{"a": 9, "b": 5}\n[1]\n{"a": "10"}\n')
+    rejects = tmp_path / "bad.jsonl"
+    files = [str(tmp_path / "t.csv"), str(tmp_path / "t.jsonl")]
+    code, out, _ = vk("load", "t", *files, "--rejects", str(rejects), "-o", "json")
+    assert code == 0
+    assert json.loads(out) == {"table": "t", "rows": 4, "rejected": 8, "reject_file": str(rejects)}
+    bad = [json.loads(line) for line in rejects.read_text().splitlines()]
+    told = {(Path(b["file"]).name, b["row"]): b["reason"] for b in bad}
+    assert told == {
+        ("t.csv", 2): "t.a: 'zwei' is no INT value.",
+        ("t.csv", 3): "4 fields, the header has 3.",
+        ("t.csv", 4): "t.c: '1.234' is no DECIMAL(6,2) value.",
+        ("t.csv", 5): "t.a: NULL or missing, but the column is NOT NULL.",
+        ("t.jsonl", 2): "This is no JSON.",
+        ("t.jsonl", 3): "There is no column zz.",
+        ("t.jsonl", 4): "b is a ubigint, not a string.",
+        ("t.jsonl", 5): "This is no JSON object.",
+    }
+
+
+def test_strict_load_writes_all_or_nothing(vk: Run, tmp_path: Path) -> None:
+    vk("sql", LOAD)
+    (tmp_path / "t.csv").write_text("a,b,c\n1,x,1.25\n2,y,nine\n")
+    code, _, err = vk("load", "t", str(tmp_path / "t.csv"), "--strict")
+    assert (code, "row 2" in err, "'nine'" in err) == (1, True, True)
+    assert vk("scan", "t", "-o", "json")[1] == ""
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_too_many_bad_rows_are_an_error(vk: Run, tmp_path: Path) -> None:
+    vk("sql", LOAD)
+    (tmp_path / "t.csv").write_text("a,b,c\n" + "x,y,z\n" * 20 + "1,x,1\n")
+    code, _, err = vk("load", "t", str(tmp_path / "t.csv"), "--max-rejects", "5")
+    assert (code, "more than 5 rows" in err) == (1, True)
+    assert vk("scan", "t", "-o", "json")[1] == ""
+
+
+def test_load_names_what_is_wrong_with_a_file(vk: Run, tmp_path: Path) -> None:
+    vk("sql", LOAD)
+    (tmp_path / "t.csv").write_text("a,bogus\n1,2\n")
+    (tmp_path / "u.csv").write_text("b\n1\n")
+    (tmp_path / "v.xlsx").write_text("")
+    for name, says in (("t.csv", "bogus"), ("u.csv", "part of the key"), ("v.xlsx", ".xlsx"), ("w.csv", "no file")):
+        code, _, err = vk("load", "t", str(tmp_path / name))
+        assert code == 1
+        assert says in err
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("shop")
@@ -99,7 +294,11 @@ def test_status_and_refresh_are_for_people(vk: Run) -> None:
         (["sql", "CREATE TABLE items (a INT PRIMARY KEY)"], "VK102", "'items'"),
         (["sql", "CREATE TABLE x (a INT)"], "VK301", "PRIMARY KEY"),
         (["sql", "CREATE TABLE x (a BLOB PRIMARY KEY)"], "VK302", "BLOB"),
+        (["sql", "SELEC 1"], "VK301", "SELECT"),
         (["explain", "items"], "VK101", "'items'"),
+        (["explain", "items", "--format", "svg"], "VK101", "'items'"),
+        (["watch", "nothing"], "VK101", "'nothing'"),
+        (["watch", "items", "--since", "x"], "VK602", "token"),
         (["scan", "items", "--db", "nowhere:x"], "VK201", "nowhere"),
     ],
 )
@@ -119,10 +318,22 @@ def test_an_error_is_one_line_with_code_and_hint(vk: Run, arguments: list[str], 
         ["sql"],
         ["sql", "SHOW TABLES", "-f", "x"],
         ["sql", "-f", "no-such-file.sql"],
+        ["sql", "SHOW TABLES", "-o", "xml"],
+        ["load", "items"],
+        ["put", "items", "[1]"],
+        ["delete", "items"],
         ["scan", "items", "--limit", "-1"],
         ["scan", "items", "--limit", "x"],
         ["refresh", "--lane", "fast"],
+        ["run", "--priority", "mine"],
+        ["watch"],
+        ["status", "-o", "csv"],
+        ["explain", "v", "--format", "png"],
+        ["verify", "tpcds"],
+        ["verify", "tpch", "--views", "23"],
+        ["bench", "--sizes", "x"],
         ["demo", "--colour"],
+        ["demo", "moon"],
     ],
 )
 def test_a_wrong_call_is_one_line_and_code_2(vk: Run, tmp_path: Path, arguments: list[str]) -> None:
@@ -131,6 +342,20 @@ def test_a_wrong_call_is_one_line_and_code_2(vk: Run, tmp_path: Path, arguments:
     assert err.count("\n") == 1
     assert "--help" in err
     assert not (tmp_path / "shop").exists()
+
+
+@pytest.mark.usefixtures("shop")
+def test_commands_that_read_import_neither_spark_nor_pandas(tmp_path: Path) -> None:
+    """What keeps them quick, whatever the machine's load."""
+    for arguments in (["get", "items", "a", "7"], ["scan", "items"], ["status"]):
+        code = (
+            "import sys; from viewkeeper.cli import main\n"
+            f"sys.argv = ['vk', *{arguments!r}]\n"
+            "try: main()\n"
+            "except SystemExit as done: assert not done.code\n"
+            "slow = {'pyspark', 'pandas', 'sqlglot'} & set(sys.modules); assert not slow, slow"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
 def test_the_demo_shop_tells_each_change_it_makes() -> None:

@@ -102,14 +102,17 @@ def _csv(schema: pa.Schema, batches: Iterable[Any]) -> None:
 
 
 def _csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as the csv module writes them, but for the empty text, which must differ from NULL."""
     text = io.StringIO()
-    # QUOTE_STRINGS would quote every text; only the empty one must differ from NULL.
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="")
     for row in rows:
-        if any(value == "" for value in row):
-            text.write(",".join('""' if value == "" else _csv_text([[value]]).rstrip("\n") for value in row) + "\n")
-        else:
-            writer.writerow(["" if v is None else v.hex() if isinstance(v, bytes) else v for v in row])
+        for i, value in enumerate(row):
+            text.write("," if i else "")
+            if value == "":
+                text.write('""')
+            elif value is not None:
+                writer.writerow([value.hex() if isinstance(value, bytes) else value])
+        text.write("\n")
     return text.getvalue()
 
 

@@ -1,13 +1,13 @@
 """Viewkeeper as a Spark data source, and Spark sessions for Viewkeeper.
 
-source.py    the data source `viewkeeper`: its options and schema
-rows.py      spark.read: key ranges of one state, in parallel
-changes.py   spark.readStream: committed changes, exactly once by log position
-writing.py   df.write, writeStream: tasks stage files, the driver writes once
-reach.py     whether Spark's workers can open the store at all
+    source.py    the data source `viewkeeper`: its options and schema
+    rows.py      spark.read: key ranges of one state, in parallel
+    changes.py   spark.readStream: committed changes, exactly once by log position
+    writing.py   df.write, writeStream: tasks stage files, the driver writes once
 
-viewkeeper.spark.register(spark)
-spark.read.format("viewkeeper").option("db", "lmdb:./shop").option("table", "by_category").load()
+`register` makes the format known to a session; then a table or view is read like any other source:
+
+    spark.read.format("viewkeeper").option("db", "lmdb:./shop").option("table", "by_category").load()
 """
 
 from __future__ import annotations
