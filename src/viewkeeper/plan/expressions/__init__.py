@@ -91,7 +91,13 @@ def check(expr: Expr) -> None:
 
 def can_raise(expr: Expr) -> bool:
     """Whether evaluating `expr` may fail on some values."""
-    return any(_rule(e).raises(e) for e in expr.walk())
+    todo = [expr]
+    while todo:  # not recursive: a chain of ORs can be thousands deep
+        e = todo.pop()
+        if _rule(e).raises(e):
+            return True
+        todo.extend(e.args)
+    return False
 
 
 def _rule(expr: Expr) -> Rule:
