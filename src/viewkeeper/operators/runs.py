@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,12 +45,13 @@ class RunEntry:
     high: int
     checksum: int
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_json(self) -> list[Any]:
+        # A list, and no `asdict`: a batch record names hundreds of runs.
+        return [self.slot, self.file, self.offset, self.length, self.rows, self.low, self.high, self.checksum]
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> RunEntry:
-        return RunEntry(**data)
+    def from_json(data: Sequence[Any]) -> RunEntry:
+        return RunEntry(*data)
 
 
 def write_container(path: str | os.PathLike[str], runs: Mapping[str, Run], fsync: bool) -> list[RunEntry]:

@@ -34,7 +34,6 @@ from viewkeeper.plan.dataflow import (
     Segment,
     TopK,
     hash_sql,
-    quoted,
 )
 from viewkeeper.plan.flow import Flow, slots
 
@@ -83,15 +82,14 @@ class Site:
         self.feeding = None
 
     def _images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
-        columns = [c.name for c in self.flow.used[source.table]]
-        for image in self.flow.images.get(source.table, ()):
-            if image.id in self.active and output.num_rows:
-                listed = ", ".join(quoted(c) for c in [*columns, WEIGHT])
-                yield (
-                    image.id,
-                    0,
-                    self.duck.run(f"SELECT {listed}, {hash_sql(image.key)} AS {HASH} FROM input", input=output),
-                )
+        """The table's arrangements: the same columns, each with the hash of its own key."""
+        images = [i for i in self.flow.images.get(source.table, ()) if i.id in self.active]
+        if images and output.num_rows:
+            texts = [f"{hash_sql(image.key)} AS h{n}" for n, image in enumerate(images)]
+            hashes = self.duck.run(f"SELECT {', '.join(texts)} FROM input", input=output)
+            rows = output.select([*(c.name for c in self.flow.used[source.table]), WEIGHT])
+            for n, image in enumerate(images):
+                yield image.id, 0, rows.append_column(HASH, hashes[f"h{n}"])
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]
