@@ -242,6 +242,18 @@ class TestExtremes:
         assert sum(np.isnan(view.values("hi"))) == 1
         assert view.change(("b", 0.0, 1)) == []
 
+    def test_a_nan_that_was_taken_back_is_gone(self, duck: Duck) -> None:
+        view = View(duck, "double", Measure("hi", "Max", "x", "double", "double"))
+        view.change(("a", NAN, 1), ("a", 1.0, 1))
+        view.change(("a", NAN, -1))
+        assert view.values("hi") == [1.0]
+        halves = [("b", NAN, 1), ("b", NAN, -1), ("b", 2.0, 1)]
+        tables = [pa.table({"k": [k], "x": pa.array([x]), "_w": pa.array([w])}) for k, x, w in halves]
+        prepared = [aggregate.prepare(duck, view.spec, t) for t in tables]
+        assert view.apply([pa.concat_tables(p) for p in zip(*prepared, strict=True)]) == [
+            {"k": "b", "hi": 2.0, "_w": 1}
+        ]
+
     def test_another_column_may_change_alone(self, duck: Duck) -> None:
         """The group is touched but its values are not: its minimum must still be known."""
         spec = AggregateSpec(

@@ -29,7 +29,7 @@ from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators import extremes, finish
 from viewkeeper.operators.arrangement import Arrangement, Run, distinct_hashes, merge
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.groups import Groups, aligned, group
+from viewkeeper.operators.groups import group
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
 from viewkeeper.operators.wide import Wide
 from viewkeeper.plan.dataflow import HASH, AggregateSpec, Measure
@@ -62,21 +62,13 @@ def step(
     kept = [vectors]
     for i, argument in enumerate(plan.values, start=1):
         delta = deltas[i]
-        change = (
-            _no_values(spec, argument) if delta is None else duck.run(sql.sorted_values(spec, argument), delta=delta)
-        )
+        change = _no_values(spec, argument) if delta is None else extremes.by_value(duck, delta, argument)
         kept.append(change)
         if argument in plan.distincts:
             flips = _flips(duck, spec, argument, states[i], change)
             vectors = pa.concat_tables([vectors, _vectors(duck, spec, flips, distinct=True, argument=argument)])
-    touched = distinct_hashes(vectors)
-    beside = {
-        argument: extremes.change(duck, spec, argument, states[i], kept[i], vectors)
-        for i, argument in enumerate(plan.values, start=1)
-        if argument in plan.extremes
-    }
-    old = states[0].slice(touched) if states[0].runs else vectors.slice(0, 0)
-    out = _difference(duck, spec, old, vectors, beside)
+    old = states[0].slice(distinct_hashes(vectors)) if states[0].runs else vectors.slice(0, 0)
+    out = _difference(duck, spec, old, vectors, states, kept)
     kept[0] = _without_zeros(vectors, plan, seed=not spec.keys and not states[0].num_rows)
     return out, kept
 
@@ -87,12 +79,11 @@ def full(duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement]) -> pa.T
     if not states[0].runs:
         return _output_schema(spec).empty_table()
     vectors = states[0].rows()
-    beside = {
-        argument: extremes.change(duck, spec, argument, Arrangement(), _values(spec, argument, states[i]), vectors)
+    values = [
+        extremes.by_value(duck, states[i].rows(), argument) if states[i].runs else _no_values(spec, argument)
         for i, argument in enumerate(plan.values, start=1)
-        if argument in plan.extremes
-    }
-    return _difference(duck, spec, vectors.slice(0, 0), vectors, beside)
+    ]
+    return _difference(duck, spec, vectors.slice(0, 0), vectors, [Arrangement()] * len(states), [vectors, *values])
 
 
 def additive_merge(duck: Duck, spec: AggregateSpec, port: int, runs: Sequence[Run]) -> Run:
@@ -119,22 +110,31 @@ def _flips(duck: Duck, spec: AggregateSpec, argument: str, state: Arrangement, c
 
 
 def _difference(
-    duck: Duck, spec: AggregateSpec, old: pa.Table, delta: pa.Table, beside: dict[str, pa.Table]
+    duck: Duck,
+    spec: AggregateSpec,
+    old: pa.Table,
+    delta: pa.Table,
+    states: Sequence[Arrangement],
+    changes: Sequence[pa.Table],
 ) -> pa.Table:
-    """−read(old) +read(old + delta), where they differ."""
-    groups = group(duck, spec, layout(spec), old, delta)
-    assert not (groups.old.rows < 0).any(), f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
-    assert not (groups.new.rows < 0).any(), f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
-    was, now = (
-        (groups.old.rows > 0, groups.new.rows > 0) if spec.keys else (groups.seen, np.ones(groups.count, np.bool_))
-    )
-    found = {argument: _placed(duck, spec, groups, table) for argument, table in beside.items()}
+    """−read(old) +read(old + delta), where they differ. Extremes are read from the values' states and changes."""
+    plan = layout(spec)
+    groups = group(duck, spec, plan, old, delta)
+    for side in (groups.old, groups.new):
+        assert not (side.rows < 0).any(), f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
+    was, now = groups.old.rows > 0, groups.new.rows > 0
+    if not spec.keys:
+        was, now = groups.seen, np.ones(groups.count, np.bool_)
+    found = {
+        argument: extremes.change(duck, spec, argument, states[i], changes[i], groups.keys)
+        for i, argument in enumerate(plan.values, start=1)
+        if argument in plan.extremes
+    }
     changed = was != now
     before, after = [], []
     for measure in spec.measures:
         if measure.function in VALUE_FUNCTIONS and measure.argument is not None:
-            prefix = f"_{measure.function.lower()}_{measure.argument}"
-            one, other = (found[measure.argument].column(f"{prefix}_{s}").combine_chunks() for s in "on")
+            one, other = (found[measure.argument][measure.function, side] for side in ("old", "new"))
         else:
             (one, _), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
             if beyond is not None and (beyond & now).any():
@@ -151,14 +151,6 @@ def _difference(
         columns = [c.take(pa.array(rows)) for c in (*keys, *measures)]
         parts.append(pa.table([*columns, pa.array(np.full(len(rows), weight, np.int64))], schema=schema))
     return pa.concat_tables(parts).combine_chunks()
-
-
-def _placed(duck: Duck, spec: AggregateSpec, groups: Groups, table: pa.Table) -> pa.Table:
-    """A table of facts about some groups as one about all, in their order; NULL where there is none."""
-    where = aligned(duck, spec, groups.keys, table)
-    row = np.full(groups.count, -1, np.int64)
-    row[where[where >= 0]] = np.flatnonzero(where >= 0)
-    return table.take(pa.array(row, mask=row < 0))
 
 
 def _differ(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
@@ -190,10 +182,6 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
         else:
             kept |= column.to_numpy() != 0
     return vectors if kept.all() else vectors.filter(pa.array(kept))
-
-
-def _values(spec: AggregateSpec, argument: str, state: Arrangement) -> pa.Table:
-    return state.rows() if state.runs else _no_values(spec, argument)
 
 
 def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:

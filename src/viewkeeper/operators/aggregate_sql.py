@@ -61,14 +61,6 @@ def values(spec: AggregateSpec, argument: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def sorted_values(spec: AggregateSpec, argument: str) -> str:
-    """Values of one group in order, so that an arrangement of them has its extremes at the ends."""
-    groups = _list(*_keys(spec), quote(argument), "_h")
-    shown = _list(*_keys(spec), quote(argument), "sum(_w)::BIGINT AS _w", "_h")
-    return f"SELECT {shown} FROM delta GROUP BY {groups} HAVING sum(_w) <> 0 ORDER BY _h, {quote(argument)}"
-
-
-@lru_cache(maxsize=1024)
 def flips(spec: AggregateSpec, argument: str) -> str:
     groups = _list(*_keys(spec), quote(argument))
     both = f"SELECT {groups}, 0 AS _o, _w AS _d FROM delta UNION ALL SELECT {groups}, _w, 0 FROM old"

@@ -71,7 +71,7 @@ def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: pa.Table, delta: p
     if not _same_keys(spec, rows, identity, order):
         identity = _representatives(duck, spec, rows)
         order = np.argsort(identity, kind="stable")
-    cut = _stretches(identity[order], is_old[order])
+    cut = stretches(_firsts(identity[order]), is_old[order])
     keys = rows.select([*(k.name for k in spec.keys), HASH]).take(pa.array(order[cut.start]))
     old_side, new_side = Side({}, {}, {}), Side({}, {}, {})
     for name in ("_n", *(a.name for a in plan.plain if a.is_count)):
@@ -84,7 +84,7 @@ def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: pa.Table, delta: p
 
 
 @dataclass(frozen=True)
-class _Stretches:
+class Stretches:
     """Where each group's rows lie: old ones from `start`, the delta's from `middle`, up to `stop`."""
 
     start: Ints
@@ -105,13 +105,16 @@ class _Stretches:
 _ZERO = np.zeros(1, np.int64)
 
 
-def _stretches(identity: npt.NDArray[Any], is_old: Flags) -> _Stretches:
-    if not len(identity):
-        return _Stretches(*(np.zeros(0, np.int64) for _ in range(3)))
-    start = np.flatnonzero(np.concatenate([[True], identity[1:] != identity[:-1]]))
-    stop = np.append(start[1:], len(identity))
+def stretches(first: Flags, is_old: Flags) -> Stretches:
+    """`first` marks the first row of each stretch; within it old rows stand first."""
+    start = np.flatnonzero(first)
+    stop = np.append(start[1:], len(first))[: len(start)]
     counted = np.concatenate([_ZERO, np.cumsum(is_old)])
-    return _Stretches(start, start + counted[stop] - counted[start], stop)
+    return Stretches(start, start + counted[stop] - counted[start], stop)
+
+
+def _firsts(identity: npt.NDArray[Any]) -> Flags:
+    return np.concatenate([[True], identity[1:] != identity[:-1]])[: len(identity)]
 
 
 def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) -> Ints:
@@ -121,7 +124,9 @@ def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) ->
     ordered = hashes[order]
     if len(hashes) and not bool((ordered[1:] == ordered[:-1]).any()):
         place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        return np.where(ordered[place] == wanted, order[place], -1)
+        group, known = order[place], ordered[place] == wanted
+        if _equal_keys(spec, table, np.flatnonzero(known), keys, group[known]):
+            return np.where(known, group, -1)
     names = [quote(k.name) for k in spec.keys]
     same = " AND ".join(["t._h = g._h", *(f"t.{k} IS NOT DISTINCT FROM g.{k}" for k in names)])
     numbered = keys.append_column("_i", pa.array(np.arange(keys.num_rows)))
@@ -131,22 +136,25 @@ def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) ->
     return found
 
 
+def _equal_keys(spec: AggregateSpec, one: pa.Table, rows: Ints, other: pa.Table, others: Ints) -> bool:
+    """Whether rows of one table have the keys of rows of the other. NaN counts as different: DuckDB knows better."""
+    if not len(rows):
+        return True
+    for key in spec.keys:
+        left, right = one.column(key.name).take(pa.array(rows)), other.column(key.name).take(pa.array(others))
+        equal = pc.fill_null(pc.equal(left, right), False)
+        if left.null_count:
+            equal = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
+        if not pc.all(equal).as_py():
+            return False
+    return True
+
+
 def _same_keys(spec: AggregateSpec, rows: pa.Table, hashes: Hashes, order: Ints) -> bool:
     """Whether rows of one hash have one key."""
     ordered = hashes[order]
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if not len(repeated):
-        return True
-    before, after = pa.array(order[repeated]), pa.array(order[repeated + 1])
-    for key in spec.keys:
-        column = rows.column(key.name)
-        one, other = column.take(before), column.take(after)
-        equal = pc.fill_null(pc.equal(one, other), False)
-        if column.null_count:
-            equal = pc.or_(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
-        if not pc.all(equal).as_py():
-            return False
-    return True
+    return _equal_keys(spec, rows, order[repeated], rows, order[repeated + 1])
 
 
 def _representatives(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> Hashes:
@@ -166,7 +174,7 @@ def _add_buckets(
     identity = aligned(duck, spec, keys, rows) * span + rows.column("_b").to_numpy()
     order = np.argsort(identity, kind="stable")
     ordered = identity[order]
-    cut = _stretches(ordered, is_old[order])
+    cut = stretches(_firsts(ordered), is_old[order])
     where, code = np.divmod(ordered[cut.start], span)
     both = cut.wide_sums(Wide.of(_chunk(rows.column("_x"))).take(order))
     for i, accumulator in enumerate(plan.bucketed):
