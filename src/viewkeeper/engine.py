@@ -280,8 +280,8 @@ class Database:
                 from viewkeeper.plan.catalyst import front_session
 
                 session = front_session(self._given_spark)
-            check_reach(session, self._store)
-            self._session = session
+                check_reach(session, self._store)
+                self._session = session
             return self._session
 
     def _create_table(self, statement: statements.CreateTable) -> None:
