@@ -219,6 +219,7 @@ def test_an_unknown_expression_is_refused_by_name_with_what_is_supported() -> No
         op("RLike", "boolean", column("s", "string"), column("t", "string"), value=None),
         op("DateFormatClass", "string", column("d", "timestamp"), lit("VV", "string"), value=None),
         op("TruncDate", "date", column("d", "date"), column("s", "string"), value=None),
+        op("encode", "string", column("s", "string"), lit("UTF-8", "string"), value=None),
         op("Sha2", "string", column("b", "binary"), lit(512), value=None),
         op("Like", "boolean", column("s", "string"), lit(r"a\b", "string"), value=("\\",)),
         op("SubstringIndex", "string", column("s", "string"), lit("aa", "string"), lit(1), value=None),

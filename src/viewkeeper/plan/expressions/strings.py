@@ -160,13 +160,15 @@ def encode(expr: Expr, args: Texts) -> str:
 
 
 def refuse_encode(expr: Expr) -> str | None:
-    if expr.args[0].type == "binary":
-        return None if constant(expr.args[1]) in (True, False) else "base64 of this kind"
-    return _refuse_charset(expr)
+    """Catalyst calls other Java methods of these names too (url_encode); types tell them apart."""
+    kinds = (expr.args[0].type, expr.type)
+    if kinds == ("binary", "string") and constant(expr.args[1]) in (True, False):
+        return None
+    return _refuse_charset(expr) if kinds == ("string", "binary") else "encode of this kind"
 
 
 def refuse_decode(expr: Expr) -> str | None:
-    return _refuse_charset(expr) if len(expr.args) > 1 else "decode of this kind"
+    return _refuse_charset(expr) if (expr.args[0].type, expr.type) == ("binary", "string") else "decode of this kind"
 
 
 def _refuse_charset(expr: Expr) -> str | None:
