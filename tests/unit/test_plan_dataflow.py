@@ -1,0 +1,115 @@
+"""The dataflow that joins and their kin become: paths, shared arrangements, rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.dataflow import Consolidate, Image, Lookup, Recompute
+from viewkeeper.plan.flow import Flow, assemble
+from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column
+
+
+def table(number: int, name: str) -> Table:
+    return Table(number, name, (Column("id", "bigint", False), Column("ref", "bigint")), (KeyPart("id"),))
+
+
+TABLES = {i: table(i, n) for i, n in ((1, "a"), (2, "b"), (3, "c"))}
+
+
+def scan(number: int) -> Scan:
+    prefix = "abc"[number - 1]
+    return Scan(number, ((Column(f"{prefix}i", "bigint", False), "id"), (Column(f"{prefix}r", "bigint"), "ref")))
+
+
+def equal(a: str, b: str) -> Expr:
+    return Expr("EqualTo", "boolean", (column(a, "bigint"), column(b, "bigint")))
+
+
+def flow(*roots: Node) -> Flow:
+    plans = {
+        10 + i: ViewPlan(Query(root, tuple((c.name, c) for c in root.columns)), {1: 10, 2: 100, 3: 1000})
+        for i, root in enumerate(roots)
+    }
+    return assemble(TABLES, plans, plans)
+
+
+CHAIN = Join("inner", Join("inner", scan(1), scan(2), equal("ai", "br")), scan(3), equal("bi", "cr"))
+
+
+def test_a_join_has_one_path_for_each_relation_and_no_intermediate_state() -> None:
+    made = flow(CHAIN)
+    kinds = Counter(o.kind for o in made.operators.values())
+    assert kinds["lookup"] == 6
+    assert {(o.table, o.key) for o in made.operators.values() if isinstance(o, Image)} == {
+        (1, ("id",)),
+        (2, ("ref",)),
+        (2, ("id",)),
+        (3, ("ref",)),
+    }
+    assert not any(o.kind == "arrange" for o in made.operators.values())
+
+
+def test_each_pair_of_relations_meets_once_new_and_once_old() -> None:
+    """In Σ R₁ⁿᵉʷ ΔRᵢ Rₙᵒˡᵈ the two orders of a pair look at different states."""
+    made = flow(Join("inner", scan(1), scan(2), equal("ai", "br")))
+    states = {made.operators[o.arrangement].table: o.fresh for o in made.operators.values() if isinstance(o, Lookup)}  # type: ignore[attr-defined]
+    assert sorted(states.values()) == [False, True]
+
+
+def test_equal_sub_plans_of_two_views_are_one() -> None:
+    one = flow(CHAIN)
+    renamed = Project(CHAIN, tuple(Named(f"x{c.name}", column(c.name, c.type)) for c in CHAIN.columns))
+    two = flow(CHAIN, renamed)
+    assert len(two.operators) == len(one.operators) + 1
+    image = next(o for o in two.operators.values() if isinstance(o, Image))
+    assert two.views_of[image.id] == {10, 11}
+
+
+def test_a_semi_join_is_an_inner_join_with_distinct_keys() -> None:
+    made = flow(Join("semi", scan(1), scan(2), equal("ai", "br")))
+    kinds = Counter(o.kind for o in made.operators.values())
+    assert kinds["aggregate"] == 1
+    assert kinds["recompute"] == 0
+
+
+def test_an_anti_join_subtracts() -> None:
+    made = flow(Join("anti", scan(1), scan(2), equal("ai", "br")))
+    sink = next(iter(made.sinks.values()))
+    assert {s.sign for s in sink.source} == {1, -1}
+
+
+def test_a_join_with_another_condition_recomputes_from_shared_arrangements() -> None:
+    less = Expr("LessThan", "boolean", (column("ar", "bigint"), column("bi", "bigint")))
+    made = flow(Join("left", scan(1), scan(2), Expr("And", "boolean", (equal("ai", "br"), less))))
+    (recompute,) = [o for o in made.operators.values() if isinstance(o, Recompute)]
+    assert recompute.slots == 1
+    assert all(isinstance(made.operators[a], Image) for a in recompute.looked_up)
+
+
+def test_an_expression_that_can_raise_waits_for_all_paths() -> None:
+    quotient = Expr("IntegralDivide", "bigint", (column("ar", "bigint"), column("bi", "bigint")), ("ANSI",))
+    joined = Join("inner", scan(1), scan(2), equal("ai", "br"))
+    made = flow(Project(joined, (Named("q", quotient),)))
+    assert any(isinstance(o, Consolidate) for o in made.operators.values())
+    plain = flow(Project(joined, (Named("q", column("ar", "bigint")),)))
+    assert not any(isinstance(o, Consolidate) for o in plain.operators.values())
+
+
+def test_rounds_follow_the_lookups() -> None:
+    made = flow(
+        Aggregate(CHAIN, (Named("k", column("ar", "bigint")),), (Call("n", "Count", (), "bigint", nullable=False),))
+    )
+    assert sorted(set(made.levels.values())) == [0, 1, 2, 3]
+    aggregate = next(o for o in made.operators.values() if o.kind == "aggregate")
+    assert made.levels[aggregate.id] == 3
+    for operator in made.operators.values():
+        for segment in operator.segments():
+            assert made.levels[segment.source] <= made.levels[operator.id]
+
+
+def test_a_table_image_holds_the_columns_that_any_view_uses() -> None:
+    only_id = Scan(1, ((Column("z0", "bigint", False), "id"),))
+    assert [c.name for c in flow(only_id).used[1]] == ["id"]
+    assert [c.name for c in flow(only_id, scan(1)).used[1]] == ["id", "ref"]

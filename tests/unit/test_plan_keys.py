@@ -1,0 +1,91 @@
+"""What a plan proves unique, and the key that a view gets from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from viewkeeper.errors import UnknownName, Unsupported
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.plan.nodes import (
+    Aggregate,
+    Expr,
+    Filter,
+    Join,
+    Named,
+    Node,
+    Order,
+    Project,
+    Query,
+    Scan,
+    Sort,
+    Union,
+    column,
+)
+from viewkeeper.plan.planner import plan_view
+from viewkeeper.plan.unique import unique_keys
+
+ITEMS = Table(1, "items", (Column("id", "bigint", False), Column("cat", "string")), (KeyPart("id"),))
+REVIEWS = Table(2, "reviews", (Column("rid", "bigint", False), Column("item", "bigint")), (KeyPart("rid"),))
+TABLES = {1: ITEMS, 2: REVIEWS}
+SCAN = Scan(1, ((Column("c0", "bigint", False), "id"), (Column("c1", "string"), "cat")))
+REVIEW = Scan(2, ((Column("c2", "bigint", False), "rid"), (Column("c3", "bigint"), "item")))
+
+
+def equal(a: str, b: str) -> Expr:
+    return Expr("EqualTo", "boolean", (column(a, "bigint"), column(b, "bigint")))
+
+
+def key(root: Node, *names: str, wanted: tuple[str, ...] = ()) -> tuple[list[str], bool]:
+    types = {c.name: c for c in root.columns}
+    output = tuple((name, types[name]) for name in names)
+    table, _ = plan_view("v", 9, Query(root, output), wanted, TABLES, {}, {1: 10, 2: 100}, {})
+    return [k.column + (" desc" if k.descending else "") for k in table.key], table.is_bag
+
+
+def test_a_filter_keeps_the_primary_key() -> None:
+    kept = Filter(SCAN, Expr("IsNotNull", "boolean", (column("c1", "string"),)))
+    assert key(kept, "c0", "c1") == (["c0"], False)
+
+
+def test_without_the_primary_key_the_whole_row_is_the_key() -> None:
+    assert key(SCAN, "c1") == (["c1"], True)
+
+
+def test_a_join_by_the_other_sides_key_has_one_sides_key() -> None:
+    joined = Join("inner", SCAN, REVIEW, equal("c0", "c3"))
+    assert unique_keys(joined, TABLES)[0] == ("c2",)
+    assert key(joined, "c0", "c1", "c2", "c3") == (["c2"], False)
+
+
+def test_a_join_on_plain_columns_has_both_keys() -> None:
+    joined = Join(
+        "inner", SCAN, Project(REVIEW, (Named("c4", column("c2", "bigint")), Named("c5", column("c3", "bigint")))), None
+    )
+    assert key(joined, "c0", "c4") == (["c0", "c4"], False)
+
+
+def test_a_left_join_by_the_right_sides_key_keeps_the_left_key() -> None:
+    joined = Join("left", REVIEW, SCAN, equal("c3", "c0"))
+    assert key(joined, "c2", "c1") == (["c2"], False)
+
+
+def test_a_group_has_its_keys_and_a_union_none() -> None:
+    grouped = Aggregate(SCAN, (Named("c1", column("c1", "string")),), ())
+    assert key(grouped, "c1") == (["c1"], False)
+    both = Union((SCAN, SCAN), (Column("u0", "bigint"), Column("u1", "string")))
+    assert key(both, "u0", "u1") == (["u0", "u1"], True)
+
+
+def test_order_by_comes_first_in_the_key() -> None:
+    ordered = Sort(SCAN, (Order(column("c1", "string"), descending=True, nulls_last=True),))
+    assert key(ordered, "c0", "c1") == (["c1 desc", "c0"], False)
+    hidden = Project(ordered, (Named("c0", column("c0", "bigint")),))
+    with pytest.raises(Unsupported, match="ORDER BY"):
+        key(hidden, "c0")
+
+
+def test_key_is_extended_unless_it_is_unique() -> None:
+    assert key(SCAN, "c0", "c1", wanted=("c1",)) == (["c1", "c0"], False)
+    assert key(SCAN, "c0", "c1", wanted=("c0",)) == (["c0"], False)
+    with pytest.raises(UnknownName, match="nope"):
+        key(SCAN, "c0", wanted=("nope",))
