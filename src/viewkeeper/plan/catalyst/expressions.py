@@ -184,8 +184,6 @@ def field_value(raw: RawExpr, name: str) -> Any:
     if name == "name":  # an Option
         return None
     live = getattr(raw.live, name)()
-    if name == "patterns":
-        return tuple(str(live.apply(i)) for i in range(live.length()))
     return live if live is None or isinstance(live, (bool, int, str)) else str(live)
 
 
