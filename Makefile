@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean setup java
+.PHONY: help demo test lint format bench docs clean setup java
 
 help:            ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-demo: setup      ## a small shop with live views, in under a minute
+demo: setup      ## five analytical views over a stream of orders, live; then checked against recompute
 	@$(BIN)/vk demo
 
 test: setup      ## all tests: first those that need no Java, then those on Spark
@@ -32,8 +32,11 @@ format: $(STAMP) ## let ruff format everything
 bench: setup     ## the small benchmarks; each prints a table and writes JSON
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file --small || exit 1; done
 
+docs: $(STAMP)   ## build the docs, with the generated references, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+
 clean:           ## remove the environment and all caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
+	rm -rf $(VENV) site docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(STAMP) java

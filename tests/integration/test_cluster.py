@@ -1,0 +1,106 @@
+"""The Spark lane on a standalone cluster of a master and two workers on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import viewkeeper
+from viewkeeper.rounds.reach import MACHINE, check_reach, sight
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("cluster_shop.py")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which `tools/cluster` speaks of one running cluster; its URL under MASTER."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = tmp_path_factory.mktemp("cluster")
+    env = {**os.environ, "CLUSTER_DIR": str(place), "CLUSTER_PORT": str(port), "PYTHON": sys.executable}
+    command = [str(ROOT / "tools" / "cluster")]
+    try:
+        started = subprocess.run(
+            [*command, "start", "2"], env=env, check=True, capture_output=True, text=True, timeout=400
+        )
+        yield env | {"MASTER": started.stdout.strip()}
+    finally:
+        subprocess.run([*command, "stop"], env=env, check=True, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dict[str, str], tmp_path: Path) -> None:
+    url = f"lmdb:{tmp_path / 'db'}"
+    errors = tmp_path / "errors"
+    with errors.open("w") as stderr:
+        program = subprocess.Popen(
+            [sys.executable, str(PROGRAM), cluster["MASTER"], url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=cluster,
+        )
+    assert program.stdout is not None
+    assert program.stdin is not None
+    told: dict[str, str] = {}
+
+    def hear(last: str) -> None:
+        for line in program.stdout or ():
+            name, _, value = line.strip().partition(" ")
+            told[name] = value
+            if name == last:
+                return
+        raise AssertionError(errors.read_text()[-3000:])
+
+    try:
+        hear("executors")
+        assert told == {"lane": "spark", "read": "2400 True", "executors": "2"}
+        with viewkeeper.open(url, mode="r") as db:
+            orders, items, kept = db.read("orders"), db.read("items"), db.read("revenue")
+        assert orders.num_rows == 2400
+        with duckdb.connect() as fresh:
+            fresh.register("orders", orders)
+            fresh.register("items", items)
+            expected = fresh.sql(
+                "SELECT category, count(*), sum(quantity * price) FROM orders JOIN items USING (item_id) GROUP BY 1"
+            ).fetchall()
+        assert sorted(tuple(r.values()) for r in kept.to_pylist()) == sorted(expected)
+
+        add = [str(ROOT / "tools" / "cluster"), "add", "3"]
+        subprocess.run(add, env=cluster | {MACHINE: "elsewhere"}, check=True, timeout=400)
+        program.stdin.write("go\n")
+        program.stdin.flush()
+        hear("batches")
+        assert "VK302" in told["refused"]
+        assert "database of one machine" in told["refused"]
+        assert told["batches"] == "0"
+        assert program.wait(timeout=120) == 0
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+        program.stdin.close()
+
+
+def test_sight_tells_machines_and_directories_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = sight(str(tmp_path))
+    assert here == sight(str(tmp_path))
+    assert here != sight(str(tmp_path / "absent"))
+    monkeypatch.setenv(MACHINE, "elsewhere")
+    assert here != sight(str(tmp_path))
+
+
+def test_a_local_master_is_always_in_reach(spark: Any, db: Any) -> None:
+    check_reach(spark, db._store)
