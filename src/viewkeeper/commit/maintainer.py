@@ -283,15 +283,16 @@ class Maintainer:
         progress: Progress | None,
     ) -> bool:
         """The numbered steps of `loading`; False if what it shared with other views is gone, and it must start over."""
-        mark = self._mark()
-        ticket = id(mark)
-        changed = change(mark.catalog, 0)
-        flow = self._flow(changed)
-        names = {v.table.id: v.table.name for v in changed.views}
+        with self.lock:
+            mark = self._mark()
+            ticket = id(mark)
+            self._loading[ticket] = mark.batch.cut  # keeps log and files
         state = State(str(self.state.directory), mark.manifest)
         stage = Stage(self.store, state, self._spark, durable=self._durable, threads=self._threads)
         try:
-            self._loading[ticket] = mark.batch.cut  # keeps log and files
+            changed = change(mark.catalog, 0)
+            flow = self._flow(changed)
+            names = {v.table.id: v.table.name for v in changed.views}
             loaded = load(stage, flow, views, mark.batch.cut, mark.batch.number + 1, names, lane, progress)  # 1
             crash.point("load.1.after")
             while True:

@@ -1,0 +1,1 @@
+"""Proofs that run the whole system: `consistency` checks what readers saw against what writers wrote."""

@@ -1,0 +1,236 @@
+"""Strong consistency, checked from outside: writers, the maintainer and readers are separate processes.
+
+After the run the writers' journals, in the order of the positions that the writes got, are the history of the base
+tables. From them a model gives each view's state at every position, and then:
+
+    snapshot    each state equals the model at its batch's cut, all views at once
+    any         each state equals the model at some position that was there when it was read
+    after=      … at a position not before the token
+    LATEST      … at a position not before the last write that was finished when the read began
+    order       no reader's batches ever go back
+    follower    every state of a subscription is a state of the model, in order; complete: none is left out
+    transfer    money only moves: the total is 0 in every state that anybody saw
+
+A failure names the process, what it saw and what it should have seen.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from viewkeeper.verify import bank
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs: how long, how many processes, and how the views are maintained."""
+
+    seconds: float = 20.0
+    writers: int = 2
+    readers: int = 2
+    rate: float = 40.0
+    """Write calls a second, each writer."""
+    lane: str = "auto"
+    complete: bool = False
+    """Each write call is its own batch (strategy IN), and every state must appear."""
+    kill: bool = False
+    """Kill the maintainer now and then; a standby takes over."""
+    seed: int = 1
+
+
+@dataclass
+class Verdict:
+    """What was checked, by kind, and what was wrong."""
+
+    writes: int = 0
+    checked: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    batches: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return not self.failures and self.writes > 0 and self.checked.get("snapshot", 0) > 0
+
+
+def verify_consistency(
+    url: str, spark: Any, directory: str | Path, plan: Plan | None = None, say: Callable[[str], None] = lambda _: None
+) -> Verdict:
+    """Make the bank in a new database, run the processes, and check every state that was seen."""
+    import viewkeeper as vk
+
+    plan = plan or Plan()
+    with vk.open(url, spark=spark) as db:
+        for statement in bank.TABLES:
+            db.sql(statement)
+        for name, query in bank.VIEWS.items():
+            db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        token = db.put("owners", bank.owners().puts)
+        first = {"position": token.position, "table": "owners", "puts": bank.owners().puts, "deletes": []}
+        db.refresh()
+    journals = Path(directory)
+    journals.mkdir(parents=True, exist_ok=True)
+    (journals / "writer-start.jsonl").write_text(json.dumps(first) + "\n", encoding="utf-8")
+    say(f"{plan.writers} writers, {plan.readers} readers, for {plan.seconds:g} s")
+    _run(url, journals, plan)
+    say("checking what was seen")
+    return check(journals, complete=plan.complete)
+
+
+def _run(url: str, journals: Path, plan: Plan) -> None:
+    pace: dict[str, Any] = {"lane": plan.lane}
+    if plan.complete:
+        pace |= {"max_changes": 1, "max_delay": 0.0, "priority": "views"}
+    running: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def start(role: str, number: int, **options: Any) -> subprocess.Popen[bytes]:
+        journal = str(journals / f"{role}-{number}.jsonl")
+        arguments = [role, journal, url, json.dumps({"number": number, "seed": plan.seed, **options})]
+        process = subprocess.Popen([sys.executable, "-m", "viewkeeper.verify.roles", *arguments], stdin=subprocess.PIPE)
+        running.append((role, process))
+        return process
+
+    try:
+        maintainers = [start("maintainer", n, pace=pace) for n in range(2 if plan.kill else 1)]
+        _await(journals / "maintainer-0.jsonl")
+        for number, view in enumerate(bank.VIEWS):
+            start("follower", number, view=view)
+        for number in range(plan.readers):
+            start("reader", number, pause=0.01)
+        for number in range(plan.writers):
+            start("writer", number, rate=plan.rate)
+        _await(journals / "writer-0.jsonl")
+        deadline = time.monotonic() + plan.seconds
+        next_kill = 2
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, plan.seconds / 5))
+            if plan.kill and deadline - time.monotonic() > plan.seconds / 4:
+                victim = maintainers.pop(0)
+                victim.send_signal(signal.SIGKILL)
+                victim.wait()
+                running.remove(("maintainer", victim))
+                maintainers.append(start("maintainer", next_kill, pace=pace))
+                next_kill += 1
+        # Writers first, so that the others see the end of what they wrote.
+        for role in ("writer", "reader", "follower", "maintainer"):
+            for process in [p for r, p in running if r == role]:
+                assert process.stdin is not None
+                process.stdin.close()
+                if process.wait(60) != 0:
+                    raise AssertionError(f"a {role} ended with {process.returncode}")
+            time.sleep(1.0)
+    finally:
+        for _, process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _await(journal: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and journal.stat().st_size):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{journal.stem} did not start")
+        time.sleep(0.05)
+
+
+def check(journals: Path, *, complete: bool = False) -> Verdict:
+    """What the journals say, against the model."""
+    verdict = Verdict()
+    history = _history(journals)
+    verdict.writes = len(history.positions)
+    for journal in sorted(journals.glob("*.jsonl")):
+        role = journal.stem.partition("-")[0]
+        lines = _lines(journal)
+        if role == "reader":
+            _check_reader(verdict, history, journal.stem, lines)
+        elif role == "follower":
+            _check_follower(verdict, history, journal.stem, lines, complete)
+    return verdict
+
+
+@dataclass(frozen=True)
+class History:
+    """Each view's fingerprint after each write call; `positions` ascend."""
+
+    positions: Sequence[int]
+    prints: Mapping[str, Sequence[int]]
+
+    def at(self, cut: int) -> int:
+        """The index of the last write call not after a cut."""
+        from bisect import bisect_right
+
+        return bisect_right(self.positions, cut) - 1
+
+
+def _history(journals: Path) -> History:
+    writes = [line for journal in journals.glob("writer-*.jsonl") for line in _lines(journal)]
+    writes.sort(key=lambda line: line["position"])
+    model = bank.Model()
+    prints: dict[str, list[int]] = {name: [] for name in bank.VIEWS}
+    for line in writes:
+        model.apply(bank.Write(line["table"], line["puts"], line["deletes"]))
+        for name, value in model.prints.items():
+            prints[name].append(value)
+    return History([line["position"] for line in writes], prints)
+
+
+def _check_reader(verdict: Verdict, history: History, who: str, lines: Sequence[Mapping[str, Any]]) -> None:
+    epoch = cut = 0
+    for number, line in enumerate(lines):
+        kind = line["kind"]
+        verdict.checked[kind] = verdict.checked.get(kind, 0) + 1
+        where = f"{who}, read {number} ({kind})"
+        if line["total"] not in (None, 0):
+            verdict.failures.append(f"{where}: the total is {line['total']}, money was lost or made")
+        if kind == "snapshot":
+            if line["epoch"] < epoch or line["cut"] < cut:
+                verdict.failures.append(f"{where}: batch {line['epoch']} after batch {epoch} was seen")
+            epoch, cut = line["epoch"], line["cut"]
+            at = history.at(cut)
+            wrong = [name for name, seen in line["prints"].items() if history.prints[name][at] != seen]
+            if wrong:
+                verdict.failures.append(f"{where}: {', '.join(wrong)} differ from the tables at position {cut}")
+            verdict.batches = max(verdict.batches, epoch)
+            continue
+        low = history.at(max(cut, line["asked"]))
+        high = history.at(line["high"])
+        for name, seen in line["prints"].items():
+            if seen not in history.prints[name][low : high + 1]:
+                verdict.failures.append(
+                    f"{where}: {name} is no state of positions {line['asked']} to {line['high']} of the tables"
+                )
+
+
+def _check_follower(
+    verdict: Verdict, history: History, who: str, lines: Sequence[Mapping[str, Any]], complete: bool
+) -> None:
+    at = 0
+    for number, line in enumerate(lines):
+        verdict.checked["follow"] = verdict.checked.get("follow", 0) + 1
+        ((view, seen),) = line["prints"].items()
+        states = history.prints[view]
+        end = history.at(line["position"]) + 1
+        place = next((i for i in range(at, end) if states[i] == seen), None)
+        if place is None:
+            verdict.failures.append(f"{who}, delta {number}: {view} is no state of the tables after the one before")
+            continue
+        skipped = {states[i] for i in range(at, place)} - {states[at], seen}
+        if complete and number and skipped:
+            verdict.failures.append(f"{who}, delta {number}: {len(skipped)} states of {view} were left out")
+        at = place
+    if lines and states[at] != states[-1]:
+        verdict.failures.append(f"{who}: the last state seen is not the last one there was")
+
+
+def _lines(journal: Path) -> list[dict[str, Any]]:
+    # The last line of a process that was killed may be cut off.
+    lines = journal.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines]
