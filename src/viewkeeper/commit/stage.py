@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper.capture.feed import table_changes
 from viewkeeper.commit.state import State
 from viewkeeper.errors import EvaluationError, UnknownName
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.image import taken_back
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import Input, Operator
@@ -68,7 +70,9 @@ class Stage:
         """What happened to each table that the flow uses, consolidated before any expression runs."""
         found = {}
         for table, columns in flow.used.items():
-            delta = self.store.changes(flow.tables[table], [c.name for c in columns], after, upto)
+            names = [c.name for c in columns]
+            known = partial(self._known, flow, table, names)
+            delta = table_changes(self.store, flow.tables[table], names, after, upto, known)
             found[Input(table).id] = consolidate(self.duck, delta) if delta.num_rows else delta
         return found
 
@@ -101,6 +105,12 @@ class Stage:
         self.clock = site.clock
         added = {slot: run for slot, run in site.added.items() if only is None or slot in only}
         return Outcome(reached, self.state.write(number, added, self.durable))
+
+    def _known(self, flow: Flow, table: int, columns: list[str], keys: pa.Table) -> pa.Table:
+        """What the table's image by primary key holds for these keys, as the delta that takes it away."""
+        key = tuple(k.column for k in flow.tables[table].key)
+        image = next(i for i in flow.images[table] if i.key == key)
+        return taken_back(self.duck, self.state.arrangement(slots(image)[0]), flow.tables[table], columns, keys)
 
     def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
         return Arrangement(()) if slot in hidden else self.state.arrangement(slot)

@@ -78,6 +78,16 @@ class StreamChange:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """What a feed without before-images knows: keys that were written, and those of their rows that are there."""
+
+    keys: pa.Table
+    """Key columns, unique; some may not have changed after all."""
+    rows: pa.Table
+    """The rows of these keys at the end of the span; a key without a row was deleted."""
+
+
+@dataclass(frozen=True)
 class Pending:
     """What waits in the log after a position."""
 
@@ -225,6 +235,11 @@ class Store(ABC):
     @abstractmethod
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         """What write calls in (after, upto] did to the table: a delta over `columns`, not consolidated."""
+
+    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
+        """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no
+        before-images. May give more keys, so that a write that became visible late is not lost."""
+        raise Unsupported(f"{self.url} has before-images; read its changes.")
 
     @abstractmethod
     def pending(self, after: int, tables: Sequence[int]) -> Pending:

@@ -81,7 +81,10 @@ class Cells:
 
     def column(self, column: bytes) -> pa.Array:
         """For each row, the newest value of a column; null where it has none."""
-        place = self.newest(column)
+        return self.values_at(self.newest(column))
+
+    def values_at(self, place: Positions) -> pa.Array:
+        """For each row the value of its cell at that place; null where it is -1."""
         has = place >= 0
         cells = place[has]
         return _slices(self.frame, self.value_start[cells], self.value_stop[cells], None if has.all() else _places(has))

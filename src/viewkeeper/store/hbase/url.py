@@ -2,6 +2,10 @@
 
     transport=framed|buffered    protocol=binary|compact    connect_timeout=SECONDS    read_timeout=SECONDS
     retries=N    tls=true|false    ca=FILE    certificate=FILE    key=FILE    verify=true|false
+    state=DIRECTORY     where the maintainer keeps its state and redo files
+    overlap=SECONDS     how late a write may become visible and still be found (`windows`)
+    cache=SECONDS       how old what is known of the catalog and the published batch may be; 0 asks every time
+    lease=SECONDS       how long a maintainer that died keeps others out
 
 Port 9090 and namespace `default` unless named.
 """
@@ -11,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from viewkeeper.errors import BadValue
 from viewkeeper.store.hbase.connection import Gateway, Tls
 from viewkeeper.store.hbase.pool import Retry
 
 _TLS = ("tls", "ca", "certificate", "key", "verify")
-_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries", *_TLS)
+_STORE = ("state", "overlap", "cache", "lease")
+_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries", *_TLS, *_STORE)
+_MAY_BE_ZERO = ("retries", "overlap", "cache")
 _HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTIONS)}."
 
 
@@ -29,6 +35,10 @@ class Place:
     gateway: Gateway
     namespace: str
     retry: Retry
+    state: str | None = None
+    overlap: float | None = None
+    cache: float | None = None
+    lease: float | None = None
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -48,7 +58,16 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     how: dict[str, Any] = {name: said[name] for name in ("transport", "protocol") if name in said}
     how |= {name: _number(url, name, said[name]) for name in ("connect_timeout", "read_timeout") if name in said}
     retry = Retry(times=int(_number(url, "retries", said["retries"]))) if "retries" in said else Retry()
-    return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry)
+    own: dict[str, Any] = {name: _number(url, name, said[name]) for name in _STORE[1:] if name in said}
+    state = str(said["state"]) if "state" in said else None
+    return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry, state, **own)
+
+
+def with_options(url: str, options: Mapping[str, Any]) -> str:
+    """The URL that says all of it, so that another process opens the same."""
+    parts = urlsplit(url)
+    said = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **{k: str(v) for k, v in options.items()}}
+    return urlunsplit(parts._replace(query=urlencode(said)))
 
 
 def _tls(url: str, said: Mapping[str, Any]) -> Tls | None:
@@ -64,7 +83,7 @@ def _number(url: str, name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = -1.0
-    if not 0 <= number < 1e6 or (number == 0 and name != "retries"):
+    if not 0 <= number < 1e6 or (number == 0 and name not in _MAY_BE_ZERO):
         raise BadValue(f"{url}: {name}={value} is not a number above zero.", hint=_HINT)
     return number
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.model.codec import decode_rows, encode_rows
-from viewkeeper.model.delta import plain, weighted
+from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.store.arrow import typed
 from viewkeeper.store.base import StreamChange, Written
 from viewkeeper.store.lmdb import log, records, rows
 from viewkeeper.store.lmdb.environment import Environment
@@ -81,34 +81,6 @@ def _slices(data: pa.Table) -> Iterator[pa.Table]:
         yield from _slices(data.slice(half))
     elif data.num_rows:
         yield data
-
-
-def typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The named columns in the table's types."""
-    if data.schema.equals(table.arrow) and len(names) == len(data.schema):
-        return data
-    there = data.column_names
-    if missing := [name for name in names if name not in there]:
-        raise BadValue(f"Column {missing[0]} of {table.name} is missing.")
-    schema = pa.schema([table.arrow.field(name) for name in names])
-    data = data.select(list(names))
-    if data.schema.equals(schema):
-        return data
-    try:
-        return plain(data).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise BadValue(f"The rows do not fit the columns of {table.name}: {error}.") from error
-
-
-def column_names(table: Table, columns: Sequence[str] | None) -> list[str]:
-    if columns is None:
-        return list(table.arrow.names)
-    try:
-        return [table.by_name[name.lower()].name for name in columns]
-    except KeyError as error:
-        raise UnknownName(
-            f"{table.name} has no column {error.args[0]!r}.", hint=f"Its columns: {', '.join(table.arrow.names)}."
-        ) from None
 
 
 def delta(table: Table, images: log.Images, wanted: list[str], sign: int) -> pa.Table:

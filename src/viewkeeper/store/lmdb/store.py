@@ -21,9 +21,10 @@ from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
+from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.base import Batch, Capabilities, Hold, Pending, Store, StreamChange, ViewChange, Written
 from viewkeeper.store.lmdb import lease, log, records, rows
-from viewkeeper.store.lmdb.calls import Call, column_names, delta, encoded, stream, typed
+from viewkeeper.store.lmdb.calls import Call, delta, encoded, stream
 from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.failures import translate
 from viewkeeper.store.lmdb.pinned import PinnedState

@@ -1,0 +1,101 @@
+"""What a process knows of the database's state: the catalog and the published batch, asked for anew when too old.
+
+A view is read at the batch that was published when the process last asked. That batch stays readable while fewer than
+`VIEW_VERSIONS` later ones are published: whoever took longer than batches can take in that time asks again, and is told
+by SnapshotGone when it was too slow. So a point read costs one call, and none is ever wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from viewkeeper.errors import SnapshotGone
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.store.base import Batch
+from viewkeeper.store.hbase.layout import VIEW_VERSIONS
+from viewkeeper.store.hbase.records import Records, State
+
+CACHE = 0.05
+"""Seconds."""
+
+_SURE = 0.5
+"""Seconds in which no maintainer publishes as many batches as views keep: one takes several calls."""
+
+
+class Known:
+    """Used from several threads."""
+
+    def __init__(self, records: Records, state: State, cache: float) -> None:
+        self._records, self._cache = records, cache
+        self._lock = threading.Lock()
+        self._state, self._at = state, time.monotonic()
+        self._catalog = Catalog()
+        self._batch: Batch | None = None
+        self._seen: Mapping[str, str] = {}
+
+    def state(self, *, now: bool = False) -> State:
+        """The state, at most as old as the cache allows; `now`: as it is."""
+        if now or time.monotonic() - self._at > self._cache:
+            self.learn(None)
+        return self._state
+
+    def learn(self, state: State | None) -> None:
+        """Note a state that was just read or written; None asks for it."""
+        asked = time.monotonic()
+        found = state or self._records.state()
+        with self._lock:
+            # Answers may overtake one another: what is known never goes back.
+            if found.published >= self._state.published and found.catalog >= self._state.catalog:
+                self._state, self._at = found, asked
+
+    def catalog(self, *, now: bool = False) -> Catalog:
+        if self.state(now=now).catalog != self._catalog.version:
+            found = self._records.catalog()
+            with self._lock:
+                if found.version > self._catalog.version:
+                    self._catalog = found
+        return self._catalog
+
+    def batch(self) -> tuple[Batch | None, Mapping[str, str]]:
+        """The published batch as it is now, and what capture noted with it."""
+        number = self.state(now=True).published
+        if number and (self._batch is None or self._batch.number < number):
+            found = self._records.batch()
+            if found is not None:
+                with self._lock:
+                    self._batch, self._seen = found
+        return self._batch, self._seen
+
+    def shown(self) -> Shown:
+        """The batch at which views are read."""
+        number = self.state().published
+        return Shown(self, number, self._at)
+
+
+class Shown:
+    """A batch that is being read."""
+
+    def __init__(self, known: Known, number: int, asked: float) -> None:
+        self._known, self.number, self._asked = known, number, asked
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The times of the cells that the batch can see."""
+        return (0, self.number + 1)
+
+    def check(self) -> None:
+        """Raise SnapshotGone if what was just read may have lost versions. Call it after reading."""
+        if time.monotonic() - self._asked < _SURE:
+            return
+        asked = time.monotonic()
+        published = self._known.state(now=True).published
+        # The next batch may be half written: its versions count.
+        if published + 1 - self.number >= VIEW_VERSIONS:
+            raise SnapshotGone(
+                f"Batch {self.number} is no longer readable: {published - self.number} batches were published"
+                " while it was read.",
+                hint="Read again, or read less at once.",
+            )
+        self._asked = asked

@@ -1,0 +1,207 @@
+"""How a table's rows lie in HBase, and how cells become rows again.
+
+A table made here is `namespace:name.id`, with one family `c`:
+
+    row key         the key columns, order-preserving (`model.keys`)
+    c:              a mark that is written with every whole row
+    c:<column>      one cell for each column that is not in the key (`encodings`); NULL: no cell
+
+A put replaces a row whole and must not leave old values of columns that are NULL now. Deleting those would take a
+second call, between which the row is neither old nor new. So instead: **a cell that is older than its row's mark is not
+part of the row.** All cells of one put have one time, so a row put here is atomic, and a column that somebody writes
+later counts as well. A row without a mark, written by others, has all its cells.
+
+Cells of base tables have HBase's own times, milliseconds since 1970. Cells of views have the number of the batch that
+wrote them, so a read up to batch n is the view of batch n. A view's NULLs are deleted too before its batch is
+published: who reads it with a plain client need not know about marks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import TooLarge
+from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.store.hbase import encodings
+from viewkeeper.store.hbase.cells import Cells, Positions
+from viewkeeper.store.hbase.rowkeys import Mask, decode_keys
+from viewkeeper.store.hbase.tables import Family
+
+FAMILY = b"c"
+MARK = b"c:"
+MARKED = b"\x01"
+
+VIEW_VERSIONS = 200
+"""Batches back to which a view stays readable."""
+
+TABLE_VERSIONS = 100
+"""How often a row may be overwritten while it is captured."""
+
+_LONGEST_KEY = 32_767
+
+
+class RowKeys(Protocol):
+    """How row keys are made from key columns, and back."""
+
+    def encode(self, rows: pa.Table) -> pa.Array: ...
+
+    def encode_one(self, values: Sequence[Any]) -> bytes: ...
+
+    def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
+        """The key columns, and which keys cannot be read."""
+
+
+@dataclass(frozen=True)
+class OrderedKeys:
+    """Keys as `model.keys` has them."""
+
+    table: Table
+
+    def encode(self, rows: pa.Table) -> pa.Array:
+        return encode_keys(self.table, rows)
+
+    def encode_one(self, values: Sequence[Any]) -> bytes:
+        return encode_whole_key(self.table, values)
+
+    def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
+        return decode_keys(self.table, keys)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column's cells are, and how their values are written."""
+
+    cell: bytes
+    encoding: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table in HBase. `owned`: it was made here, and may be altered and dropped."""
+
+    table: Table
+    name: str
+    owned: bool
+    keys: RowKeys
+    places: Mapping[str, Place]
+    """By column, for columns that are not in the key."""
+    mark: bytes | None
+    families: tuple[bytes, ...]
+
+    def family(self) -> Family:
+        """What a table made here asks of HBase."""
+        versions = VIEW_VERSIONS if self.table.is_view else TABLE_VERSIONS
+        return Family(FAMILY, max_versions=versions, keep_deleted_cells=True)
+
+    def asked(self, columns: Sequence[str]) -> tuple[bytes, ...]:
+        """What to ask HBase for, to read these columns. Every row of a view is marked; elsewhere a row is there if any
+        of its cells is, so its families are asked for whole."""
+        if self.mark is not None and self.table.is_view:
+            return (self.mark, *(self.places[c].cell for c in columns if c in self.places))
+        return self.families
+
+    def encode(self, rows: pa.Table) -> tuple[pa.Array, dict[bytes, pa.Array]]:
+        """Row keys and cells of whole rows."""
+        keys = self.row_keys(rows)
+        cells: dict[bytes, pa.Array] = {}
+        if self.mark is not None:
+            cells[self.mark] = pa.array(np.full(rows.num_rows, MARKED, "S1"), pa.binary())
+        return keys, cells | self.encode_columns(rows)
+
+    def encode_columns(self, rows: pa.Table) -> dict[bytes, pa.Array]:
+        return {
+            place.cell: encodings.encode(place.encoding, self.table.by_name[name.lower()].type, rows[name])
+            for name, place in self.places.items()
+            if name in rows.column_names
+        }
+
+    def row_keys(self, rows: pa.Table) -> pa.Array:
+        keys = self.keys.encode(rows)
+        if len(keys) and int(_lengths(keys).max()) > _LONGEST_KEY:
+            raise TooLarge(
+                f"A key of {self.table.name} has more than {_LONGEST_KEY} bytes, which HBase does not take.",
+                hint="A view without a unique key has whole rows as keys: give it a KEY.",
+            )
+        return keys
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Cells as rows: those that can be read, their row keys, and the rest as (row key, reason)."""
+
+    rows: pa.Table
+    keys: pa.Array
+    rejects: tuple[tuple[bytes, str], ...]
+
+
+def layout_of(namespace: str, table: Table) -> Layout:
+    """The layout of a table: its own, or the one that its options map."""
+    options = dict(table.options)
+    if "hbase.table" in options:
+        from viewkeeper.store.hbase.mapping import mapped
+
+        return mapped(table, options)
+    encoding = options.get("hbase.encoding", "bytes")
+    in_key = {c.name for c in table.key_columns}
+    places = {c.name: Place(MARK + c.name.encode(), encoding) for c in table.stored if c.name not in in_key}
+    name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.name)}.{table.id}"
+    return Layout(table, name, True, OrderedKeys(table), places, MARK, (FAMILY,))
+
+
+def read_cells(layout: Layout, cells: Cells, columns: Sequence[str]) -> Rows:
+    """The rows in a reply. Keys that were asked for and not found are left out."""
+    found = cells.key_stop > 0
+    keys = cells.keys if found.all() else cells.keys.drop_null()
+    key_columns, bad = layout.keys.decode(keys)
+    reasons: list[tuple[Mask, str]] = [(bad, "its row key cannot be read")] if bad.any() else []
+    since = _marked(layout, cells)
+    arrays = []
+    for name in columns:
+        place = layout.places.get(name)
+        if place is None:
+            arrays.append(key_columns[name])
+            continue
+        values = _values(cells, place.cell, since)
+        if not found.all():
+            values = values.filter(pa.array(found))
+        array, wrong = encodings.decode(place.encoding, layout.table.by_name[name.lower()].type, values)
+        if wrong is not None:
+            reasons.append((wrong, f"{place.cell.decode(errors='replace')} is no {name} ({place.encoding})"))
+            bad = bad | wrong
+        arrays.append(array)
+    schema = pa.schema([layout.table.arrow.field(name) for name in columns])
+    rows = pa.Table.from_arrays(arrays, schema=schema) if columns else pa.table({"": pa.nulls(len(keys))}).select([])
+    if not bad.any():
+        return Rows(rows, keys, ())
+    why = {int(i): reason for wrong, reason in reversed(reasons) for i in np.flatnonzero(wrong)}
+    rejects = tuple((keys[i].as_py(), reason) for i, reason in sorted(why.items()))
+    good = pa.array(~bad)
+    return Rows(rows.filter(good), keys.filter(good), rejects)
+
+
+def _marked(layout: Layout, cells: Cells) -> Positions | None:
+    """For each row the time of its mark: older cells do not count. None if no row has an older cell."""
+    if layout.mark is None or not len(cells):
+        return None
+    place = cells.newest(layout.mark)
+    since = np.where(place >= 0, cells.time[np.maximum(place, 0)], np.int64(-1))
+    return since if bool((cells.time < since[cells.row]).any()) else None
+
+
+def _values(cells: Cells, column: bytes, since: Positions | None) -> pa.Array:
+    """For each row the newest value of a column, null if there is none that counts."""
+    if since is None:
+        return cells.column(column)
+    place = cells.newest(column)
+    return cells.values_at(np.where(cells.time[np.maximum(place, 0)] >= since, place, -1))
+
+
+def _lengths(keys: pa.Array) -> Any:
+    return np.diff(np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4))

@@ -1,0 +1,113 @@
+"""The maintainer's lease: a row that names its holder and when it ends, by HBase's clock.
+
+A holder renews it three times in its span. One that dies leaves it to run out; whoever comes next takes it over by
+check-and-put, so two never hold it. A holder that was asleep for longer loses it: it learns so when it renews or
+publishes, and a batch that it had claimed is the same whoever finishes it (`commit`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.store.hbase.failures import OutcomeUnknown
+from viewkeeper.store.hbase.records import Records
+
+SPAN = 10.0
+"""Seconds for which a lease holds without being renewed."""
+
+_ROW, _COLUMN = b"lease", b"m:lease"
+
+
+@dataclass(frozen=True)
+class Held:
+    """The lease as it is stored; `expiry` in milliseconds of HBase's clock. No owner: it is free."""
+
+    owner: str | None
+    expiry: int
+    ticket: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+class RowLease:
+    """The right to maintain, renewed in the background until released or lost."""
+
+    def __init__(self, records: Records, span: float, owner: str, held: bytes) -> None:
+        self._records, self._span, self._owner, self._held = records, span, owner, held
+        self._process = os.getpid()
+        self._done = threading.Event()
+        self.lost = False
+        self._thread = threading.Thread(target=self._renew, name="viewkeeper-lease", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the lease back; again is no error."""
+        if self._done.is_set():
+            return
+        self._done.set()
+        if os.getpid() != self._process:
+            return
+        self._thread.join(timeout=self._span)
+        with suppress(StoreError):  # if it cannot be given back it runs out
+            _swap(self._records, self._held, Held(None, 0, secrets.token_hex(4)))
+
+    def _renew(self) -> None:
+        while not self._done.wait(self._span / 3):
+            try:
+                new = Held(self._owner, self._records.clock() + int(self._span * 1000), secrets.token_hex(4))
+                if not _swap(self._records, self._held, new):
+                    self.lost = True
+                    return
+                self._held = new.to_bytes()
+            except StoreError:
+                continue  # the server is away; the lease may run out meanwhile, and the next try tells
+
+
+def acquire(records: Records, span: float) -> RowLease:
+    """The lease, or MaintainerBusy with the holder's name."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
+    while True:
+        now = records.clock()
+        raw = _read(records)
+        held = Held(**json.loads(raw)) if raw else None
+        if held is not None and held.owner is not None and held.expiry > now:
+            raise MaintainerBusy(
+                f"The database {records.namespace} is maintained by {held.owner}.",
+                hint=f"Close it there, or open it here with mode='r'. If it died, its lease ends in"
+                f" {(held.expiry - now) / 1000:.1f} s.",
+            )
+        mine = Held(owner, now + int(span * 1000), secrets.token_hex(4))
+        if _swap(records, raw, mine):
+            return RowLease(records, span, owner, mine.to_bytes())
+
+
+def holder(records: Records) -> str | None:
+    """Who maintains the database now; None if nobody does."""
+    raw = _read(records)
+    if raw is None:
+        return None
+    held = Held(**json.loads(raw))
+    return held.owner if held.owner is not None and held.expiry > records.clock() else None
+
+
+def _read(records: Records) -> bytes | None:
+    found = records.client.get(records.table, _ROW, (_COLUMN,))
+    return found[_COLUMN].value if found else None
+
+
+def _swap(records: Records, old: bytes | None, new: Held) -> bool:
+    """Whether the lease is `new` now; a lost answer is settled by reading."""
+    try:
+        return records.client.put_if(records.table, _ROW, _COLUMN, old, {_COLUMN: new.to_bytes()})
+    except OutcomeUnknown:
+        return _read(records) == new.to_bytes()

@@ -1,0 +1,212 @@
+"""What the database knows about itself: one row of the table `namespace:viewkeeper.meta`, changed by check-and-put.
+
+    database    m:state     which batch is published, which catalog counts, and who has claimed the next batch (JSON)
+                m:catalog   the whole catalog           } JSON, compressed, behind a checksum; written in the same put
+                m:batch     the published batch         } as the state that names them
+    lease       m:lease     who maintains (`lease`)
+    clock       m:clock     a counter whose time is the server's clock
+    note:NAME   m:note      what the maintainer wants others to see
+    reject:...  m:reject    rows that could not be read
+
+HBase changes one row atomically and compares one column first. So all that must change together is in one row, and the
+column that is compared is the state. A change whose answer is lost is settled by reading: the state lists the last
+few changes by ticket.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from viewkeeper.errors import CorruptState, FormatTooNew, NotADatabase
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.store.base import Batch
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.failures import AlreadyThere, NoSuchTable, OutcomeUnknown
+from viewkeeper.store.hbase.scanning import Scan
+from viewkeeper.store.hbase.tables import Family
+
+FORMAT = 1
+
+_ROW = b"database"
+_STATE, _CATALOG, _BATCH = b"m:state", b"m:catalog", b"m:batch"
+_CLOCK = b"m:clock"
+_NOTE = b"m:note"
+_TICKETS = 8
+
+Cells = dict[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who writes the cells of batch `number`, and where its redo is: nobody else may write other cells for it."""
+
+    number: int
+    owner: str
+    file: str
+    digest: str
+    defines: bool
+    """It changes the catalog too, so nobody else may until it is published."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The value of `m:state`."""
+
+    uuid: str
+    published: int = 0
+    catalog: int = 0
+    claim: Claim | None = None
+    tickets: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_bytes(value: bytes) -> State:
+        data = json.loads(value)
+        if data["format"] > FORMAT:
+            raise FormatTooNew(f"The database has format {data['format']}; this version reads up to {FORMAT}.")
+        claim = Claim(**data["claim"]) if data["claim"] else None
+        return State(data["uuid"], data["published"], data["catalog"], claim, tuple(data["tickets"]), data["format"])
+
+
+class Records:
+    """The meta table of one database."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+        self.table = f"{namespace}:viewkeeper.meta"
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def open(self, mode: str) -> State:
+        """The state; with mode 'w' an empty database is made where there is none."""
+        self.client.tables.require_namespace(self.namespace)
+        try:
+            found = self.client.get(self.table, _ROW, (_STATE,))
+        except NoSuchTable:
+            found = None
+        if found is None and mode == "r":
+            raise NotADatabase(
+                f"The namespace {self.namespace} of HBase at {self.client.pool.gateway.address} holds no database.",
+                hint="Open it with mode='w' to make one.",
+            )
+        if found is None:
+            self._create()
+        return self.state()
+
+    def _create(self) -> None:
+        try:
+            self.client.tables.create(self.table, [Family(b"m", max_versions=1)])
+        except (AlreadyThere, OutcomeUnknown):
+            if not self.client.tables.exists(self.table):
+                raise
+        first = State(secrets.token_hex(16))
+        self.client.claim(self.table, _ROW, _STATE, first.to_bytes())
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        return State.from_bytes(self._raw())
+
+    def _raw(self) -> bytes:
+        found = self.client.get(self.table, _ROW, (_STATE,))
+        if not found:
+            raise CorruptState(f"The table {self.table} has lost its state.", hint="Restore it from a backup.")
+        return found[_STATE].value
+
+    def move(self, change: Callable[[State], tuple[State, Cells] | None]) -> State:
+        """Replace the state by `change(state)`, with other cells of its row, in one step; None leaves it as it is."""
+        ticket = secrets.token_hex(4)
+        unknown = 0
+        while True:
+            raw = self._raw()
+            state = State.from_bytes(raw)
+            if ticket in state.tickets:  # an attempt whose answer was lost
+                return state
+            changed = change(state)
+            if changed is None:
+                return state
+            new = replace(changed[0], tickets=(ticket, *state.tickets)[:_TICKETS])
+            try:
+                if self.client.put_if(self.table, _ROW, _STATE, raw, {_STATE: new.to_bytes(), **changed[1]}):
+                    return new
+            except OutcomeUnknown:
+                unknown += 1
+                if unknown > self.client.pool.retry.times:
+                    raise
+                time.sleep(self.client.pool.retry.pause(unknown))
+
+    # -- catalog and batch --------------------------------------------------------------------------------------------
+
+    def catalog(self) -> Catalog:
+        data = self._read(_CATALOG)
+        return Catalog() if data is None else Catalog.from_json(data)
+
+    def batch(self) -> tuple[Batch, Mapping[str, str]] | None:
+        """The published batch, and for each table what capture had seen of its last seconds (`windows`)."""
+        data = self._read(_BATCH)
+        if data is None:
+            return None
+        return Batch(data["number"], data["cut"], data["record"]), data["seen"]
+
+    def _read(self, column: bytes) -> Any:
+        found = self.client.get(self.table, _ROW, (column,))
+        return unseal(found[column].value, column) if found else None
+
+    # -- clock and notes ----------------------------------------------------------------------------------------------
+
+    def clock(self) -> int:
+        """The server's time now, in milliseconds since 1970."""
+        return self.client.tick(self.table, b"clock", _CLOCK).time
+
+    def note(self, name: str) -> Any:
+        found = self.client.get(self.table, b"note:" + name.encode(), (_NOTE,))
+        return unseal(found[_NOTE].value, _NOTE) if found else None
+
+    def put_note(self, name: str, note: Any) -> None:
+        key = b"note:" + name.encode()
+        if note is None:
+            self.client.delete(self.table, key)
+            time.sleep(0.002)  # a put in the same millisecond as a delete would stay hidden
+        else:
+            self.client.put(self.table, key, {_NOTE: seal(note)})
+
+    def notes(self, prefix: str) -> dict[str, Any]:
+        """The notes whose name begins with a prefix."""
+        start = b"note:" + prefix.encode()
+        found = {}
+        for cells in self.client.scan(self.table, Scan(start=start, stop=start + b"\xff")):
+            values = cells.column(_NOTE).to_pylist()
+            for key, value in zip(cells.keys.to_pylist(), values, strict=True):
+                if value is not None:
+                    found[key[5:].decode()] = unseal(value, _NOTE)
+        return found
+
+
+def catalog_cell(catalog: Catalog) -> Cells:
+    return {_CATALOG: seal(catalog.to_json())}
+
+
+def batch_cell(batch: Batch, seen: Mapping[str, str]) -> Cells:
+    data = {"number": batch.number, "cut": batch.cut, "record": batch.record, "seen": dict(seen)}
+    return {_BATCH: seal(data)}
+
+
+def seal(data: Any) -> bytes:
+    text = zlib.compress(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), 1)
+    return zlib.crc32(text).to_bytes(4, "big") + text
+
+
+def unseal(value: bytes, name: bytes) -> Any:
+    if zlib.crc32(value[4:]) != int.from_bytes(value[:4], "big"):
+        raise CorruptState(f"The record {name.decode()!r} of the database is damaged: its checksum is wrong.")
+    return json.loads(zlib.decompress(value[4:]))

@@ -1,0 +1,69 @@
+"""How many rows a table has, and keys that cut it into similar parts. HBase keeps no counts, so keys are scanned."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.store.hbase.batches import TimeRange
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.failures import NoSuchTable
+from viewkeeper.store.hbase.layout import Layout
+from viewkeeper.store.hbase.scanning import Scan
+
+_PATIENCE = 2.0
+"""Seconds for counting; what is not counted by then is estimated by the number of regions."""
+
+_FOR_KEYS = "FirstKeyOnlyFilter() AND KeyOnlyFilter()"
+_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Size:
+    """A table's rows, and keys that lie evenly among them."""
+
+    rows: int
+    sample: tuple[bytes, ...]
+
+
+def measure(client: Client, layout: Layout, span: TimeRange | None) -> Size:
+    """Count a table's rows. Exact for one that is scanned within the patience."""
+    wanted = Scan(columns=layout.families, span=span, filter=_FOR_KEYS, cache_blocks=False)
+    keys: list[pa.Array] = []
+    rows, until, complete = 0, time.monotonic() + _PATIENCE, True
+    try:
+        for cells in client.scan(layout.name, wanted):
+            keys.append(cells.keys)
+            rows += cells.rows
+            if time.monotonic() > until:
+                complete = False
+                break
+        if not rows:
+            return Size(0, ())
+        last = keys[-1][-1].as_py()
+        starts = [] if complete else [r.start for r in client.tables.regions(layout.name) if r.start > last]
+    except NoSuchTable:
+        if not layout.owned:
+            raise
+        return Size(0, ())
+    sample = _sample(pa.chunked_array(keys), rows)
+    if not starts:
+        return Size(rows, sample)
+    done = len(client.tables.regions(layout.name)) - len(starts)
+    return Size(rows * (done + len(starts)) // max(done, 1), (*sample, *starts))
+
+
+def split_points(size: Size, parts: int) -> list[bytes]:
+    """Up to `parts - 1` keys of the sample."""
+    if parts < 2 or len(size.sample) < 2:
+        return []
+    places = np.linspace(0, len(size.sample), min(parts, len(size.sample)) + 1)[1:-1].astype(int)
+    return sorted({size.sample[at] for at in places})
+
+
+def _sample(keys: pa.ChunkedArray, rows: int) -> tuple[bytes, ...]:
+    places = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLES)).astype(np.int64))
+    return tuple(keys.take(pa.array(places)).to_pylist())

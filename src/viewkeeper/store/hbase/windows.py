@@ -1,0 +1,121 @@
+"""What was written in a time window: raw scans, which show old versions and delete markers too.
+
+A cell's time is taken before the cell can be seen, so a cell may turn up in a window that was read already. Therefore:
+
+    a window overlaps the one before      what becomes visible late, but within the overlap, is found by the next one
+    known cells are no change             `Sight` remembers which cells of the overlap were there last time
+    others can tell, too                  a digest of the overlap's cells is published with the batch: if it differs
+                                          now, something came late, and waits
+
+What comes later than the overlap, or with an older time of its writer's own choosing, is found by an audit only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.store.hbase.cells import Cells
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.layout import Layout
+
+OVERLAP = 5.0
+"""Seconds."""
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The cells of a window, by row key (ascending): how many there are, their oldest and newest time."""
+
+    keys: pa.Array
+    cells: Times
+    oldest: Times
+    newest: Times
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def digest(self) -> str:
+        """The same for the same cells; empty for none."""
+        if not len(self):
+            return ""
+        lengths = np.asarray(pc.binary_length(self.keys))
+        joined = b"".join(self.keys.to_pylist()) if len(self) < 64 else _bytes(self.keys)
+        parts = (joined, lengths.tobytes(), self.cells.tobytes(), self.oldest.tobytes(), self.newest.tobytes())
+        crc = 0
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+        return f"{len(self)}:{crc:08x}"
+
+    def without(self, known: Sight) -> Sight:
+        """The rows that have other cells than they had when `known` was seen."""
+        if not len(known) or not len(self):
+            return self
+        place = pc.index_in(self.keys, value_set=known.keys)
+        at = np.asarray(pc.fill_null(place, -1)).astype(np.int64)
+        same = (at >= 0) & (self.cells == known.cells[at]) & (self.newest == known.newest[at])
+        return self.only(~same)
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Sight:
+        return Sight(self.keys.filter(pa.array(which)), self.cells[which], self.oldest[which], self.newest[which])
+
+
+NOTHING = Sight(pa.array([], pa.binary()), *(np.empty(0, np.int64),) * 3)
+
+
+def look(client: Client, layout: Layout, after: int, upto: int, split: int) -> tuple[Sight, Sight]:
+    """The cells with times in (after, upto], as two sights: up to `split`, and later."""
+    early: list[Sight] = []
+    late: list[Sight] = []
+    for cells in client.changed(layout.name, (max(after, -1) + 1, upto + 1), families=layout.families):
+        old = cells.time <= split
+        if old.all():
+            early.append(_sight(cells, old))
+        elif not old.any():
+            late.append(_sight(cells, ~old))
+        else:
+            early.append(_sight(cells, old))
+            late.append(_sight(cells, ~old))
+    return _joined(early), _joined(late)
+
+
+def _sight(cells: Cells, which: npt.NDArray[np.bool_]) -> Sight:
+    """The chosen cells by row; rows without any are left out."""
+    times, row = cells.time[which], cells.row[which]
+    starts = np.flatnonzero(np.r_[True, row[1:] != row[:-1]]) if len(row) else np.empty(0, np.int64)
+    if not len(starts):
+        return NOTHING
+    rows = row[starts]
+    keys = cells.keys if len(rows) == cells.rows else cells.keys.take(pa.array(rows))
+    counts = np.diff(np.r_[starts, len(row)]).astype(np.int64)
+    return Sight(keys, counts, np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts))
+
+
+def _joined(parts: list[Sight]) -> Sight:
+    parts = [part for part in parts if len(part)]
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    return Sight(
+        pa.concat_arrays([p.keys for p in parts]),
+        *(np.concatenate([getattr(p, name) for p in parts]) for name in ("cells", "oldest", "newest")),
+    )
+
+
+def join(first: Sight, second: Sight) -> pa.Array:
+    """The row keys of either, each once."""
+    if not len(first) or not len(second):
+        return second.keys if not len(first) else first.keys
+    return pa.concat_arrays([first.keys, second.keys]).unique()
+
+
+def _bytes(keys: pa.Array) -> Any:
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
+    return np.frombuffer(keys.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].tobytes()
