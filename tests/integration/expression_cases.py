@@ -328,9 +328,9 @@ NESTED_CASES = cases(
     coalesce(try_cast(s AS INT), length(s)) / y  upper(trim(lower(s))) || reverse(s)  CAST(CAST(s AS DATE) AS STRING)
     date_format(date_add(try_cast(s AS DATE), y), 'yyyy-MM')  y <> 0 AND (x / y > 1 OR CAST(s AS INT) / y > 1)
     if(s RLIKE '^[0-9]+$', CAST(s AS INT), y) % 7  greatest(CAST(x AS STRING), s, CAST(y AS STRING))
-    coalesce(CAST(try_cast(s AS INT) AS DECIMAL(10,2)), x / y, 1.00)  year(add_months(CAST(s AS DATE), y)) + 1
+    coalesce(CAST(try_cast(s AS INT) AS DECIMAL(10,2)), x / y, x)  year(add_months(CAST(s AS DATE), y)) + 1
     CASE WHEN s = '12' THEN CAST(s AS INT) WHEN y = 0 THEN x WHEN y > 1 THEN x / y ELSE CAST(s AS INT) END
-    (x > 1 AND CAST(s AS INT) > 1) OR (y <> 0 AND 1 / y > 0)  s IN ('12', CAST(1 / y AS STRING))  nullif(x / y, 1)
+    (x > 1 AND CAST(s AS INT) > 1) OR (y <> 0 AND 1 / y > 0)  s IN ('12', CAST(1 / y AS STRING))  nullif(x, y)
     substring(upper(concat(s, s)), CAST(length(s) / 2 AS INT), y + 2)  x BETWEEN 1 / y AND CAST(s AS INT)
     CAST(CAST(x AS DOUBLE) AS STRING)  CAST(round(CAST(x AS DOUBLE) * 1.1, 2) AS DECIMAL(12,3))
     """

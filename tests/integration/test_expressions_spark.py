@@ -21,7 +21,7 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import catalyst
 from viewkeeper.plan.expressions import can_raise, error_code, render, setup
-from viewkeeper.plan.nodes import Expr, Project, Scan
+from viewkeeper.plan.nodes import Expr, Node, Project, Scan
 
 from .expression_cases import GROUPS, Group
 
@@ -43,18 +43,23 @@ def read(spark: SparkSession, group: Group) -> list[Expr]:
     key = Column("key_", "bigint", nullable=False)
     table = Table(1, "t", (key, *columns), (KeyPart("key_"),))
     query = catalyst.read_query(spark, _select(group, "t"), {"t": table})
-    project = query.root
-    assert isinstance(project, Project)
-    assert isinstance(project.child, Scan)
-    stored = {c.name: name for c, name in project.child.fields}
-    by_name = {n.name: _renamed(n.expr, stored) for n in project.exprs}
-    return [by_name[column.name] for _, column in query.output]
+    named = _inlined(query.root)
+    return [named[column.name] for _, column in query.output]
 
 
-def _renamed(expr: Expr, names: dict[str, str]) -> Expr:
+def _inlined(node: Node) -> dict[str, Expr]:
+    """The node's columns as expressions over the table; Catalyst may split a projection in two."""
+    if isinstance(node, Scan):
+        return {c.name: Expr("column", c.type, (), name, c.nullable) for c, name in node.fields}
+    assert isinstance(node, Project)
+    below = _inlined(node.child)
+    return {n.name: _replaced(n.expr, below) for n in node.exprs}
+
+
+def _replaced(expr: Expr, columns: dict[str, Expr]) -> Expr:
     if expr.op == "column":
-        return Expr("column", expr.type, (), names[expr.value], expr.nullable)
-    return Expr(expr.op, expr.type, tuple(_renamed(a, names) for a in expr.args), expr.value, expr.nullable)
+        return columns[expr.value]
+    return Expr(expr.op, expr.type, tuple(_replaced(a, columns) for a in expr.args), expr.value, expr.nullable)
 
 
 def _select(group: Group, table: str) -> str:

@@ -135,7 +135,7 @@ def translate(pattern: str, test: bool = False) -> str:
             out.append(f"[^{_TERMINATORS}]")
             i += 1
         elif c == "$":
-            if not test or i + 1 != len(pattern) or "|" in pattern:
+            if not test or i + 1 != len(pattern):
                 raise Untranslatable("$ is not at the end of a test")
             out.append(r"(?:\r\n|[" + _TERMINATORS + r"])?\z")
             i += 1
