@@ -202,7 +202,7 @@ BAD = {
     "put into a view": (lambda db: db.put("n", {"n": 1}), ReadOnly, "materialized view"),
     "get with half a key": (lambda db: db.get("items", (1, 2)), BadValue, "item_id"),
     "malformed statement": (lambda db: db.sql("CREATE TABEL t (a INT)"), BadStatement, "CREATE TABLE"),
-    "malformed query": (lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT FROM WHERE"), BadStatement, ""),
+    "malformed query": (lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT FROM WHERE"), BadStatement, "."),
     "unknown table in a query": (
         lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT * FROM no"),
         UnknownName,

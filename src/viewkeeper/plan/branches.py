@@ -20,13 +20,14 @@ from viewkeeper.plan.nodes import Expr, Named, column
 class Branch:
     """`columns`: plan column → expression over the source's columns; `where`: conditions over them, in order.
 
-    `sign` −1: the branch is subtracted from the others.
+    `sign` −1: the branch is subtracted from the others. `times`: what each row's weight is multiplied by.
     """
 
     source: Operator
     columns: Mapping[str, Expr]
     where: tuple[Expr, ...] = ()
     sign: int = 1
+    times: tuple[Expr, ...] = ()
 
     def negated(self) -> Branch:
         return replace(self, sign=-self.sign)
@@ -48,7 +49,7 @@ class Branch:
     def segment(self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False) -> Segment:
         """The pending steps and a last projection (over plan columns) as one segment."""
         seen = tuple(Named(n.name, self.see(n.expr)) for n in exprs)
-        return Segment(self.source.id, self.where, seen, key, gather, self.sign)
+        return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times)
 
 
 def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:

@@ -8,7 +8,7 @@ The result is deterministic: the same plan and the same hints give the same oper
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from viewkeeper.errors import Unsupported
@@ -27,9 +27,11 @@ from viewkeeper.plan.dataflow import (
     Operator,
     Sink,
 )
+from viewkeeper.plan.functions import parameter
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Query, column
 
-KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max"})
+_VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
+KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max", "First", *_VARIANCES})
 """Aggregates that the aggregate operator maintains; any other is recomputed from its group's rows."""
 
 
@@ -165,6 +167,19 @@ def _steady(compiler: Compiler, node: nodes.Steady, needed: frozenset[str]) -> l
     return compiler.consolidated(compiler.compile(node.child, needed), columns)
 
 
+def _generate(compiler: Compiler, node: nodes.Generate, needed: frozenset[str]) -> list[Branch]:
+    """Rows repeated as INTERSECT ALL and EXCEPT ALL do it: the weight is multiplied."""
+    if node.generator.op != "ReplicateRows":
+        raise Unsupported(f"{node.generator.op.lower()} is not supported in a materialized view.")
+    count, *values = node.generator.args
+    kept = [Named(c.name, reference(c)) for c in node.kept if c.name in needed]
+    made = [Named(c.name, v) for c, v in zip(node.output, values, strict=True) if c.name in needed]
+    inner = count.columns().union(*(n.expr.columns() for n in [*kept, *made]))
+    branches = compiler.compile(node.child, inner)
+    branches = compiler.settled(branches, [b.see(e) for b in branches for e in [count, *(n.expr for n in made)]])
+    return [replace(b.projected([*kept, *made]), times=(*b.times, b.see(count))) for b in branches]
+
+
 def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
     calls = tuple(c for c in node.calls if c.name in needed)
     if any(c.function not in KERNEL_FUNCTIONS for c in calls):
@@ -190,6 +205,13 @@ def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
 
 
 def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
+    if parameter(call, "evalMode") == "TRY":
+        raise Unsupported(f"try_{call.function.lower()} is not supported in a materialized view.")
+    if call.function == "First":
+        # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates).
+        if not parameter(call, "ignoreNulls"):
+            raise Unsupported("first depends on the order of rows.", hint="Use min or max.")
+        call = replace(call, function="Max")
     argument = call_argument(call)
     if argument is None:
         return Measure(name, call.function, None, None, call.type)
@@ -228,6 +250,7 @@ HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] 
     "expand": _expand,
     "aggregate": _aggregate,
     "join": joins.join,
+    "generate": _generate,
     "steady": _steady,
     "window": slices.window,
     "sort": lambda compiler, node, needed: compiler.compile(node.child, needed),

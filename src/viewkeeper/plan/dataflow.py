@@ -33,7 +33,7 @@ class Segment:
     """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed.
 
     `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
-    are subtracted.
+    are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat rows).
     """
 
     source: str
@@ -42,6 +42,7 @@ class Segment:
     key: tuple[str, ...] | None
     gather: bool = False
     sign: int = 1
+    times: tuple[Expr, ...] = ()
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -54,7 +55,8 @@ class Segment:
             # Rows are distributed by the top bits of the hash: without them, all go to the first place.
             hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
             outer.append(f"{hashed} AS {HASH}")
-        weight = WEIGHT if self.sign > 0 else f"-{WEIGHT} AS {WEIGHT}"
+        factors = [WEIGHT, *(f"CAST({render(t)} AS BIGINT)" for t in self.times)]
+        weight = f"{'' if self.sign > 0 else '-'}({' * '.join(factors)}) AS {WEIGHT}"
         inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [weight]
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
@@ -63,13 +65,13 @@ class Segment:
     @cached_property
     def is_identity(self) -> bool:
         """Whether it passes its source's columns on under the same names, unfiltered and without a hash."""
-        if self.key is not None or self.where or self.sign < 0:
+        if self.key is not None or self.where or self.sign < 0 or self.times:
             return False
         return all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
 
     def used(self) -> frozenset[str]:
         """The columns it reads of its source."""
-        return frozenset().union(*(e.columns() for e in self.where), *(n.expr.columns() for n in self.exprs))
+        return frozenset().union(*(e.columns() for e in [*self.where, *self.times, *(n.expr for n in self.exprs)]))
 
 
 def where_sql(conjuncts: tuple[Expr, ...]) -> str:

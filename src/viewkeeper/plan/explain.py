@@ -64,6 +64,8 @@ def _lines(
 def _segment(segment: Segment) -> str:
     text = f"{' subtracted' if segment.sign < 0 else ''}: "
     text += ", ".join(f"{expr_text(n.expr)} AS {n.name}" for n in segment.exprs)
+    if segment.times:
+        text += " repeated " + " times ".join(expr_text(t) for t in segment.times)
     if segment.where:
         text += " WHERE " + " AND ".join(expr_text(w) for w in segment.where)
     return text

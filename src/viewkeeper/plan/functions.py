@@ -99,7 +99,6 @@ AGGREGATES: Mapping[str, Write] = {
     "VariancePop": _plain("var_pop"),
     "CovSample": _sample("covar_samp"),
     "CovPopulation": _plain("covar_pop"),
-    "Corr": _plain("corr"),
     "BitAndAgg": _plain("bit_and"),
     "BitOrAgg": _plain("bit_or"),
     "BitXorAgg": _plain("bit_xor"),
@@ -133,8 +132,8 @@ WINDOWED: Mapping[str, Write] = {
     "NthValue": _shift("nth_value"),
 }
 
-ORDERED = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
-"""Functions of a row's exact place: ties among their rows must fall the same way every time."""
+PEERS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
+"""Functions that treat rows with equal order as one; for all others over a ROWS frame ties must fall one way."""
 
 
 def frame_sql(call: Call) -> str:

@@ -16,7 +16,7 @@ from viewkeeper.plan import functions
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
 from viewkeeper.plan.dataflow import HASH, Input, Recompute, Segment, TopK, quoted, where_sql
 from viewkeeper.plan.expressions import render
-from viewkeeper.plan.functions import ORDERED
+from viewkeeper.plan.functions import PEERS
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
     texts = []
     for call in calls:
         seen = _seen(call, refs)
-        exact = call.function in ORDERED or functions.parameter(call, "frame")[0] == "rows"
+        exact = call.function not in PEERS and functions.parameter(call, "frame")[0] == "rows"
         order = order_sql(node.order, names, extended=exact)
         clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{functions.frame_sql(call)})"
         texts.append(f"{functions.call_sql(seen, clause)} AS {quoted(results[call.name].name)}")
