@@ -13,16 +13,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: Any) -> None:
-    """Make the format `viewkeeper` known to a session, with filters on key columns pushed down to the store."""
+    """Make the format `viewkeeper` known to a session, with filters on key columns pushed down to the store.
+
+    A relative path in the option `db` is relative to the directory in which this was called.
+    """
     from viewkeeper.spark.source import ViewkeeperSource
 
-    spark.dataSource.register(ViewkeeperSource)
+    class Source(ViewkeeperSource):
+        """Travels by value: Spark's processes have a working directory of their own."""
+
+        directory = str(Path.cwd())
+
+    spark.dataSource.register(Source)
     spark.conf.set(PUSHDOWN, "true")
 
 

@@ -17,6 +17,7 @@ PySpark's Python sources have no column pruning of their own: `columns`, or a sc
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 class ViewkeeperSource(DataSource):  # type: ignore[misc]
     """Instantiated by Spark, in processes of its own, with the user's options."""
+
+    directory: str | None = None
+    """Where relative paths begin."""
 
     @classmethod
     def name(cls) -> str:
@@ -81,11 +85,17 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         for name in ("db", "table"):
             if not self.options.get(name):
                 raise BadValue(f"The option {name} is missing.", hint=f'Add .option("{name}", …).')
-        store = open_store(self.options["db"], "r")
+        store = open_store(self._url(), "r")
         try:
             return store.catalog().table(self.options["table"]), store.url
         finally:
             store.close()
+
+    def _url(self) -> str:
+        scheme, colon, path = str(self.options["db"]).partition(":")
+        if scheme != "lmdb" or self.directory is None:
+            return f"{scheme}{colon}{path}"
+        return f"lmdb:{Path(self.directory) / Path(path).expanduser()}"
 
     def _target(self, schema: Any, overwrite: bool) -> tuple[str, Table]:
         table, url = self._table()
