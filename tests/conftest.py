@@ -23,10 +23,36 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses `spark` is marked so, and `-m "not spark"` leaves the JVM out."""
+    """A test that uses `spark` or `hbase` is marked so, and `-m "not spark and not hbase"` leaves the JVMs out."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
+        for server in ("spark", "hbase"):
+            if server in getattr(item, "fixturenames", ()):
+                item.add_marker(server)
+
+
+@pytest.fixture(scope="session")
+def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One HBase for the whole run: that of VK_HBASE (a data directory of `vk hbase start`), else one of its own.
+
+    One that ran before the tests still runs after them. Where HBase cannot be had its tests are skipped with the
+    reason, but in CI that is a failure.
+    """
+    from viewkeeper.errors import MissingDependency
+    from viewkeeper.store.hbase.server import Server
+
+    server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"))
+    ran = server.status().hbase
+    try:
+        import thriftpy2  # noqa: F401
+
+        server.start(timeout=240)
+    except (MissingDependency, ImportError) as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+    yield server
+    if not ran:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,16 @@
 """The stores that the suite runs over. A store is added by a way to open it: `STORES[name] = opener`.
 
-An opener takes a directory of its own and a name, and gives a function `open(mode="w", **options) -> Store` for one
+An opener takes a directory of its own and the test's request, and gives `open(mode="w", **options) -> Store` for one
 database that does not exist yet. Tests that need a capability ask the store for it, and are skipped without it.
+What a store says about a call depends on what it can know:
+
+    with before-images      `changed` counts rows that really changed, and a call that changes nothing has no position
+    with atomic batches     positions count calls: 1, 2, 3; else they are times, and only rise
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +26,32 @@ from viewkeeper.store.registry import open_store
 Opener = Callable[..., Store]
 
 
-def _lmdb(directory: Path) -> Opener:
+def _lmdb(directory: Path, request: pytest.FixtureRequest) -> Opener:
     def open_again(mode: str = "w", **options: Any) -> Store:
         return open_store(f"lmdb:{directory / 'db'}", mode, **options)
 
     return open_again
 
 
-STORES: dict[str, Callable[[Path], Opener]] = {"lmdb": _lmdb}
+def _hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
+    from viewkeeper.store.hbase.client import Client
+    from viewkeeper.store.hbase.connection import Gateway
+
+    server = request.getfixturevalue("hbase")
+    namespace = f"vk_{secrets.token_hex(4)}"
+    with Client(Gateway(server.host, server.port)) as client:
+        client.tables.create_namespace(namespace)
+
+    def open_again(mode: str = "w", **options: Any) -> Store:
+        # Without a cache: these tests look at one another's changes at once.
+        options = {"state": str(directory / "state"), "cache": 0, **options}
+        return open_store(f"hbase://{server.host}:{server.port}/{namespace}", mode, **options)
+
+    return open_again
+
+
+STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {"lmdb": _lmdb, "hbase": _hbase}
+MARKS = {"hbase": [pytest.mark.hbase, pytest.mark.slow]}
 
 ITEMS = Table(
     1,
@@ -49,11 +72,11 @@ PAIRS = Table(
 )
 
 
-@pytest.fixture(params=list(STORES))
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in STORES])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens one database, as often as wanted; all are closed at the end."""
     opened: list[Store] = []
-    inner = STORES[request.param](tmp_path)
+    inner = STORES[request.param](tmp_path, request)
 
     def open_again(mode: str = "w", **options: Any) -> Store:
         store = inner(mode, **options)
@@ -112,6 +135,12 @@ def summed(delta: pa.Table) -> dict[tuple[Any, ...], int]:
         key = tuple(row.values())
         total[key] = total.get(key, 0) + weight
     return {row: weight for row, weight in total.items() if weight}
+
+
+def emptied(store: Store, table: Table) -> None:
+    """Delete all rows."""
+    keys = pa.Table.from_batches(store.scan(table), table.arrow).select([c.name for c in table.key_columns])
+    store.write(table, table.arrow.empty_table(), keys)
 
 
 def no_change(catalog: Catalog) -> Catalog:

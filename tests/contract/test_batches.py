@@ -34,7 +34,8 @@ def test_a_failing_change_leaves_the_catalog(store: Store) -> None:
         store.change_catalog(lambda catalog: catalog.with_table(ITEMS))
     assert store.catalog() == before
     assert store.change_catalog(no_change) == before
-    assert put(store, items((1,))) == 1
+    put(store, items((1,)))
+    assert len(read(store)) == 1
 
 
 def test_nothing_is_published_at_first(store: Store) -> None:
@@ -61,8 +62,8 @@ def test_a_commit_replaces_and_deletes_rows(store: Store) -> None:
 
 
 def test_a_views_changes_are_in_the_feed(store: Store) -> None:
-    if not store.capabilities.change_feed:
-        pytest.skip("the store has no change feed")
+    if not store.capabilities.before_images:
+        pytest.skip("the store keeps no log of views")
     put(store, items((1, "a")))
     store.commit(
         Batch(1, 1, {}), [totals(a=1), ViewChange(PAIRS, PAIRS.arrow.empty_table(), pairs().select(["word", "n"]))]
@@ -80,11 +81,9 @@ def test_a_views_changes_are_in_the_feed(store: Store) -> None:
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_batch_out_of_turn_is_refused_whole(store: Store, number: int) -> None:
     store.commit(Batch(1, 0, {}), [totals(a=1)])
-    head = store.head()
     with pytest.raises(MaintainerBusy, match=f"Batch {number}"):
         store.commit(Batch(number, 0, {}), [totals(a=9)], lambda catalog: catalog.with_view(VIEW))
     assert store.published() == Batch(1, 0, {})
-    assert store.head() == head
     assert store.catalog().find("totals") is None
     assert read(store, TOTALS) == [{"category": "a", "n": 1}]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.conftest import ITEMS, PAIRS, delete, ids, items, pairs, put, read, summed
+from tests.contract.conftest import ITEMS, PAIRS, delete, emptied, ids, items, pairs, put, read, summed
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.keys import encode_whole_key
@@ -31,78 +31,86 @@ def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple
 
 
 def test_a_put_over_a_row_takes_the_old_one_back(store: Store) -> None:
-    put(store, items((1, "a"), (2, "b")))
-    put(store, items((1, "A")))
-    delete(store, ids(2))
+    start = store.head()
+    first = put(store, items((1, "a"), (2, "b")))
+    second = put(store, items((1, "A")))
+    third = delete(store, ids(2))
     names = ["id", "category"]
-    assert summed(store.changes(ITEMS, names, 0, 1)) == {(1, "a"): 1, (2, "b"): 1}
-    assert summed(store.changes(ITEMS, names, 1, 2)) == {(1, "a"): -1, (1, "A"): 1}
-    assert summed(store.changes(ITEMS, names, 2, 3)) == {(2, "b"): -1}
-    assert summed(store.changes(ITEMS, names, 0, 3)) == {(1, "A"): 1}
-    assert store.changes(ITEMS, names, 3, 3).num_rows == 0
+    assert summed(store.changes(ITEMS, names, start, first)) == {(1, "a"): 1, (2, "b"): 1}
+    assert summed(store.changes(ITEMS, names, first, second)) == {(1, "a"): -1, (1, "A"): 1}
+    assert summed(store.changes(ITEMS, names, second, third)) == {(2, "b"): -1}
+    assert summed(store.changes(ITEMS, names, start, third)) == {(1, "A"): 1}
+    assert store.changes(ITEMS, names, third, third).num_rows == 0
 
 
 def test_changes_have_the_columns_asked_for_and_a_weight(store: Store) -> None:
-    put(store, items((1, "a", Decimal(3))))
-    delta = store.changes(ITEMS, ["price"], 0, 1)
+    start = store.head()
+    end = put(store, items((1, "a", Decimal(3))))
+    delta = store.changes(ITEMS, ["price"], start, end)
     assert delta.schema == pa.schema([("price", pa.decimal128(12, 2)), ("_w", pa.int64())])
-    nothing = store.changes(ITEMS, ["price"], 1, 1)
+    nothing = store.changes(ITEMS, ["price"], end, end)
     assert nothing.schema == delta.schema
-    assert store.changes(ITEMS, [], 0, 1).to_pydict() == {"_w": [1]}
+    assert store.changes(ITEMS, [], start, end).to_pydict() == {"_w": [1]}
 
 
 def test_changes_of_another_table_do_not_show(store: Store) -> None:
+    start = store.head()
     put(store, items((1, "a")))
-    put(store, pairs(("w", 1, "n")), PAIRS)
-    assert summed(store.changes(ITEMS, ["id"], 0, 2)) == {(1,): 1}
-    assert summed(store.changes(PAIRS, ["word"], 0, 2)) == {("w",): 1}
+    end = put(store, pairs(("w", 1, "n")), PAIRS)
+    assert summed(store.changes(ITEMS, ["id"], start, end)) == {(1,): 1}
+    assert summed(store.changes(PAIRS, ["word"], start, end)) == {("w",): 1}
 
 
 def test_an_update_is_in_the_feed(store: Store) -> None:
-    put(store, items((1, "a", Decimal(1))))
-    store.update(ITEMS, ids(1), pa.table({"category": ["b"]}))
-    assert summed(store.changes(ITEMS, ["category", "price"], 1, 2)) == {
+    first = put(store, items((1, "a", Decimal(1))))
+    second = store.update(ITEMS, ids(1), pa.table({"category": ["b"]})).position
+    assert summed(store.changes(ITEMS, ["category", "price"], first, second)) == {
         ("a", Decimal("1.00")): -1,
         ("b", Decimal("1.00")): 1,
     }
 
 
 def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> None:
-    put(store, items((1,), (2,)))
+    start = store.head()
+    first = put(store, items((1,), (2,)))
     put(store, pairs(("w", 1, "n")), PAIRS)
-    put(store, items((3,)))
-    both = store.pending(0, [ITEMS.id, PAIRS.id])
+    end = put(store, items((3,)))
+    both = store.pending(start, [ITEMS.id, PAIRS.id])
     assert (both.calls, both.rows) == (3, 4)
-    later = store.pending(1, [ITEMS.id])
+    later = store.pending(first, [ITEMS.id])
     assert (later.calls, later.rows) == (1, 1)
     assert both.oldest is not None
     assert later.oldest is not None
     assert both.oldest <= later.oldest
-    none = store.pending(3, [ITEMS.id, PAIRS.id])
+    none = store.pending(end, [ITEMS.id, PAIRS.id])
     assert (none.calls, none.rows, none.oldest) == (0, 0, None)
 
 
 def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None:
     many = 60_000
+    start = store.head()
     rows = pa.table([range(many), ["x" * 100] * many, [None] * many, [None] * many], schema=ITEMS.arrow)
-    assert put(store, rows) == 1
-    pending = store.pending(0, [ITEMS.id])
-    assert (pending.calls, pending.rows) == (1, many)
-    delta = store.changes(ITEMS, ["id"], 0, 1)
+    end = put(store, rows)
+    pending = store.pending(start, [ITEMS.id])
+    assert pending.rows == many
+    if store.capabilities.atomic_batch:
+        assert (pending.calls, end) == (1, 1)
+    delta = store.changes(ITEMS, ["id"], start, end)
     assert sorted(delta["id"].to_pylist()) == list(range(many))
     assert set(delta["_w"].to_pylist()) == {1}
 
 
 def test_scan_at_is_the_state_at_its_cut(store: Store) -> None:
-    put(store, items((1, "a"), (2, "b")))
+    start = store.head()
+    first = put(store, items((1, "a"), (2, "b")))
     put(store, items((1, "A"), (3, "c")))
-    delete(store, ids(2))
-    assert state_at(store, ITEMS, 0) == {}
-    assert state_at(store, ITEMS, 1) == {(1, "a", None, None): 1, (2, "b", None, None): 1}
-    assert state_at(store, ITEMS, 3) == {(1, "A", None, None): 1, (3, "c", None, None): 1}
+    third = delete(store, ids(2))
+    assert state_at(store, ITEMS, start) == {}
+    assert state_at(store, ITEMS, first) == {(1, "a", None, None): 1, (2, "b", None, None): 1}
+    assert state_at(store, ITEMS, third) == {(1, "A", None, None): 1, (3, "c", None, None): 1}
     bound = encode_whole_key(ITEMS, (2,))
-    assert state_at(store, ITEMS, 1, stop=bound) == {(1, "a", None, None): 1}
-    assert state_at(store, ITEMS, 1, start=bound) == {(2, "b", None, None): 1}
+    assert state_at(store, ITEMS, first, stop=bound) == {(1, "a", None, None): 1}
+    assert state_at(store, ITEMS, first, start=bound) == {(2, "b", None, None): 1}
 
 
 def test_scan_at_holds_while_writers_go_on(store: Store) -> None:
@@ -118,6 +126,8 @@ def test_scan_at_holds_while_writers_go_on(store: Store) -> None:
 
 
 def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
+    if store.capabilities.cell_versions:
+        pytest.skip("the store has no log: old versions are its feed, and it forgets them by itself")
     put(store, items((1, "a")))
     put(store, items((2, "b")))
     put(store, items((3, "c")))
@@ -145,9 +155,8 @@ ROWS = st.dictionaries(st.integers(0, 5), st.sampled_from(["x", "y", None]), max
 @given(calls=st.lists(st.tuples(ROWS, st.sets(st.integers(0, 5), max_size=3)), max_size=6))
 def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[int, str | None], set[int]]]) -> None:
     """For random calls: scan_at(p) is the state after call p, and changes(p, q) is the difference of two states."""
-    number = len(store.catalog().tables) + 1
-    table = Table(number, f"items{number}", ITEMS.columns, ITEMS.key)
-    store.change_catalog(lambda catalog: catalog.with_table(table))
+    table = ITEMS
+    emptied(store, table)
     state: dict[int, str | None] = {}
     states = {store.head(): dict(state)}
     for puts, deletes in calls:
