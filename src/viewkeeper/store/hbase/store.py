@@ -8,7 +8,9 @@ before it is written, so a put counts as a change.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -59,6 +61,7 @@ _DEFINING = 10.0
 class HBaseStore(Store):
     """One open database in a namespace. Its methods may be called from any thread."""
 
+    look_pause = 0.1
     capabilities = Capabilities(
         change_feed=True, atomic_batch=False, snapshot_scan=False, before_images=False, cell_versions=True
     )
@@ -84,7 +87,10 @@ class HBaseStore(Store):
         self._known = Known(self._records, state, CACHE if place.cache is None else place.cache)
         self._overlap = int(1000 * (OVERLAP if place.overlap is None else place.overlap))
         self._lease_span = lease.SPAN if place.lease is None else place.lease
-        self._owner = f"process {os.getpid()} on {socket.gethostname()}"
+        self._owner = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
+        self._lease: lease.RowLease | None = None
+        self._committing = threading.Lock()
+        self._unfinished = False
         self._head = 0
         self._layouts: dict[int, tuple[Table, Layout]] = {}
         self._sizes: dict[int, tuple[float, sizes.Size]] = {}
@@ -423,6 +429,11 @@ class HBaseStore(Store):
 
     def published(self) -> Batch | None:
         self._live()
+        if self._unfinished and self._committing.acquire(blocking=False):
+            try:
+                self._finish_own()
+            finally:
+                self._committing.release()
         return self._known.batch()[0]
 
     def commit(
@@ -432,7 +443,20 @@ class HBaseStore(Store):
         change_catalog: Callable[[Catalog], Catalog] | None = None,
     ) -> None:
         self._writable()
-        self._finish_own()
+        with self._committing:
+            self._finish_own()
+            self._commit(batch, changes, change_catalog)
+
+    def _commit(
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None,
+    ) -> None:
+        if self._lease is not None and self._lease.lost:
+            raise MaintainerBusy(
+                f"The lease on {self._namespace} ran out and another process has taken it.", hint="Open it again."
+            )
         commit.check_turn(self._records, self._known.state(now=True), batch.number)
         stored = [change for change in changes if isinstance(change, ViewChange)]
         tables = tuple(commit.table_redo(self._client, self._layout(c.table), c) for c in stored)
@@ -448,7 +472,9 @@ class HBaseStore(Store):
             catalog = None if changed is None or changed == current else changed.to_json()
             redo = Redo(batch, catalog, seen, tables)
             claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
+        self._unfinished = True
         commit.finish(self._records, self._redos, claimed)
+        self._unfinished = False
         self._known.learn(None)
         self._digests = {key: digest for key, digest in self._digests.items() if key[1] >= batch.cut}
         for change in stored:
@@ -460,6 +486,7 @@ class HBaseStore(Store):
         if state.claim is not None and state.claim.owner == self._owner:
             commit.finish(self._records, self._redos, state.claim)
             self._known.learn(None)
+        self._unfinished = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -474,6 +501,7 @@ class HBaseStore(Store):
         except BaseException:
             held.release()
             raise
+        self._lease = held
         return held
 
     def lease_holder(self) -> str | None:
