@@ -209,6 +209,7 @@ class Maintenance:
             ended, took, pause = time.monotonic(), report.seconds, _SHORTEST_PAUSE
             if report.lane == "none":
                 seen = head
+                self._news.wait(self._store.look_pause)
 
     def _after_batch(self, report: BatchReport) -> None:
         """Of this thread, or of a read that refreshed at once."""

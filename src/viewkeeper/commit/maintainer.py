@@ -258,7 +258,11 @@ class Maintainer:
         self._names = {v.table.id: v.table.name for v in catalog.views}
 
     def _follow_catalog(self) -> None:
-        """Other processes may add tables; views change only here."""
+        """Other processes may add tables; views change only here. A commit that failed may have happened after all."""
+        batch = self.store.published()
+        if batch is not None and batch.number > self.batch.number:
+            self.batch = batch
+            self.state.adopt(Manifest.from_json(batch.record["manifest"]))
         current = self.store.catalog()
         if current.version != self.catalog.version:
             self._adopt_catalog(current)

@@ -152,6 +152,8 @@ class Store(ABC):
     """Whether only processes of one machine can open it."""
     state_path: str
     """Directory for the maintainer's run files."""
+    look_pause: float = 0.0
+    """Seconds between two looks for changes, where looking is not as good as free."""
 
     # -- catalog ------------------------------------------------------------------------------------------------------
 
