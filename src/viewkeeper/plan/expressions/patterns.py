@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail, parameter, quote
+from viewkeeper.plan.expressions.rule import Texts, constant, fail, parameter, quote
 from viewkeeper.plan.nodes import Expr
 
 _TERMINATORS = r"\n\r\x{85}\x{2028}\x{2029}"
@@ -46,10 +46,6 @@ def _like(expr: Expr, s: str, pattern: str, known: str | None) -> str:
     valid = f"regexp_full_match({pattern}, {quote(f'(?s)([^{e}]|{e}[_%{e}])*')})"
     bad = fail("INVALID_FORMAT.ESC_IN_THE_MIDDLE", "A LIKE pattern escapes a character that needs no escape.")
     return f"(CASE WHEN {s} IS NOT NULL AND NOT {valid} THEN {bad} ELSE {text} END)"
-
-
-def ilike(expr: Expr, args: Texts) -> str:
-    return like(expr, [f"lower({a})" for a in args])
 
 
 def like_raises(expr: Expr) -> bool:
@@ -225,20 +221,3 @@ def _python(translated: str) -> re.Pattern[str]:
         return re.compile(re.sub(r"\\x\{[0-9a-f]+\}", "x", translated).replace("\\z", "\\Z"))
     except re.error as error:
         raise Untranslatable(str(error)) from None
-
-
-def many(word: str, negate: bool) -> Writer:
-    """LIKE ALL and LIKE ANY over constant patterns."""
-
-    def write(expr: Expr, args: Texts) -> str:
-        escaped = [f"({args[0]} {'NOT ' if negate else ''}LIKE {quote(p)} ESCAPE '\\')" for p in parameter(expr)]
-        return "(" + f" {word} ".join(escaped) + ")"
-
-    return write
-
-
-def refuse_many(expr: Expr) -> str | None:
-    patterns = parameter(expr)
-    if not isinstance(patterns, tuple) or not all(isinstance(p, str) for p in patterns):
-        return "LIKE ALL or LIKE ANY of patterns that are not constants"
-    return next((r for p in patterns if (r := _refuse_pattern(p, "\\"))), None)
