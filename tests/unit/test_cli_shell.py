@@ -59,11 +59,12 @@ def test_an_error_is_one_line_and_the_shell_goes_on(terminal: Any) -> None:
     terminal.sendline(r"\nonsense")
     terminal.expect(r"error\[VK301\]")
     terminal.sendline("SELECT 'half")
-    terminal.expect(r"\.\.>")
+    terminal.expect("\\.\\.>.*\x1b\\[\\?25h")
     terminal.sendcontrol("c")  # thrown away
     terminal.expect("vk>")
     terminal.sendline("SHOW TABLES;")
     terminal.expect(r"\(no name\)")
+    terminal.expect("vk>.*\x1b\\[\\?25h")  # the prompt is drawn, and waits
     terminal.sendcontrol("d")
     terminal.expect(pexpect.EOF)
 
@@ -71,7 +72,7 @@ def test_an_error_is_one_line_and_the_shell_goes_on(terminal: Any) -> None:
 def test_names_are_completed_and_history_is_kept(terminal: Any, tmp_path: Path) -> None:
     terminal.sendline("CREATE TABLE warehouses (id INT PRIMARY KEY);")
     terminal.expect("done")
-    terminal.expect("vk>")
+    terminal.expect("vk>.*\x1b\\[\\?25h")
     terminal.send("DESCRIBE wareh\t")
     terminal.expect("ouses")
     terminal.sendline(";")

@@ -37,8 +37,8 @@ def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], 
 
 
 def print_answer(table: pa.Table, form: str) -> None:
-    """A small answer. One text column (a plan, a list of names) is printed as it is when people read it."""
-    if form == "table" and table.num_columns == 1:
+    """A statement's answer. SHOW's names and EXPLAIN's plan are printed as they are when people read them."""
+    if form == "table" and table.column_names in (["name"], ["plan"]):
         typer.echo("\n".join(cell(v) for v in table.column(0).to_pylist()) or f"(no {table.column_names[0]})")
     else:
         print_rows(table.schema, [table], form)
