@@ -114,7 +114,10 @@ class Database:
 
     def refresh(self, lane: str = "auto") -> BatchReport:
         """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark."""
-        return self._maintain().refresh(lane)
+        maintainer = self._maintain()
+        report = maintainer.refresh(lane)
+        maintainer.remake(now=True)
+        return report
 
     def maintain(
         self,
@@ -233,8 +236,7 @@ class Database:
         table = self._catalog().table(name)
         if level is ANY and after is None:
             return table
-        maintainer = self._maintainer
-        refresh = None if maintainer is None else maintainer.refresh
+        refresh = None if self._maintainer is None else self.refresh
         levels.bring(self._store, self._catalog(), name, level, after, timeout, refresh)
         return self._catalog().table(name)
 

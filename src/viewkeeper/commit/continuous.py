@@ -189,12 +189,13 @@ class Maintenance:
         while not self._stopping.is_set():
             self._news.clear()
             head = self._store.head()
-            if head == seen:
-                self._news.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE, max(self.pace.max_delay, _SHORTEST_PAUSE))
-                continue
-            self._rest(ended, took)
             try:
+                maintainer.remake()
+                if head == seen:
+                    self._news.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE, max(self.pace.max_delay, _SHORTEST_PAUSE))
+                    continue
+                self._rest(ended, took)
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
             except Exception as error:
                 failures += 1

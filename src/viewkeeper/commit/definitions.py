@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from viewkeeper.commit.schedule import INCREMENTAL, SCHEDULED, is_scheduled
 from viewkeeper.errors import BadValue, InUse, NameTaken, Unsupported
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import KeyPart, Table
@@ -20,6 +21,7 @@ from viewkeeper.plan.planner import plan_view
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
+_KNOWN = frozenset({"store", "load_rate", "strategy", "interval"})
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
@@ -108,6 +110,11 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
 
 def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
     """A view that others read may be replaced only by one with the same columns and key."""
+    if is_scheduled(old) or is_scheduled(new):
+        raise Unsupported(
+            f"{old.table.name} is made anew at intervals, before or after; it cannot be replaced in one batch.",
+            hint="Drop it and create it again.",
+        )
     if new.table.id == old.table.id:
         return
     users = [v.table.name for v in catalog.views if old.table.id in reads(v)]
@@ -126,15 +133,23 @@ def load_rate(view: View) -> float | None:
 
 def _options(given: Mapping[str, str]) -> dict[str, str]:
     options = dict(given)
-    if unknown := sorted(set(options) - {"store", "load_rate"}):
-        raise Unsupported(f"Views have no option {', '.join(unknown)}.", hint="Options: store, load_rate.")
+    if unknown := sorted(set(options) - _KNOWN):
+        raise Unsupported(f"Views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_KNOWN))}.")
+    strategy = options.get("strategy", "IMB").upper()
+    if strategy not in (*INCREMENTAL, *SCHEDULED):
+        raise BadValue(
+            f"There is no strategy {strategy!r}.", hint=f"Strategies: {', '.join((*INCREMENTAL, *SCHEDULED))}."
+        )
+    if strategy in SCHEDULED and options.get("store") == "none":
+        raise BadValue(f"A view with strategy {strategy} must be stored: what changed is the difference to its rows.")
     if options.get("store", "table") not in STORE:
         raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
-    try:
-        if float(options.get("load_rate", 1)) <= 0:
-            raise ValueError
-    except ValueError:
-        raise BadValue("load_rate must be a number of rows a second, more than 0.") from None
+    for name in ("load_rate", "interval"):
+        try:
+            if float(options.get(name, 1)) <= 0:
+                raise ValueError
+        except ValueError:
+            raise BadValue(f"{name} must be a number more than 0, not {options[name]!r}.") from None
     return options
 
 

@@ -63,18 +63,26 @@ def load(
     names: Mapping[int, str],
     lane: str = "auto",
     progress: Progress | None = None,
+    *,
+    known: Mapping[str, Given] | None = None,
+    keep: bool = True,
 ) -> Loaded:
-    """Step 1. The stage's state is that of the published batch with this cut."""
+    """Step 1. The stage's state is that of the published batch with this cut.
+
+    `known`: inputs whose rows are at hand. Without `keep` only the views' rows are wanted, not the operators' state.
+    """
     new = missing_state(flow, stage.state) | {flow.sinks[v].id for v in views}
     chosen = choose_lane(lane, sum(stage.store.count(flow.tables[t]) for t in flow.used))
     plan = plan_load(flow, new, chosen == "spark")
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
         given[name] = _whole_table(stage, flow, plan.new, table, cut, progress)
+    given |= {name: rows for name, rows in (known or {}).items() if name in given}
     site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
     for name in plan.whole:
         given[name] = Computed(partial(full, site, flow.operators[name]))
-    outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new)
+    only = None if keep else frozenset[str]()
+    outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only)
     return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views})
 
 

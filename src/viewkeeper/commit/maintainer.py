@@ -1,178 +1,67 @@
-"""The maintainer: brings every view to a cut of the log, one batch at a time.
+"""The maintainer: batches, and the views that come, change and go beside them.
 
-Steps of a batch, numbered the same in code, tests and docs:
-
-    1  choose the cut: the log's head, or as many write calls as the batch may have
-    2  run the rounds; they leave a file of runs tagged with the batch
-    3  write the view changes and the batch record {number, cut, manifest}
-    4  publish: where the store has atomic batches, 3 and 4 are one transaction
-    5  later: merge runs, forget log entries and files that nobody needs
-
-The batch record is the only truth. Until step 4 nothing has happened; after it, everything has.
-
-Threads: `lock` is held for a batch and for whatever else publishes; `defining` for a change of the views, most of
-which happens beside the batches (`loading`).
+A view is loaded while batches go on (`loading`), and published with its catalog entry in one batch; so is another
+definition of it. Views with a strategy of their own are made anew when their interval is over (`schedule`).
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.commit import crash
+from viewkeeper.commit.batches import Batches, BatchReport
 from viewkeeper.commit.loading import Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.merge import Merger
-from viewkeeper.commit.recent import Recent
+from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
+from viewkeeper.commit.stage import BrokenViews, Stage
 from viewkeeper.commit.state import State
-from viewkeeper.model.catalog import Catalog, Suspension, View
+from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan.flow import Flow, assemble
 from viewkeeper.rounds.given import Progress
-from viewkeeper.store.base import Batch, Store, StreamChange, ViewChange
+from viewkeeper.store.base import Store
+
+__all__ = ["BatchReport", "Maintainer"]
 
 _FINAL_ROWS = 20_000
 """Changed rows that a load leaves for its last step, in which no batch runs."""
 
-_TIDY_SECONDS = 0.5
-"""Between two clean-ups of log and files: each is a durable write of its own."""
 
-
-@dataclass(frozen=True)
-class BatchReport:
-    """What a refresh did. `epoch` is the published batch; `views` counts changed rows by view."""
-
-    epoch: int
-    changes: int
-    lane: str
-    seconds: float
-    views: Mapping[str, int] = field(default_factory=dict)
-    suspended: tuple[str, ...] = ()
-    """Views that failed on their own rows and were suspended, if that was asked for."""
-
-
-@dataclass(frozen=True)
-class _Mark:
-    """A published batch as a load sees it."""
-
-    catalog: Catalog
-    batch: Batch
-    manifest: Manifest
-
-
-class Maintainer:
-    """Owns the lease, the graph of all views, and the open state. One at a time for each database.
-
-    `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
-    """
+class Maintainer(Batches):
+    """Adds the life of views: create, replace, drop, resume, and strategies that run at intervals."""
 
     def __init__(
         self, store: Store, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2, retention: float = 0.0
     ) -> None:
-        self.store = store
-        self.lock = threading.RLock()
-        self.defining = threading.RLock()
-        self.retention = retention
-        self.suspends = False
-        self.on_batch: Callable[[BatchReport], None] | None = None
-        self.recent = Recent()
-        self.lease = store.acquire_lease()
+        super().__init__(store, spark, durable=durable, threads=threads, retention=retention)
         try:
-            self._spark, self._durable, self._threads = spark, durable, threads
-            batch = store.published()
-            manifest = Manifest(fingerprint=expressions.FINGERPRINT)
-            if batch is not None:
-                manifest = Manifest.from_json(batch.record["manifest"])
-            self.batch = batch or Batch(0, store.head(), {})
-            self.state = State(store.state_path, manifest)
-            self.stage = Stage(store, self.state, spark, durable=durable, threads=threads)
-            self._merger = Merger(self.state, durable)
-            self.state.collect()
-            self._loading: dict[int, int] = {}
-            self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
-            self._tidied = 0.0
-            self._adopt_catalog(store.catalog())
-            if manifest.fingerprint != expressions.FINGERPRINT:
+            if self.state.manifest.fingerprint != expressions.FINGERPRINT:
+                self._sets = {}
                 self.rebuild()
         except BaseException:
-            self.lease.release()
+            self.close()
             raise
-
-    def close(self) -> None:
-        with self.lock:
-            self._merger.close()
-            self.stage.close()
-            self.lease.release()
-
-    # -- batches ------------------------------------------------------------------------------------------------------
-
-    def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
-        """Bring every view to the head of the log, or `max_changes` further, in one batch.
-
-        A view that fails on its own rows stops the batch; if this maintainer `suspends`, it is taken out and the others
-        go on.
-        """
-        stopped: list[str] = []
-        with self.lock:
-            while True:
-                try:
-                    report = replace(self._refresh(lane, max_changes), suspended=tuple(stopped))
-                    if self.on_batch is not None and (report.lane != "none" or stopped):
-                        self.on_batch(report)
-                    return report
-                except BrokenViews as broken:
-                    if not self.suspends or not broken.views:
-                        raise
-                    stopped += self.suspend(broken.views, broken.message)
-
-    def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
-        started = time.perf_counter()
-        self._follow_catalog()
-        crash.point("commit.1.before")
-        tables = [t.id for t in self.catalog.tables]
-        cut = self.store.head()  # step 1
-        waiting = self.store.pending(self.batch.cut, tables)
-        if waiting.calls == 0:
-            return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
-        if max_changes is not None and waiting.rows > max_changes:
-            cut = self.store.cut_after(self.batch.cut, tables, max_changes)
-        crash.point("commit.1.after")
-        self._merger.adopt()
-        number = self.batch.number + 1
-        deltas = self.stage.changes(self.flow, self.batch.cut, cut)  # step 2
-        changes = sum(d.num_rows for d in deltas.values())
-        chosen = choose_lane(lane, changes)
-        captured = time.perf_counter()
-        outcome = self.stage.run(number, chosen, self.flow, in_batches(self.flow), given_rows(deltas), self._names)
-        crash.point("commit.2.after")
-        ran = time.perf_counter()
-        views = self._resolve(outcome.reached)
-        self._publish(number, cut, self.state.manifest.plus(outcome.entries), views)
-        done = time.perf_counter()
-        self.recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
-        self._tidy({e.slot for e in outcome.entries})
-        changed = {c.table.name: _size(c) for c in views}
-        return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)
-
-    # -- views --------------------------------------------------------------------------------------------------------
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
-        self._bring_in(
-            frozenset([view.table.id]), lambda c, since: c.with_view(replace(view, since=since)), lane, progress
-        )
+        if is_scheduled(view):
+            self._remake(view, is_new=True)
+            return
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            return catalog.with_view(replace(view, since=since))
+
+        self._bring_in(frozenset([view.table.id]), change, lane, progress)
 
     def replace(
         self,
@@ -208,27 +97,75 @@ class Maintainer:
             self.store.drop_rows(view.table)
             self._tidy((), now=True)
 
-    def suspend(self, views: frozenset[int], reason: str) -> list[str]:
-        """Stop maintaining these views; they keep showing this batch, and their state is freed."""
-        with self.lock:
-            now = Suspension(reason, self.batch.number, self.batch.cut, time.time())
-            stopped = [v for v in self.catalog.views if v.table.id in views and v.suspended is None]
-
-            def change(catalog: Catalog) -> Catalog:
-                for view in stopped:
-                    catalog = catalog.replacing(replace(view, suspended=now))
-                return catalog
-
-            self._publish_only(change)
-            return [v.table.name for v in stopped]
-
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Build a suspended view's state anew and bring its table in line with it."""
+
+        if is_scheduled(view):
+            self._remake(replace(view, suspended=None))
+            return
 
         def change(catalog: Catalog, since: int) -> Catalog:
             return catalog.replacing(_restarted(replace(view, suspended=None), since))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
+
+    def remake(self, now: bool = False) -> int:
+        """Run the strategies of the views whose interval is over, or `now` of all that changed; how many ran."""
+        if not self.defining.acquire(blocking=now):
+            return 0  # a view is being defined: batches must not wait for it, and intervals can
+        try:
+            return self._remake_due(now)
+        finally:
+            self.defining.release()
+
+    def _remake_due(self, now: bool) -> int:
+        done = 0
+        for view in due(self.catalog.views, float("inf") if now else None):
+            if not now and time.monotonic() < self._looked.get(view.table.id, 0.0) + interval_of(view):
+                continue
+            self._looked[view.table.id] = time.monotonic()
+            tables = [t.id for t in self.catalog.tables]
+            if view.at is None or self.store.pending(view.at.low, tables).calls:
+                try:
+                    self._remake(view)
+                except BrokenViews as broken:
+                    if not self.suspends:
+                        raise
+                    self.suspend(broken.views, broken.message)
+                done += 1
+        return done
+
+    def _remake(self, view: View, is_new: bool = False) -> None:
+        with self.defining:
+            with self.lock:
+                mark = self._mark()
+                ticket = id(mark)
+                self._loading[ticket] = mark.batch.cut
+            try:
+                plans = {v.table.id: ViewPlan.from_json(v.plan) for v in (*mark.catalog.views, view)}
+                tables = {t.id: t for t in mark.catalog.tables}
+                flow = assemble(tables, plans, [view.table.id], True)
+                known = self._sets.get(view.table.id)
+                cut, number = mark.batch.cut, mark.batch.number + 1
+                made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable)
+                crash.point("remake.after")
+                with self.lock:
+                    rows = [r for r in made.rows if r.num_rows]
+                    if made.whole and not is_new:
+                        rows.append(self._stored(view.table))
+                    found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+                    self._sets = {**self._sets, view.table.id: made.manifest or Manifest()}
+                    at = OwnCut(self.batch.number + 1, made.low, made.cut, time.time())
+
+                    def change(catalog: Catalog) -> Catalog:
+                        if is_new:
+                            return catalog.with_view(replace(view, at=at, since=self.store.head() + 1))
+                        return catalog.replacing(replace(view, at=at))
+
+                    changes = [found] if found is not None else []
+                    self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest, changes, change)
+            finally:
+                self._loading.pop(ticket, None)
 
     def rebuild(self) -> None:
         """Make all state anew at the published cut and bring the views' tables in line with it."""
@@ -244,28 +181,6 @@ class Maintainer:
                 self._bring_in(frozenset(self.flow.sinks), change, "auto", None)
 
     # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _flow(self, catalog: Catalog) -> Flow:
-        """The graph of the views that are maintained; a suspended view is still a definition that others may use."""
-        tables = {t.id: t for t in catalog.tables}
-        plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-        active = [v.table.id for v in catalog.views if v.suspended is None]
-        return assemble(tables, plans, active, not self.store.capabilities.before_images)
-
-    def _adopt_catalog(self, catalog: Catalog) -> None:
-        self.catalog = catalog
-        self.flow = self._flow(catalog)
-        self._names = {v.table.id: v.table.name for v in catalog.views}
-
-    def _follow_catalog(self) -> None:
-        """Other processes may add tables; views change only here. A commit that failed may have happened after all."""
-        batch = self.store.published()
-        if batch is not None and batch.number > self.batch.number:
-            self.batch = batch
-            self.state.adopt(Manifest.from_json(batch.record["manifest"]))
-        current = self.store.catalog()
-        if current.version != self.catalog.version:
-            self._adopt_catalog(current)
 
     def _bring_in(
         self,
@@ -322,11 +237,6 @@ class Maintainer:
             self._loading.pop(ticket, None)
             stage.close()
 
-    def _mark(self) -> _Mark:
-        with self.lock:
-            self._follow_catalog()
-            return _Mark(self.catalog, self.batch, self.state.manifest)
-
     def _publish_loaded(
         self, loaded: Loaded, flow: Flow, catalog: Catalog, change: Callable[[Catalog, int], Catalog]
     ) -> None:
@@ -352,60 +262,7 @@ class Maintainer:
             return rows.drop_columns([COUNT]).append_column(WEIGHT, weights).rename_columns([*names, WEIGHT])
         return weighted(rows, -1).rename_columns([*names, WEIGHT])
 
-    def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
-        tables = {v.table.id: v.table for v in self.catalog.views}
-        found = (resolve(self.stage.duck, self.store, tables[view], deltas) for view, deltas in reached.items())
-        return [change for change in found if change is not None]
-
-    def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
-        """A batch without changes that alters the views; state that none of them needs any more is let go."""
-        flow = self._flow(change(self.catalog))
-        kept = frozenset(s for o in flow.stateful() for s in slots(o))
-        self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest.only(kept), [], change)
-
-    def _publish(
-        self,
-        number: int,
-        cut: int,
-        manifest: Manifest,
-        views: list[ViewChange | StreamChange],
-        change: Callable[[Catalog], Catalog] | None = None,
-    ) -> None:
-        record = {"manifest": manifest.to_json(), "time": time.time(), "recent": self.recent.summary()}
-        batch = Batch(number, cut, record)
-        crash.point("commit.3.before")
-        self.store.commit(batch, views, change)  # steps 3 and 4
-        crash.point("commit.4.after")
-        self.batch = batch
-        self.state.adopt(manifest)
-        self._cuts.append((time.monotonic(), cut))
-        if change is not None:
-            self._adopt_catalog(self.store.catalog())
-
-    def _tidy(self, changed: Iterable[str], now: bool = False) -> None:
-        """Step 5. Merging begins after every batch, in the background; the rest is done once in a while."""
-        published = self.state.manifest.files()
-        self._merger.start(self.flow, self.batch.number, changed)
-        if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
-            return
-        crash.point("commit.5.truncate")
-        self._tidied = time.monotonic()
-        upto = None
-        while self._cuts and self._cuts[0][0] <= self._tidied - self.retention:
-            upto = self._cuts.popleft()[1]
-        if upto is not None:
-            self._cuts.appendleft((self._tidied - self.retention, upto))
-            self.store.truncate(min([upto, *self._loading.values()]))
-        if not self._loading:
-            self.state.collect(keep=published | self._merger.files)
-
 
 def _restarted(view: View, since: int) -> View:
     """A view whose state was made anew. What a stored one had is known, so its deltas go on; others start over."""
     return view if view.table.is_stored else replace(view, since=since)
-
-
-def _size(change: ViewChange | StreamChange) -> int:
-    if isinstance(change, StreamChange):
-        return int(change.delta.num_rows)
-    return int(change.puts.num_rows + change.deletes.num_rows)

@@ -25,6 +25,16 @@ class Suspension:
 
 
 @dataclass(frozen=True)
+class OwnCut:
+    """Where a view stands that is made anew at intervals: its rows were read at positions `low` to `cut`."""
+
+    epoch: int
+    low: int
+    cut: int
+    time: float
+
+
+@dataclass(frozen=True)
 class View:
     """A materialized view: the table it lives in, the query as written, and its compiled plan as JSON."""
 
@@ -35,17 +45,21 @@ class View:
     suspended: Suspension | None = None
     since: int = 0
     """The log position from which on its deltas are complete: where it was loaded."""
+    at: OwnCut | None = None
+    """None: it stands where the published batch stands."""
 
     def to_json(self) -> dict[str, Any]:
         data = {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
         suspended = None if self.suspended is None else asdict(self.suspended)
-        return {**data, "suspended": suspended, "since": self.since}
+        at = None if self.at is None else asdict(self.at)
+        return {**data, "suspended": suspended, "since": self.since, "at": at}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> View:
         suspended = Suspension(**data["suspended"]) if data.get("suspended") else None
+        at = OwnCut(**data["at"]) if data.get("at") else None
         table = Table.from_json(data["table"])
-        return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0))
+        return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0), at)
 
 
 @dataclass(frozen=True)

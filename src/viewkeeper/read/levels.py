@@ -75,23 +75,23 @@ def bring(
     if level is LATEST:
         _refuse_suspended(found, store.head())
         # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
-        wanted = max(wanted or 0, store.pending(_cut(store), [t.id for t in catalog.tables]).last or 0)
+        wanted = max(wanted or 0, store.pending(_cut(store, name), [t.id for t in catalog.tables]).last or 0)
     assert wanted is not None
     _refuse_suspended(found, wanted)
-    if has(store, catalog, wanted):
+    if has(store, catalog, name, wanted):
         return
     deadline = time.monotonic() + timeout
     if refresh is not None:
-        while not has(store, catalog, wanted):
+        while not has(store, catalog, name, wanted):
             refresh()
             _check(store, name, wanted, deadline, timeout)
         return
     _wait(store, catalog, name, wanted, deadline, timeout)
 
 
-def has(store: Store, catalog: Catalog, position: int) -> bool:
-    """Whether the published batch has every write call up to a position."""
-    cut = _cut(store)
+def has(store: Store, catalog: Catalog, name: str, position: int) -> bool:
+    """Whether a view has every write call up to a position."""
+    cut = _cut(store, name)
     if cut >= position:
         return True
     first = store.pending(cut, [t.id for t in catalog.tables]).first
@@ -100,11 +100,12 @@ def has(store: Store, catalog: Catalog, position: int) -> bool:
 
 def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: float, timeout: float) -> None:
     pause, looked = _FIRST_PAUSE, 0.0
-    while not has(store, catalog, wanted):
+    while not has(store, catalog, name, wanted):
         if time.monotonic() - looked > _LEASE_SECONDS:
-            if store.lease_holder() is None and not has(store, catalog, wanted):
+            if store.lease_holder() is None and not has(store, catalog, name, wanted):
                 raise Timeout(
-                    f"Nobody maintains {store.url}, so {name} stays at position {_cut(store)}; {wanted} was asked for.",
+                    f"Nobody maintains {store.url}, so {name} stays at position {_cut(store, name)};"
+                    f" {wanted} was asked for.",
                     hint="Start `vk run`, or call refresh() or maintain() in a process that may write.",
                 )
             looked = time.monotonic()
@@ -117,14 +118,18 @@ def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: floa
 
 
 def _check(store: Store, name: str, wanted: int, deadline: float, timeout: float) -> None:
-    if time.monotonic() >= deadline and _cut(store) < wanted:
+    if time.monotonic() >= deadline and _cut(store, name) < wanted:
         raise Timeout(
-            f"{name} did not reach position {wanted} within {timeout:g} s; it is at {_cut(store)}.",
+            f"{name} did not reach position {wanted} within {timeout:g} s; it is at {_cut(store, name)}.",
             hint="Read with a longer timeout=, or with level ANY; status() shows how far behind the views are.",
         )
 
 
-def _cut(store: Store) -> int:
+def _cut(store: Store, name: str) -> int:
+    """Where a view stands: at the published batch, or where its own strategy last read the tables."""
+    found = store.catalog().find(name)
+    if isinstance(found, View) and found.at is not None:
+        return found.at.low
     batch = store.published()
     return store.head() if batch is None else batch.cut
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.commit.loading import regenerate
 from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.schedule import is_scheduled
 from viewkeeper.commit.stage import Stage
 from viewkeeper.commit.state import State
 from viewkeeper.errors import BadValue, CorruptState, SnapshotGone
@@ -32,7 +33,7 @@ def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
     if view.suspended is not None:
         raise BadValue(f"{table.name} is suspended and not stored: it has no rows.", hint=view.suspended.reason)
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-    active = [v.table.id for v in catalog.views if v.suspended is None]
+    active = [v.table.id for v in catalog.views if v.suspended is None and not is_scheduled(v)]
     flow = assemble({t.id: t for t in catalog.tables}, plans, active, not store.capabilities.before_images)
     state = State(store.state_path, Manifest.from_json(pinned.batch.record["manifest"]))
     stage = Stage(store, state, _no_spark, durable=False, threads=1)

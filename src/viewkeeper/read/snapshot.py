@@ -106,6 +106,14 @@ class Snapshot:
                 f" is of batch {self.epoch} (position {self.token.position}).",
                 hint="Read it without a snapshot, or take snapshot(mixed=True).",
             )
+        if isinstance(found, View) and found.at is not None and not self._mixed:
+            at = found.at
+            if at.low < at.cut or at.cut != self.token.position:
+                span = f"position {at.cut}" if at.low == at.cut else f"positions {at.low} to {at.cut}"
+                raise BadValue(
+                    f"{name} has a cut of its own: it shows {span}, the snapshot position {self.token.position}.",
+                    hint="Read it without a snapshot, or take snapshot(mixed=True).",
+                )
         return table
 
     def _expire(self) -> None:

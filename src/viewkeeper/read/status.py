@@ -9,6 +9,7 @@ from typing import Any
 
 from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.schedule import strategy_of
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.plan.compiler import ViewPlan
@@ -98,6 +99,8 @@ def _view(
     behind = flow.behind([flow.sinks[view.table.id].id])
     tables = [o.table for n in behind if (o := flow.operators[n]).kind == "input"]  # type: ignore[attr-defined]
     state = [] if suspended is not None else [sizes.get(s, (0, 0)) for n in behind for s in slots(flow.operators[n])]
+    if view.at is not None:
+        epoch, cut = view.at.epoch, view.at.cut
     lag, seconds = _lag(store, cut if suspended is None else suspended.cut, tables)
     return ViewStatus(
         view.table.name,
@@ -108,7 +111,7 @@ def _view(
         _catch_up(recent, lag) if suspended is None else None,
         sum(rows for rows, _ in state),
         sum(size for _, size in state),
-        "incremental",
+        strategy_of(view),
         None if suspended is None else suspended.reason,
     )
 

@@ -127,9 +127,19 @@ class Pinned(ABC):
 
     @abstractmethod
     def scan(
-        self, table: Table, *, start: bytes | None = None, stop: bytes | None = None, limit: int | None = None
+        self,
+        table: Table,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+        at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Stored rows in key order, `start` ≤ encoded key < `stop`."""
+        """Stored rows in key order, `start` ≤ encoded key < `stop`; of a base table also as it is, not at the cut."""
+
+    @abstractmethod
+    def find(self, table: Table, keys: pa.Table, *, at_cut: bool = True) -> pa.Table:
+        """The stored rows of these keys (key columns), in any order; absent keys are left out."""
 
     @abstractmethod
     def close(self) -> None:

@@ -76,16 +76,33 @@ class PinnedState(Pinned):
             return None if value is None else decode_row(table, value)
 
     def scan(
-        self, table: Table, *, start: bytes | None = None, stop: bytes | None = None, limit: int | None = None
+        self,
+        table: Table,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+        at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         with self._lock, translated(self._environment.path):
             self._live()
-            undone = log.within(self._undo(table), start, stop)
+            undone = log.within(self._undo(table), start, stop) if at_cut else log.NOTHING
             if len(undone):
                 found = self._rebuilt(table, undone, start, stop)
                 yield from (found if limit is None else found.slice(0, limit)).to_batches()
                 return
         yield from self._scan(table, start, stop, limit)
+
+    def find(self, table: Table, keys: pa.Table, *, at_cut: bool = True) -> pa.Table:
+        names = encode_keys(table, keys)
+        with self._lock, translated(self._environment.path):
+            txn = self._live()
+            undone = self._undo(table) if at_cut else log.NOTHING
+            before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
+            names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
+            db = self._tables.get(table.id)
+            found = rows.find_many(txn, db, names) if db is not None else log.NOTHING.keys
+            return decode_rows(table, pa.concat_arrays([found, log.present(before)]))
 
     def close(self) -> None:
         with self._lock:

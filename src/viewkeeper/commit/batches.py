@@ -1,0 +1,275 @@
+"""Batches: every view is brought to a cut of the log, one batch at a time.
+
+Steps of a batch, numbered the same in code, tests and docs:
+
+    1  choose the cut: the log's head, or as many write calls as the batch may have
+    2  run the rounds; they leave a file of runs tagged with the batch
+    3  write the view changes and the batch record {number, cut, manifest}
+    4  publish: where the store has atomic batches, 3 and 4 are one transaction
+    5  later: merge runs, forget log entries and files that nobody needs
+
+The batch record is the only truth. Until step 4 nothing has happened; after it, everything has.
+
+Threads: `lock` is held for a batch and for whatever else publishes; `defining` for a change of the views, most of
+which happens beside the batches (`maintainer`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.commit import crash
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.merge import Merger
+from viewkeeper.commit.recent import Recent
+from viewkeeper.commit.schedule import COMPLETE, is_scheduled, strategy_of
+from viewkeeper.commit.sink import resolve
+from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
+from viewkeeper.commit.state import State
+from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
+from viewkeeper.plan import expressions
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.store.base import Batch, Store, StreamChange, ViewChange
+
+_TIDY_SECONDS = 0.5
+"""Between two clean-ups of log and files: each is a durable write of its own."""
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a refresh did. `epoch` is the published batch; `views` counts changed rows by view."""
+
+    epoch: int
+    changes: int
+    lane: str
+    seconds: float
+    views: Mapping[str, int] = field(default_factory=dict)
+    suspended: tuple[str, ...] = ()
+    """Views that failed on their own rows and were suspended, if that was asked for."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A published batch as a load sees it."""
+
+    catalog: Catalog
+    batch: Batch
+    manifest: Manifest
+
+
+class Batches:
+    """Owns the lease, the graph of all views, and the open state. One at a time for each database.
+
+    `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
+    """
+
+    def __init__(
+        self, store: Store, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2, retention: float = 0.0
+    ) -> None:
+        self.store = store
+        self.lock = threading.RLock()
+        self.defining = threading.RLock()
+        self.retention = retention
+        self.suspends = False
+        self.on_batch: Callable[[BatchReport], None] | None = None
+        self.recent = Recent()
+        self.lease = store.acquire_lease()
+        try:
+            self._spark, self._durable, self._threads = spark, durable, threads
+            batch = store.published()
+            manifest = Manifest(fingerprint=expressions.FINGERPRINT)
+            if batch is not None:
+                manifest = Manifest.from_json(batch.record["manifest"])
+            self.batch = batch or Batch(0, store.head(), {})
+            self.state = State(store.state_path, manifest)
+            self.stage = Stage(store, self.state, spark, durable=durable, threads=threads)
+            self._merger = Merger(self.state, durable)
+            self._sets = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
+            self._looked: dict[int, float] = {}
+            self.state.collect(keep=_files(self._sets.values()))
+            self._loading: dict[int, int] = {}
+            self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
+            self._tidied = 0.0
+            self._adopt_catalog(store.catalog())
+        except BaseException:
+            self.lease.release()
+            raise
+
+    def close(self) -> None:
+        with self.lock:
+            self._merger.close()
+            self.stage.close()
+            self.lease.release()
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
+        """Bring every view to the head of the log, or `max_changes` further, in one batch.
+
+        A view that fails on its own rows stops the batch; if this maintainer `suspends`, it is taken out and the others
+        go on.
+        """
+        stopped: list[str] = []
+        with self.lock:
+            while True:
+                try:
+                    report = self._refresh(lane, 1 if self._complete else max_changes)
+                    while self._complete and max_changes is None and self._behind():
+                        report = self._refresh(lane, 1)
+                    report = replace(report, suspended=tuple(stopped))
+                    if self.on_batch is not None and (report.lane != "none" or stopped):
+                        self.on_batch(report)
+                    return report
+                except BrokenViews as broken:
+                    if not self.suspends or not broken.views:
+                        raise
+                    stopped += self.suspend(broken.views, broken.message)
+
+    def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
+        started = time.perf_counter()
+        self._follow_catalog()
+        crash.point("commit.1.before")
+        tables = [t.id for t in self.catalog.tables]
+        cut = self.store.head()  # step 1
+        waiting = self.store.pending(self.batch.cut, tables)
+        if waiting.calls == 0:
+            return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
+        if max_changes is not None and waiting.rows > max_changes:
+            cut = self.store.cut_after(self.batch.cut, tables, max_changes)
+        crash.point("commit.1.after")
+        self._merger.adopt()
+        number = self.batch.number + 1
+        deltas = self.stage.changes(self.flow, self.batch.cut, cut)  # step 2
+        changes = sum(d.num_rows for d in deltas.values())
+        chosen = choose_lane(lane, changes)
+        captured = time.perf_counter()
+        outcome = self.stage.run(number, chosen, self.flow, in_batches(self.flow), given_rows(deltas), self._names)
+        crash.point("commit.2.after")
+        ran = time.perf_counter()
+        views = self._resolve(outcome.reached)
+        self._publish(number, cut, self.state.manifest.plus(outcome.entries), views)
+        done = time.perf_counter()
+        self.recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
+        self._tidy({e.slot for e in outcome.entries})
+        changed = {c.table.name: _size(c) for c in views}
+        return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)
+
+    def suspend(self, views: frozenset[int], reason: str) -> list[str]:
+        """Stop maintaining these views; they keep showing this batch, and their state is freed."""
+        with self.lock:
+            now = time.time()
+            stopped = [v for v in self.catalog.views if v.table.id in views and v.suspended is None]
+
+            def change(catalog: Catalog) -> Catalog:
+                for view in stopped:
+                    at = view.at or OwnCut(self.batch.number, 0, self.batch.cut, now)
+                    stop = Suspension(reason, at.epoch, at.cut, now)
+                    catalog = catalog.replacing(replace(view, suspended=stop))
+                return catalog
+
+            self._publish_only(change)
+            return [v.table.name for v in stopped]
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _flow(self, catalog: Catalog) -> Flow:
+        """The graph of the views that are maintained; a suspended view is still a definition that others may use."""
+        tables = {t.id: t for t in catalog.tables}
+        plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
+        active = [v.table.id for v in catalog.views if v.suspended is None and not is_scheduled(v)]
+        return assemble(tables, plans, active, not self.store.capabilities.before_images)
+
+    def _adopt_catalog(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.flow = self._flow(catalog)
+        self._names = {v.table.id: v.table.name for v in catalog.views}
+        # One view that shows every write call's state makes all of them do so: a batch is one cut for all.
+        self._complete = any(strategy_of(v) in COMPLETE and v.suspended is None for v in catalog.views)
+
+    def _behind(self) -> bool:
+        return self.store.pending(self.batch.cut, [t.id for t in self.catalog.tables]).calls > 0
+
+    def _follow_catalog(self) -> None:
+        """Other processes may add tables; views change only here. A commit that failed may have happened after all."""
+        batch = self.store.published()
+        if batch is not None and batch.number > self.batch.number:
+            self.batch = batch
+            self.state.adopt(Manifest.from_json(batch.record["manifest"]))
+        current = self.store.catalog()
+        if current.version != self.catalog.version:
+            self._adopt_catalog(current)
+
+    def _mark(self) -> Mark:
+        with self.lock:
+            self._follow_catalog()
+            return Mark(self.catalog, self.batch, self.state.manifest)
+
+    def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
+        tables = {v.table.id: v.table for v in self.catalog.views}
+        found = (resolve(self.stage.duck, self.store, tables[view], deltas) for view, deltas in reached.items())
+        return [change for change in found if change is not None]
+
+    def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
+        """A batch without changes that alters the views; state that none of them needs any more is let go."""
+        flow = self._flow(change(self.catalog))
+        kept = frozenset(s for o in flow.stateful() for s in slots(o))
+        self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest.only(kept), [], change)
+
+    def _publish(
+        self,
+        number: int,
+        cut: int,
+        manifest: Manifest,
+        views: list[ViewChange | StreamChange],
+        change: Callable[[Catalog], Catalog] | None = None,
+    ) -> None:
+        record = {"manifest": manifest.to_json(), "time": time.time(), "recent": self.recent.summary()}
+        if self._sets:
+            known = {v.table.id for v in (self.catalog if change is None else change(self.catalog)).views}
+            self._sets = {v: m for v, m in self._sets.items() if v in known}
+            record["sets"] = {str(v): m.to_json() for v, m in self._sets.items()}
+        batch = Batch(number, cut, record)
+        crash.point("commit.3.before")
+        self.store.commit(batch, views, change)  # steps 3 and 4
+        crash.point("commit.4.after")
+        self.batch = batch
+        self.state.adopt(manifest)
+        self._cuts.append((time.monotonic(), cut))
+        if change is not None:
+            self._adopt_catalog(self.store.catalog())
+
+    def _tidy(self, changed: Iterable[str], now: bool = False) -> None:
+        """Step 5. Merging begins after every batch, in the background; the rest is done once in a while."""
+        published = self.state.manifest.files()
+        self._merger.start(self.flow, self.batch.number, changed)
+        if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
+            return
+        crash.point("commit.5.truncate")
+        self._tidied = time.monotonic()
+        upto = None
+        while self._cuts and self._cuts[0][0] <= self._tidied - self.retention:
+            upto = self._cuts.popleft()[1]
+        if upto is not None:
+            self._cuts.appendleft((self._tidied - self.retention, upto))
+            tracked = [v.at.low for v in self.catalog.views if v.at is not None and v.suspended is None]
+            self.store.truncate(min([upto, *tracked, *self._loading.values()]))
+        if not self._loading:
+            self.state.collect(keep=published | self._merger.files | _files(self._sets.values()))
+
+
+def _files(manifests: Iterable[Manifest]) -> frozenset[str]:
+    return frozenset().union(*(m.files() for m in manifests))
+
+
+def _size(change: ViewChange | StreamChange) -> int:
+    if isinstance(change, StreamChange):
+        return int(change.delta.num_rows)
+    return int(change.puts.num_rows + change.deletes.num_rows)
