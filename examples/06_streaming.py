@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -10,7 +11,8 @@ from viewkeeper.spark import register, session
 
 spark = SparkSession.getActiveSession() or session("local[2,4]")
 register(spark)
-URL = "lmdb:./streamed"
+HERE = Path.cwd()  # Spark's own working directory may be another one
+URL = f"lmdb:{HERE}/streamed"
 
 with vk.open(URL, spark=spark) as db:
     db.sql("CREATE TABLE numbers (id BIGINT, digit BIGINT, PRIMARY KEY (id))")
@@ -20,7 +22,7 @@ with vk.open(URL, spark=spark) as db:
         into = (
             rate.selectExpr("value AS id", "value % 10 AS digit")
             .writeStream.format("viewkeeper")
-            .options(db=URL, table="numbers", checkpointLocation="checkpoint/in")
+            .options(db=URL, table="numbers", checkpointLocation=f"{HERE}/checkpoint/in")
             .start()
         )
         while (into.lastProgress or {}).get("batchId", 0) < 2:
@@ -33,14 +35,14 @@ with vk.open(URL, spark=spark) as db:
         changes = spark.readStream.format("viewkeeper").options(db=URL, table="digits", changes="true").load()
         out = (
             changes.writeStream.format("parquet")
-            .options(path="changes", checkpointLocation="checkpoint/out")
+            .options(path=f"{HERE}/changes", checkpointLocation=f"{HERE}/checkpoint/out")
             .trigger(availableNow=True)
             .start()
         )
         out.awaitTermination()
 
     added = Counter()
-    for row in spark.read.parquet("changes").collect():
+    for row in spark.read.parquet(f"{HERE}/changes").collect():
         added[row.digit, row.n] += row["_w"]
     print(sorted(+added))
     assert sorted(+added) == sorted((row["digit"], row["n"]) for row in db.scan("digits"))

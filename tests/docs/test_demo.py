@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import viewkeeper
+from viewkeeper.cli import demo_tpch
 from viewkeeper.cli.demo import demo
 from viewkeeper.cli.shop import VIEWS
 
@@ -51,3 +53,25 @@ def test_the_check_sees_a_view_that_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(database, "sql", sql)
     assert not demo(Console(file=screen), seconds=0)
     assert "✗ ratings" in screen.getvalue()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_tpch_demo_streams_and_checks(tpch: Path, terminal: bool) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=150)
+    assert demo_tpch.demo(console, tpch, seconds=1.5, scale=0.01)
+    told = screen.getvalue()
+    for number in demo_tpch.NUMBERS:
+        assert re.search(rf"✓ q{number} [a-z ]+: \d+ rows, equal", told)
+    assert re.search(r"lag \d+ ms", told)
+    assert "Try next:" in told
+    if not terminal:
+        assert re.search(r"batch 1: \d+ changes → rows changed: q1 \d", told)
+        assert "\x1b" not in told
+
+
+@pytest.fixture(scope="module")
+def tpch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TPC-H's files, made once."""
+    return tmp_path_factory.mktemp("tpch")

@@ -1,4 +1,4 @@
-"""`vk demo`: a shop whose views change while one looks on.
+"""`vk demo shop`: a shop whose views change while one looks on.
 
     1  open a database in a temporary directory, fill the shop, create its views
     2  for some seconds: a few changes, one refresh, show what changed in the views
@@ -31,11 +31,11 @@ from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.shop import TABLES, VIEWS, Shop
 
 _NEXT = """Try next:
-  vk demo --keep lmdb:./shop --seconds 5            the same, kept in a database of your own
+  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
   vk sql "SHOW VIEWS" --db lmdb:./shop              what is there
   vk explain by_category --db lmdb:./shop           how a view is kept fresh
   vk get by_category toys --db lmdb:./shop          one row by its key
-  README.md                                         ten lines of Python to a view of your own"""
+  docs/tutorial.md                                  from nothing to a view of your own"""
 
 Rows = Mapping[Any, dict[str, Any]]
 """A view's rows by their first column, which is its key here."""

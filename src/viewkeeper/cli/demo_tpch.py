@@ -36,14 +36,14 @@ from viewkeeper.tpch.changes import Model, generate
 from viewkeeper.tpch.verify import SparkOracle, apply, differences
 
 NUMBERS = (1, 3, 5, 13, 18)
-SHOWN = {
-    1: ("pricing summary", ("l_returnflag", "l_linestatus", "sum_qty", "count_order")),
-    3: ("unshipped orders", ("l_orderkey", "revenue", "o_orderdate")),
-    5: ("local suppliers", ("n_name", "revenue")),
-    13: ("customers by orders", ("c_count", "custdist")),
-    18: ("large orders", ("c_name", "o_orderkey", "o_totalprice")),
+SHOWN: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
+    1: ("pricing summary", None, ("l_returnflag", "l_linestatus", "sum_qty", "count_order")),
+    3: ("unshipped orders", "revenue", ("l_orderkey", "revenue", "o_orderdate")),
+    5: ("local suppliers", "revenue", ("n_name", "revenue")),
+    13: ("customers by orders", "custdist", ("c_count", "custdist")),
+    18: ("large orders", "o_totalprice", ("c_name", "o_orderkey", "o_totalprice")),
 }
-"""What the screen shows of each view: a title and some columns."""
+"""What the screen shows of each view: a title, the column by which the first rows are chosen, and some columns."""
 ROWS = 5
 ORDERS = 20
 """New, deleted and changed orders in a batch, of each."""
@@ -171,7 +171,11 @@ def _stream(console: Console, db: Any, model: Model, seconds: float, progress: P
 
 
 def _rows(db: Any, number: int) -> Rows:
-    return list(db.scan(f"q{number}", limit=ROWS))
+    rows = db.read(f"q{number}")
+    if (by := SHOWN[number][1]) is not None:
+        rows = rows.sort_by([(by, "descending")])
+    first: Rows = rows.slice(0, ROWS).to_pylist()
+    return first
 
 
 def _picture(progress: Progress, before: Mapping[int, Rows], after: Mapping[int, Rows], width: int) -> Group:
@@ -180,10 +184,12 @@ def _picture(progress: Progress, before: Mapping[int, Rows], after: Mapping[int,
 
 
 def _grid(number: int, before: Rows, after: Rows) -> Grid:
-    title, columns = SHOWN[number]
-    grid = Grid(title=f"q{number}  {title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    title, _, columns = SHOWN[number]
+    grid = Grid(
+        title=f"q{number}  {title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, min_width=28
+    )
     for name in columns:
-        grid.add_column(name, justify="left" if name.endswith("name") else "right")
+        grid.add_column(name, justify="left" if name.endswith(("name", "flag", "status")) else "right", no_wrap=True)
     for i in range(ROWS):
         row = after[i] if i < len(after) else dict.fromkeys(columns, "")
         old = before[i] if i < len(before) else {}

@@ -1,0 +1,179 @@
+"""Commands that need Spark: views and queries from the command line, pictures of plans, verify and bench."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from viewkeeper.cli import main
+from viewkeeper.tpch import verify as verification
+
+Run = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def vk(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("VIEWKEEPER_DB", f"lmdb:{tmp_path / 'shop'}")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+        printed = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def shop(vk: Run, tmp_path: Path) -> None:
+    script = tmp_path / "shop.sql"
+    script.write_text("""
+        CREATE TABLE items (id BIGINT, category STRING, price DECIMAL(8,2), PRIMARY KEY (id));
+        CREATE TABLE orders (id BIGINT, item BIGINT, quantity INT, PRIMARY KEY (id));
+        INSERT INTO items VALUES (1, 'toys', 2.50), (2, 'toys', 4.00), (3, 'books', 10);
+        INSERT INTO orders VALUES (1, 1, 2), (2, 3, 1);
+        CREATE MATERIALIZED VIEW revenue AS
+            SELECT i.category, count(*) AS n, sum(o.quantity * i.price) AS total
+            FROM orders o JOIN items i ON o.item = i.id GROUP BY i.category;
+    """)
+    code, out, err = vk("sql", "-f", str(script))
+    assert (code, out, err) == (0, "3 inserted\n2 inserted\n", "")
+
+
+@pytest.mark.usefixtures("shop")
+def test_select_sees_tables_and_views_at_one_snapshot(vk: Run) -> None:
+    vk("put", "orders", '{"id": 3, "item": 2, "quantity": 5}')
+    query = "SELECT (SELECT count(*) FROM orders) AS orders, sum(n) AS counted FROM revenue"
+    assert json.loads(vk("sql", query, "-o", "json")[1]) == {"orders": 2, "counted": 2}
+    assert vk("refresh")[0] == 0
+    assert json.loads(vk("sql", query, "-o", "json")[1]) == {"orders": 3, "counted": 3}
+    assert vk("sql", "SELECT category, total FROM revenue ORDER BY total", "-o", "csv")[1].splitlines() == [
+        "category,total",
+        "books,10.00",
+        "toys,25.00",
+    ]
+    code, _, err = vk("sql", "SELECT bogus FROM revenue")
+    assert (code, err.startswith("error[VK301]"), "bogus" in err, err.count("\n")) == (1, True, True, 1)
+
+
+@pytest.mark.usefixtures("shop")
+def test_insert_from_a_query(vk: Run) -> None:
+    insert = "INSERT INTO orders SELECT 100 + id, id, 1 FROM items WHERE category = 'toys'"
+    assert vk("sql", insert)[1] == "2 inserted\n"
+    assert json.loads(vk("get", "orders", "102", "-o", "json")[1]) == {"id": 102, "item": 2, "quantity": 1}
+
+
+@pytest.mark.usefixtures("shop")
+def test_run_keeps_views_fresh_and_watch_tells(vk: Run) -> None:
+    vk("put", "orders", '{"id": 4, "item": 3, "quantity": 2}')
+    lines = [json.loads(line) for line in vk("run", "--seconds", "2", "-o", "json")[1].splitlines()]
+    assert sum(line["changes"] for line in lines) == 1
+    told = [json.loads(line) for line in vk("watch", "revenue", "--timeout", "0.1", "-o", "json")[1].splitlines()]
+    assert {line["after"]["category"]: line["after"]["n"] for line in told} == {"books": 2, "toys": 1}
+    vk("put", "orders", '{"id": 5, "item": 1, "quantity": 2}')
+    vk("refresh")
+    (line,) = vk("watch", "revenue", "--timeout", "0.1", "--since", told[0]["token"])[1].splitlines()
+    assert line == "~ category toys  n 1 → 2  total 5.00 → 10.00"
+
+
+@pytest.mark.usefixtures("shop")
+def test_run_ends_in_order_when_terminated(vk: Run) -> None:
+    command = [sys.executable, "-m", "viewkeeper", "run", "-o", "json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        time.sleep(1)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:  # until it holds the lease and has made the batch
+            vk("put", "orders", '{"id": 9, "item": 1, "quantity": %d}' % (1 + int(time.monotonic()) % 9))
+            if '"maintainer": null' not in vk("status", "-o", "json")[1]:
+                break
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert vk("refresh")[0] == 0  # the lease is free again
+
+
+@pytest.mark.usefixtures("shop")
+def test_explain_as_text_json_mermaid_and_svg(vk: Run, tmp_path: Path) -> None:
+    assert "round 1" in vk("explain", "revenue")[1]
+    picture = json.loads(vk("explain", "revenue", "--format", "json")[1])
+    assert picture["key"] == ["category"]
+    titles = {box["title"]: box for box in picture["boxes"]}
+    assert titles["aggregate"]["key"] == ["category"]
+    assert titles["aggregate"]["lines"] == ["count(*)", "sum(cast(quantity as decimal(10,0)) * price)"]
+    assert titles["look up items"]["round"] == 1
+    numbers = {box["number"] for box in picture["boxes"]}
+    assert all({link["source"], link["target"]} <= numbers for link in picture["links"])
+    mermaid = vk("explain", "revenue", "--format", "mermaid")[1]
+    assert mermaid.startswith("flowchart LR\n")
+    assert mermaid.count("subgraph") == picture["rounds"]
+    file = tmp_path / "plan.svg"
+    assert vk("explain", "revenue", "--format", "svg", "--out", str(file)) == (0, "", "")
+    svg = ElementTree.parse(file).getroot()
+    boxes = [e for e in svg.iter("{http://www.w3.org/2000/svg}rect") if e.get("rx")]
+    assert len(boxes) == len(picture["boxes"])
+    columns = {int(b.get("x") or 0) for b in boxes}
+    assert len(columns) == picture["rounds"]  # rounds from left to right
+
+
+def overlap(boxes: list[tuple[int, int, int, int]]) -> bool:
+    return any(
+        a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
+        for i, a in enumerate(boxes)
+        for b in boxes[i + 1 :]
+    )
+
+
+@pytest.mark.usefixtures("shop")
+def test_boxes_do_not_overlap(vk: Run) -> None:
+    vk(
+        "sql",
+        "CREATE MATERIALIZED VIEW v AS SELECT a.id, count(*) AS n, max(c.price) AS p FROM orders a JOIN items b ON"
+        " a.item = b.id JOIN items c ON b.category = c.category LEFT JOIN orders d ON d.item = c.id GROUP BY a.id",
+    )
+    svg = vk("explain", "v", "--format", "svg")[1]
+    found = re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)" rx', svg)
+    assert len(found) > 10
+    assert not overlap([(int(x), int(y), int(w), int(h)) for x, y, w, h in found])
+
+
+def test_verify_says_equal_or_shows_the_first_difference(
+    vk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["verify", "tpch", "--views", "6,14", "--batches", "1", "--data", str(tmp_path)]
+    code, out, _ = vk(*arguments)
+    assert code == 0
+    assert out.splitlines()[-1] == "2 views equal to Spark's answer after each of 1 batches"
+
+    def wrong(view: str, batch: int, expected: object, got: object) -> list[verification.Difference]:
+        return [verification.Difference(view, batch, (1,), (2,))] if batch else []
+
+    monkeypatch.setattr(verification, "differences", wrong)
+    code, _, err = vk(*arguments)
+    assert code == 1
+    assert err.splitlines()[0] == "DIFFERENT: q6 after batch 1, 1 rows"
+    assert "expected (1,)" in err
+
+
+def test_bench_compares_a_batch_with_recomputing(vk: Run, tmp_path: Path) -> None:
+    arguments = ["bench", "--views", "6", "--sizes", "3,30", "--repeat", "2", "--data", str(tmp_path), "-o", "json"]
+    code, out, _ = vk(*arguments)
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["orders"] for row in rows] == [3, 30]
+    assert all(row["changed_rows"] > 0 and row["batch_ms"] > 0 and row["recompute_ms"] > 0 for row in rows)
