@@ -106,7 +106,7 @@ class Stage:
         added = {slot: run for slot, run in site.added.items() if only is None or slot in only}
         return Outcome(reached, self.state.write(number, added, self.durable))
 
-    def _known(self, flow: Flow, table: int, columns: list[str], keys: pa.Table) -> pa.Table:
+    def _known(self, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
         """What the table's image by primary key holds for these keys, as the delta that takes it away."""
         key = tuple(k.column for k in flow.tables[table].key)
         image = next(i for i in flow.images[table] if i.key == key)

@@ -81,10 +81,19 @@ class StreamChange:
 class Changed:
     """What a feed without before-images knows: keys that were written, and those of their rows that are there."""
 
-    keys: pa.Table
-    """Key columns, unique; some may not have changed after all."""
+    keys: pa.Table | None
+    """Key columns, unique; some may not have changed after all. None: any may have, and `rows` is the whole table."""
     rows: pa.Table
     """The rows of these keys at the end of the span; a key without a row was deleted."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row of a table that others write which cannot be read: its key in the store, why, and since when."""
+
+    key: bytes
+    reason: str
+    time: float
 
 
 @dataclass(frozen=True)
@@ -237,6 +246,10 @@ class Store(ABC):
     @abstractmethod
     def count(self, table: Table) -> int:
         """Rows in the table now (an estimate where the store cannot know)."""
+
+    def rejects(self, table: Table) -> list[Reject]:
+        """The rows that were put aside because they cannot be read."""
+        return []
 
     # -- feed ---------------------------------------------------------------------------------------------------------
 
