@@ -26,13 +26,16 @@ def table_changes(
     columns: Sequence[str],
     after: int,
     upto: int,
-    known: Callable[[pa.Table], pa.Table],
+    known: Callable[[pa.Table | None], pa.Table],
 ) -> pa.Table:
-    """The delta of (after, upto] over `columns`, not consolidated; `known` takes the image's rows of some keys back."""
+    """The delta of (after, upto] over `columns`, not consolidated.
+
+    `known` gives what takes the image's rows of some keys away (None: all rows).
+    """
     if store.capabilities.before_images:
         return store.changes(table, columns, after, upto)
     changed = store.changed(table, columns, after, upto)
     now = weighted(changed.rows.select(list(columns)), 1)
-    if not changed.keys.num_rows:
+    if changed.keys is not None and not changed.keys.num_rows:
         return now
     return pa.concat_tables([now, known(changed.keys).cast(now.schema)]).combine_chunks()

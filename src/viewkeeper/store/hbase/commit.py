@@ -12,7 +12,7 @@ nothing else. A maintainer that slept through that writes cells that are there a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,8 +138,3 @@ def _splits(keys: pa.Array) -> tuple[bytes, ...]:
         return ()
     ordered = keys.take(pc.sort_indices(keys))
     return tuple(ordered[int(at)].as_py() for at in np.linspace(0, len(keys), parts + 1)[1:-1])
-
-
-def carried(seen: Mapping[str, str], batch_cut: int, cut: int) -> Mapping[str, str]:
-    """What an earlier batch noted holds on for one with the same cut."""
-    return seen if batch_cut == cut else {}

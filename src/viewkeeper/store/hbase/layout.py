@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import TooLarge
+from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.hbase import encodings
@@ -149,6 +149,10 @@ def layout_of(namespace: str, table: Table) -> Layout:
 
         return mapped(table, options)
     encoding = options.get("hbase.encoding", "bytes")
+    if encoding not in encodings.ENCODINGS:
+        raise BadValue(
+            f"{table.name}: there is no encoding {encoding!r}.", hint=f"Encodings: {', '.join(encodings.ENCODINGS)}."
+        )
     in_key = {c.name for c in table.key_columns}
     places = {c.name: Place(MARK + c.name.encode(), encoding) for c in table.stored if c.name not in in_key}
     name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.name)}.{table.id}"

@@ -1,0 +1,167 @@
+"""The change feed: what was written between two times, and the rows as they were then.
+
+Positions are HBase's clock. A row's state at a cut is read from cells up to the cut's time, where the table keeps
+versions and deleted cells; a table of others that does not is read as it is. Then a row may be newer than the cut, and
+is found again by the next window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import Unsupported
+from viewkeeper.model.delta import weighted
+from viewkeeper.model.schema import Table
+from viewkeeper.store.base import Batch, Changed, Pending
+from viewkeeper.store.hbase import windows
+from viewkeeper.store.hbase.batches import TimeRange
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.known import Known
+from viewkeeper.store.hbase.layout import Layout, Rows
+from viewkeeper.store.hbase.layouts import Layouts, if_there
+from viewkeeper.store.hbase.reading import Reader
+from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.hbase.rejects import Rejects
+from viewkeeper.store.hbase.windows import NOTHING, Sight
+
+RESCAN = 600.0
+"""Seconds. After a longer pause, a table that does not keep deleted cells is compared with its image row by row."""
+
+_TICK = 0.0015
+"""Seconds after which HBase's clock has moved on by a millisecond."""
+
+
+class Feed:
+    """Reads what writers did. `overlap` in milliseconds."""
+
+    def __init__(
+        self, client: Client, records: Records, known: Known, layouts: Layouts, reader: Reader, overlap: int
+    ) -> None:
+        self._client, self._records, self._known = client, records, known
+        self._layouts, self._reader, self._overlap = layouts, reader, overlap
+        self._rejects = Rejects(records)
+        self._head = 0
+        self._sights: dict[int, tuple[int, Sight]] = {}
+        self._digests: dict[tuple[int, int], str] = {}
+
+    def head(self) -> int:
+        """HBase's clock: every write call that has ended has a position up to it."""
+        self._head = max(self._head, self._records.clock())
+        return self._head
+
+    def after_write(self) -> int:
+        """The position of a write call that has just ended. HBase's clock then shows a later millisecond, so whoever
+        writes next, here or elsewhere, is not hidden by a delete of this call, nor mixed with its rows."""
+        ended = time.monotonic()
+        position = self.head()
+        time.sleep(max(0.0, _TICK - (time.monotonic() - ended)))
+        return position
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def changes(self, table: Table, columns: list[str], after: int, upto: int) -> pa.Table:
+        """The difference of two states, while HBase has the versions of both; what came late is not in it."""
+        layout = self._base(table)
+        keys = self._look(layout, after, upto, after)[1].keys
+        before = self._reader.rows(layout, keys, columns, (0, after + 1)).rows
+        now = self._reader.rows(layout, keys, columns, (0, upto + 1)).rows
+        return pa.concat_tables([weighted(before, -1), weighted(now, 1)]).combine_chunks()
+
+    def changed(self, table: Table, columns: list[str], after: int, upto: int) -> Changed:
+        layout = self._base(table)
+        exact = self._layouts.is_exact(layout)
+        span = (0, upto + 1) if exact else None
+        if not exact and upto - after > 1000 * RESCAN:
+            self.note(table, upto)
+            return Changed(None, self._whole(layout, columns, span))
+        early, late = self._look(layout, after - self._overlap, upto, after)
+        cut, known = self._sights.get(table.id, (-1, NOTHING))
+        keys = windows.join(early.without(known) if cut == after else early, late)
+        self.note(table, upto)  # before rows are read: what is seen now is in them
+        rows = self._reader.rows(layout, keys, columns, span)
+        key_columns, bad = layout.keys.decode(keys)
+        self._rejects.note(table, keys, rows.rejects)
+        return Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
+
+    def at(
+        self, table: Table, columns: list[str], cut: int, start: bytes | None, stop: bytes | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a range of row keys at a cut, with weights."""
+        layout = self._layouts.of(table)
+        span: TimeRange | None = (0, cut + 1) if self._layouts.is_exact(layout) else None
+        if start is None and stop is None:
+            self.note(table, cut)
+        for found in self._reader.scan_span(layout, columns, span, start, stop):
+            if found.rejects:
+                self._rejects.note(table, None, found.rejects)
+            if found.rows.num_rows:
+                yield from weighted(found.rows, 1).to_batches()
+
+    def _whole(self, layout: Layout, columns: list[str], span: TimeRange | None) -> pa.Table:
+        parts: list[Rows] = list(self._reader.scan_span(layout, columns, span))
+        self._rejects.note(layout.table, None, tuple(r for part in parts for r in part.rejects))
+        schema = pa.schema([layout.table.arrow.field(name) for name in columns])
+        return pa.concat_tables([schema.empty_table(), *(part.rows for part in parts)]).combine_chunks()
+
+    # -- what waits ---------------------------------------------------------------------------------------------------
+
+    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+        batch, seen = self._known.batch()
+        digests = seen if batch is not None and batch.cut == after else {}
+        now = self.head()
+        rows = calls = 0
+        first: int | None = None
+        last: int | None = None
+        for table in self._tables(tables):
+            digest = digests.get(str(table.id))
+            low = after if digest is None else after - self._overlap
+            early, late = self._look(self._layouts.of(table), low, now, after)
+            if digest is not None and early.digest() != digest:  # something became visible late
+                rows, calls, last = rows + 1, calls + 1, max(last or 0, after)
+                first = after if first is None else min(first, after)
+            if len(late):
+                rows, calls = rows + len(late), calls + len(np.unique(late.newest))
+                oldest, newest = int(late.oldest.min()), int(late.newest.max())
+                first = oldest if first is None else min(first, oldest)
+                last = max(last or 0, newest)
+        return Pending(calls, rows, None if first is None else first / 1000, first, last)
+
+    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
+        now = self.head()
+        found = [self._look(self._layouts.of(t), after, now, after)[1].oldest for t in self._tables(tables)]
+        times = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+        return now if len(times) <= rows else int(times[max(rows, 1) - 1])
+
+    # -- the overlap --------------------------------------------------------------------------------------------------
+
+    def note(self, table: Table, cut: int) -> None:
+        """Remember which cells of the last seconds before a cut can be seen now."""
+        sight = self._look(self._layouts.of(table), cut - self._overlap, cut, cut)[0]
+        self._sights[table.id] = (cut, sight)
+        self._digests[table.id, cut] = sight.digest()
+
+    def noted(self, cut: int, before: Batch | None, carried: dict[str, str]) -> dict[str, str]:
+        """What to publish with a batch of this cut: the digest of each table's overlap. An earlier batch's hold on for
+        one with the same cut."""
+        own = {str(table): digest for (table, at), digest in self._digests.items() if at == cut}
+        return {**(carried if before is not None and before.cut == cut else {}), **own}
+
+    def published(self, cut: int) -> None:
+        self._digests = {key: digest for key, digest in self._digests.items() if key[1] >= cut}
+
+    def _look(self, layout: Layout, after: int, upto: int, split: int) -> tuple[Sight, Sight]:
+        found = if_there(layout, lambda: windows.look(self._client, layout, after, upto, split))
+        return found or (NOTHING, NOTHING)
+
+    def _tables(self, ids: Sequence[int]) -> list[Table]:
+        wanted = set(ids)
+        return [t for t in self._known.catalog().tables if t.id in wanted]
+
+    def _base(self, table: Table) -> Layout:
+        if table.is_view:
+            raise Unsupported(f"HBase keeps no log of the view {table.name}.", hint="Read the view instead.")
+        return self._layouts.of(table)

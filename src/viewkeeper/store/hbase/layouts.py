@@ -1,0 +1,78 @@
+"""The layouts of a database's tables, and what HBase says about those that others made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from viewkeeper.model.schema import Table
+from viewkeeper.store.hbase import mapping
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.commit import create
+from viewkeeper.store.hbase.failures import NoSuchTable
+from viewkeeper.store.hbase.layout import Layout, layout_of
+
+T = TypeVar("T")
+
+_BELIEVED = 60.0
+"""Seconds for which the settings of another's table are believed."""
+
+
+class Layouts:
+    """Layouts by table, made once."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client, self._namespace = client, namespace
+        self._known: dict[int, tuple[Table, Layout]] = {}
+        self._exact: dict[str, tuple[float, bool]] = {}
+
+    def of(self, table: Table) -> Layout:
+        known = self._known.get(table.id)
+        if known is None or (known[0] is not table and known[0] != table):
+            known = self._known[table.id] = (table, layout_of(self._namespace, table))
+        return known[1]
+
+    def forget(self, table: Table) -> None:
+        self._known.pop(table.id, None)
+
+    def check(self, table: Table) -> list[str]:
+        """Raise if a new table's options do not fit what is there; what it cannot promise, as warnings."""
+        layout = layout_of(self._namespace, table)
+        return [] if layout.owned else mapping.check(layout, self._client.tables.describe(layout.name))
+
+    def is_exact(self, layout: Layout) -> bool:
+        """Whether the table can be read as of a time. Those made here can."""
+        if layout.owned:
+            return True
+        known = self._exact.get(layout.name)
+        if known is None or time.monotonic() - known[0] > _BELIEVED:
+            found = mapping.is_exact(layout, self._client.tables.describe(layout.name))
+            known = self._exact[layout.name] = (time.monotonic(), found)
+        return known[1]
+
+    # -- tables that are made when they are first needed --------------------------------------------------------------
+
+    def ensure(self, layout: Layout) -> None:
+        if layout.owned and not self._client.tables.exists(layout.name):
+            create(self._client, layout.name, layout.family())
+
+    def making(self, layout: Layout, work: Callable[[], None]) -> None:
+        """Write to a table, which is made if it is ours and not there."""
+        try:
+            work()
+        except NoSuchTable:
+            if not layout.owned:
+                raise
+            self.ensure(layout)
+            work()
+
+
+def if_there(layout: Layout, work: Callable[[], T]) -> T | None:
+    """Read from a table; one of ours that was never made is empty: None."""
+    try:
+        return work()
+    except NoSuchTable:
+        if not layout.owned:
+            raise
+        return None

@@ -1,0 +1,234 @@
+"""Tables that other programs made and write: how `CREATE TABLE … WITH (hbase.… = …)` finds its columns in them.
+
+    hbase.table      namespace:table; it must be there. It is never altered or dropped here
+    hbase.columns    where the columns that are not in the key are: `cf:qualifier …` in their order, or
+                     `column=cf:qualifier …`, or `cf:*`: each under its own name
+    hbase.encoding   bytes (the default) or text, for all; or for some: `text total=bytes` (`encodings`)
+    hbase.key        how the row key is made from the PRIMARY KEY's columns:
+                     bytes      one after another as `Bytes.toBytes` writes them; a string or decimal only as the last
+                     ordered    as tables made here have it (`model.keys`)
+                     text       one column as text; several: `text |`, joined by what follows
+
+A missing cell is NULL. A row is there if one of the named families has a cell of it. A row with a cell, or a key, that
+cannot be read is put aside, with the reason, until it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model.rows import keys_table
+from viewkeeper.model.schema import Column, Table
+from viewkeeper.store.hbase import encodings
+from viewkeeper.store.hbase.batches import split_column
+from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Place, RowKeys
+from viewkeeper.store.hbase.rowkeys import Mask
+from viewkeeper.store.hbase.tables import Description
+
+OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
+
+_WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 4}
+_WIDTHS |= {"timestamp": 8, "timestamp_ntz": 8}
+
+
+def mapped(table: Table, options: Mapping[str, str]) -> Layout:
+    """The layout that a table's options describe."""
+    where = f"Table {table.name}"
+    if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
+        raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
+    rest = [c for c in table.columns if c not in table.key_columns]
+    cells = _cells(where, rest, options.get("hbase.columns", ""))
+    written = _encodings(where, rest, options.get("hbase.encoding", "bytes"))
+    places = {c.name: Place(cells[c.name], written[c.name]) for c in rest}
+    families = tuple(dict.fromkeys(split_column(place.cell)[0] for place in places.values()))
+    if not families:
+        raise BadValue(f"{where} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
+    name = options["hbase.table"]
+    name = name if ":" in name else f"default:{name}"
+    return Layout(table, name, False, _keys(table, options.get("hbase.key", "bytes")), places, None, families)
+
+
+def check(layout: Layout, found: Description) -> list[str]:
+    """BadValue if the table lacks a mapped family; what its settings cannot promise, as warnings."""
+    said = []
+    for name in layout.families:
+        family = found.family(name)
+        text = name.decode(errors="replace")
+        if family is None:
+            has = ", ".join(f.name.decode(errors="replace") for f in found.families)
+            raise BadValue(
+                f"The HBase table {layout.name} has no family {text}; it has {has}.", hint="Check hbase.columns."
+            )
+        if not keeps_deletes(found, name):
+            said.append(
+                f"{layout.name}: the family {text} does not keep deleted cells, so a delete that HBase compacts away"
+                " before it is captured is found by a rescan only. Set KEEP_DELETED_CELLS => 'TRUE'."
+            )
+        if (family.max_versions or 1) < 2:
+            said.append(
+                f"{layout.name}: the family {text} keeps one version, so a row is read as it is when it is captured,"
+                " not as it was at the batch's cut. Set VERSIONS => 10 or more."
+            )
+        if family.time_to_live is not None:
+            said.append(
+                f"{layout.name}: the family {text} has a TTL of {family.time_to_live} s; rows that expire leave no mark"
+                " and are found by a rescan only."
+            )
+    return said
+
+
+def keeps_deletes(found: Description, name: bytes) -> bool:
+    family = found.family(name)
+    return family is not None and bool(family.keep_deleted_cells)
+
+
+def is_exact(layout: Layout, found: Description) -> bool:
+    """Whether the table can be read as of a time: it keeps versions and deleted cells."""
+    families = [found.family(name) for name in layout.families]
+    return all(f is not None and f.keep_deleted_cells and (f.max_versions or 1) > 1 for f in families)
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]:
+    words = text.replace(",", " ").split()
+    hint = "Write hbase.columns = 'cf:a cf:b', 'column=cf:a …' or 'cf:*'."
+    if len(words) == 1 and words[0].endswith(":*"):
+        return {c.name: words[0][:-1].encode() + c.name.encode() for c in columns}
+    named = {c.name.lower(): c.name for c in columns}
+    found: dict[str, bytes] = {}
+    for at, word in enumerate(words):
+        column, equals, cell = word.rpartition("=")
+        if not equals and at >= len(columns):
+            raise BadValue(f"{where}: hbase.columns names more cells than there are columns.", hint=hint)
+        name = named.get(column.lower()) if equals else columns[at].name
+        if name is None or ":" not in cell or cell.startswith(":"):
+            raise BadValue(f"{where}: {word!r} in hbase.columns is no cell of a column.", hint=hint)
+        found[name] = cell.encode()
+    if missing := [c.name for c in columns if c.name not in found]:
+        raise BadValue(f"{where}: hbase.columns does not say where {missing[0]} is.", hint=hint)
+    return found
+
+
+def _encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, str]:
+    words = text.replace(",", " ").split()
+    named = {c.name.lower(): c.name for c in columns}
+    general = next((w for w in words if "=" not in w), "bytes")
+    found = {c.name: general for c in columns}
+    for column, _, encoding in (w.partition("=") for w in words if "=" in w):
+        if column.lower() not in named:
+            raise BadValue(f"{where}: hbase.encoding names {column}, which is no column outside the key.")
+        found[named[column.lower()]] = encoding
+    if wrong := sorted(set(found.values()) - set(encodings.ENCODINGS) | ({general} - set(encodings.ENCODINGS))):
+        raise BadValue(
+            f"{where}: there is no encoding {wrong[0]!r}.", hint=f"Encodings: {', '.join(encodings.ENCODINGS)}."
+        )
+    return found
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _keys(table: Table, form: str) -> RowKeys:
+    word, _, delimiter = form.strip().partition(" ")
+    delimiter = delimiter.strip()
+    parts = table.key_columns
+    if word == "ordered" and not delimiter:
+        return OrderedKeys(table)
+    if word == "bytes" and not delimiter:
+        if loose := [c.name for c in parts[:-1] if c.type not in _WIDTHS]:
+            raise BadValue(
+                f"Table {table.name}: {loose[0]} has no fixed width and is not the last key column.",
+                hint="Use hbase.key = 'ordered' or 'text |', whichever the keys were made with.",
+            )
+        return BytesKeys(table)
+    if word == "text" and bool(delimiter) == (len(parts) > 1):
+        return TextKeys(table, delimiter)
+    raise BadValue(
+        f"Table {table.name}: hbase.key = {form!r} does not fit a key of {len(parts)} column(s).",
+        hint="Write 'bytes', 'ordered', 'text' for one column, or 'text |' for several.",
+    )
+
+
+@dataclass(frozen=True)
+class BytesKeys:
+    """Columns one after another as `Bytes.toBytes` writes them; only the last may have any length."""
+
+    table: Table
+
+    def encode(self, rows: pa.Table) -> pa.Array:
+        parts = [encodings.encode("bytes", c.type, rows[c.name]) for c in self.table.key_columns]
+        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
+
+    def encode_one(self, values: Sequence[Any]) -> bytes:
+        key: bytes = self.encode(keys_table(self.table, [tuple(values)]))[0].as_py()
+        return key
+
+    def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
+        bad = np.zeros(len(keys), bool)
+        lengths = np.asarray(pc.binary_length(keys))
+        at = 0
+        arrays: list[pa.Array] = []
+        for column in self.table.key_columns:
+            width = _WIDTHS.get(column.type)
+            last = len(arrays) == len(self.table.key_columns) - 1
+            stop = None if last else at + (width or 0)
+            short = lengths < at + (width or 0)
+            piece = pc.binary_slice(keys, at, stop) if stop is not None else pc.binary_slice(keys, at)
+            array, wrong = encodings.decode("bytes", column.type, piece)
+            bad |= short if wrong is None else short | wrong
+            arrays.append(array)
+            at += width or 0
+        return _key_table(self.table, arrays), bad
+
+
+@dataclass(frozen=True)
+class TextKeys:
+    """Columns as text, joined by a delimiter."""
+
+    table: Table
+    delimiter: str
+
+    def encode(self, rows: pa.Table) -> pa.Array:
+        parts = [encodings.encode("text", c.type, rows[c.name]) for c in self.table.key_columns]
+        if len(parts) == 1:
+            return parts[0]
+        for part in parts[:-1]:
+            if pc.any(pc.match_substring(part, self.delimiter)).as_py():
+                raise BadValue(
+                    f"A key of {self.table.name} holds {self.delimiter!r}, by which its columns are told apart."
+                )
+        return pc.binary_join_element_wise(*parts, self.delimiter.encode())
+
+    def encode_one(self, values: Sequence[Any]) -> bytes:
+        key: bytes = self.encode(keys_table(self.table, [tuple(values)]))[0].as_py()
+        return key
+
+    def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
+        columns = self.table.key_columns
+        bad = np.zeros(len(keys), bool)
+        parts = [keys]
+        if len(columns) > 1:
+            split = pc.split_pattern(keys, self.delimiter, max_splits=len(columns) - 1)
+            bad = np.asarray(pc.list_value_length(split)) != len(columns)
+            whole = pc.if_else(pa.array(bad), pa.scalar([b""] * len(columns), split.type), split)
+            flat = pc.list_flatten(whole)
+            parts = [flat.take(pa.array(np.arange(i, len(flat), len(columns)))) for i in range(len(columns))]
+        arrays = []
+        for column, part in zip(columns, parts, strict=True):
+            array, wrong = encodings.decode("text", column.type, part)
+            bad = bad if wrong is None else bad | wrong
+            arrays.append(array)
+        return _key_table(self.table, arrays), bad
+
+
+def _key_table(table: Table, arrays: list[pa.Array]) -> pa.Table:
+    return pa.Table.from_arrays(arrays, schema=pa.schema([table.arrow.field(c.name) for c in table.key_columns]))

@@ -1,0 +1,147 @@
+"""Rows by key and by range: views at the published batch, base tables as they are or as of a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import SnapshotGone
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.store.hbase.batches import TimeRange
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.failures import NoSuchTable
+from viewkeeper.store.hbase.known import Known, Shown
+from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Rows, read_cells
+from viewkeeper.store.hbase.layouts import if_there
+from viewkeeper.store.hbase.scanning import Scan
+
+
+class Reader:
+    """Reads through one client."""
+
+    def __init__(self, client: Client, known: Known) -> None:
+        self._client, self._known = client, known
+
+    def get(self, layout: Layout, keys: pa.Array, columns: Sequence[str]) -> Rows:
+        """Rows by key: a view's at the published batch, others as they are."""
+        while True:
+            shown = self._known.shown() if layout.table.is_view else None
+            if shown is not None and not shown.number:
+                return no_rows(layout, columns)
+            found = self.rows(layout, keys, columns, None if shown is None else shown.span)
+            try:
+                if shown is not None:
+                    shown.check()
+            except SnapshotGone:
+                continue
+            return found
+
+    def rows(self, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None) -> Rows:
+        """The rows of these keys, from cells with times in a span."""
+        if not len(keys):
+            return no_rows(layout, columns)
+
+        def read() -> list[Rows]:
+            chunks = self._client.get_many(layout.name, keys, layout.asked(columns), span=span)
+            return [read_cells(layout, cells, columns) for cells in chunks]
+
+        parts = if_there(layout, read)
+        if parts is None:
+            return no_rows(layout, columns)
+        if len(parts) == 1:
+            return parts[0]
+        rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
+        rejects = tuple(reject for part in parts for reject in part.rejects)
+        return Rows(rows, pa.concat_arrays([part.keys for part in parts]), rejects)
+
+    def scan(
+        self, layout: Layout, columns: list[str], start: bytes | None, stop: bytes | None, limit: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """A range of keys as `model.keys` writes them."""
+        if not layout.owned and not isinstance(layout.keys, OrderedKeys):
+            yield from self._scan_foreign(layout, columns, start, stop, limit)
+            return
+        while True:
+            shown = self._known.shown() if layout.table.is_view else None
+            if shown is not None and not shown.number:
+                return
+            handed = False
+            try:
+                span = None if shown is None else shown.span
+                for found in self.scan_span(layout, columns, span, start, stop, limit, shown):
+                    handed = True
+                    yield batch(found.rows)
+                return
+            except SnapshotGone:
+                if handed:
+                    raise
+
+    def scan_span(
+        self,
+        layout: Layout,
+        columns: list[str],
+        span: TimeRange | None,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+        shown: Shown | None = None,
+    ) -> Iterator[Rows]:
+        """A range of row keys, from cells with times in a span, some rows at a time."""
+        if stop == b"":
+            return
+        large = limit is None and start is None and stop is None
+        wanted = Scan(
+            start=start or b"",
+            stop=stop or b"",
+            columns=layout.asked(columns),
+            span=span,
+            limit=limit,
+            cache_blocks=False if large else None,
+        )
+        try:
+            for cells in self._client.scan(layout.name, wanted):
+                found = read_cells(layout, cells, columns)
+                if shown is not None:
+                    shown.check()
+                if found.rows.num_rows or found.rejects:
+                    yield found
+        except NoSuchTable:
+            if not layout.owned:
+                raise
+
+    def _scan_foreign(
+        self, layout: Layout, columns: list[str], start: bytes | None, stop: bytes | None, limit: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """A table whose row keys are not ours: in HBase's own order, and a range is picked from all of it."""
+        names = [*dict.fromkeys([*columns, *(c.name for c in layout.table.key_columns)])]
+        left = limit
+        for found in self.scan_span(layout, names, None):
+            rows = found.rows
+            if start is not None or stop is not None:
+                keys = encode_keys(layout.table, rows)
+                inside = np.ones(len(keys), bool)
+                if start is not None:
+                    inside &= np.asarray(pc.greater_equal(keys, start))
+                if stop is not None:
+                    inside &= np.asarray(pc.less(keys, stop))
+                rows = rows.filter(pa.array(inside))
+            rows = rows if left is None else rows.slice(0, left)
+            left = None if left is None else left - rows.num_rows
+            if rows.num_rows:
+                yield batch(rows.select(columns))
+            if left == 0:
+                return
+
+
+def no_rows(layout: Layout, columns: Sequence[str]) -> Rows:
+    schema = pa.schema([layout.table.arrow.field(name) for name in columns])
+    return Rows(schema.empty_table(), pa.array([], pa.binary()), ())
+
+
+def batch(rows: pa.Table) -> pa.RecordBatch:
+    if not rows.num_columns:  # a batch without columns that still knows its rows
+        return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows)], names=[""]).select([])
+    return rows.combine_chunks().to_batches()[0]
