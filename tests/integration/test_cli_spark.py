@@ -96,7 +96,7 @@ def test_run_ends_in_order_when_terminated(vk: Run) -> None:
         time.sleep(1)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:  # until it holds the lease and has made the batch
-            vk("put", "orders", '{"id": 9, "item": 1, "quantity": %d}' % (1 + int(time.monotonic()) % 9))
+            vk("put", "orders", json.dumps({"id": 9, "item": 1, "quantity": 1 + int(time.monotonic()) % 9}))
             if '"maintainer": null' not in vk("status", "-o", "json")[1]:
                 break
             time.sleep(0.2)

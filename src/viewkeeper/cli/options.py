@@ -21,7 +21,12 @@ from typer._click.exceptions import UsageError
 if TYPE_CHECKING:
     from viewkeeper.store.base import Store
 
-Db = Annotated[str, typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help="The database: lmdb:PATH.")]
+Db = Annotated[
+    str,
+    typer.Option(
+        "--db", envvar="VIEWKEEPER_DB", metavar="URL", help="The database: lmdb:PATH or hbase://HOST:PORT/NAMESPACE."
+    ),
+]
 Name = Annotated[str, typer.Argument(help="A table or a view.")]
 ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A base table.")]

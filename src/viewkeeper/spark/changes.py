@@ -17,6 +17,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import plain, weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.spark.rows import as_spark, consolidated, outside, position_of, rows_at
@@ -99,7 +101,8 @@ class ChangeReader(DataSourceStreamReader):  # type: ignore[misc]
         """Keep the log from here on, never forgetting less than a hold of this query's last run does."""
         there = [h.position for h in store.holds() if h.name == self.hold] if self.name else []
         if not there or position >= there[0]:
-            store.hold(self.hold, position, None if self.name else time.time() + HELD)
+            with suppress(Unsupported):
+                store.hold(self.hold, position, None if self.name else time.time() + HELD)
 
 
 def delta(store: Store, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:

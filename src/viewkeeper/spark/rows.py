@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,7 +32,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, Unsupported
 from viewkeeper.model.delta import plain
 from viewkeeper.model.keys import prefix_range
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
@@ -73,7 +74,8 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
         store = open_store(self.url, "w")
         try:
             position = position_of(store, self.at)
-            store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HELD)
+            with suppress(Unsupported):  # a store without a log of its own keeps what it keeps
+                store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HELD)
             points = store.split_points(self.table, self.parts or default_parts())
         finally:
             store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,10 @@ def verify(
     seed: Seed = 1,
     lane: Lane = "auto",
     views: Views = None,
-    db: Annotated[str | None, typer.Option(metavar="URL", help="A new database for it. [a temporary LMDB]")] = None,
+    store: Annotated[
+        str, typer.Option(help="lmdb, in a temporary directory, or hbase, that of vk hbase start.")
+    ] = "lmdb",
+    db: Annotated[str | None, typer.Option(metavar="URL", help="Instead of --store: a new database for it.")] = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -41,6 +45,7 @@ def verify(
     """
     one_of(context, "suite", suite, ("tpch",))
     one_of(context, "lane", lane, LANES)
+    one_of(context, "store", store, ("lmdb", "hbase"))
     numbers = _numbers(context, views)
     import viewkeeper
     from viewkeeper.cli.hush import hushed
@@ -49,7 +54,8 @@ def verify(
 
     with _directory(data) as place, tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
         files = generate(scale, place)
-        with viewkeeper.open(db or f"lmdb:{scratch}/db", spark=cluster(master, conf)) as database:
+        url = db or (f"lmdb:{scratch}/db" if store == "lmdb" else _hbase_url(scratch))
+        with viewkeeper.open(url, spark=cluster(master, conf)) as database:
             with hushed():
                 spark = database._spark()
             found = run(database, files, spark, batches=batches, seed=seed, lane=lane, numbers=numbers, say=typer.echo)
@@ -59,6 +65,20 @@ def verify(
         typer.echo(f"  expected {first.expected}\n  got      {first.got}", err=True)
         raise typer.Exit(1)
     typer.echo(f"{len(numbers)} views equal to Spark's answer after each of {batches} batches")
+
+
+def _hbase_url(scratch: str) -> str:
+    """A namespace of its own in the HBase that `vk hbase start` has started."""
+    import secrets
+
+    from viewkeeper.cli.hbase import _DATA
+    from viewkeeper.errors import StoreError
+    from viewkeeper.store.hbase.server import Server
+
+    seen = Server(os.environ.get("VIEWKEEPER_HBASE_DATA") or _DATA).status()
+    if not seen.answers:
+        raise StoreError("No HBase answers on this machine.", hint="Run: vk hbase start.")
+    return f"hbase://{seen.host}:{seen.port}/verify_{secrets.token_hex(4)}?state={scratch}/state"
 
 
 def bench(
