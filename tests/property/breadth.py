@@ -31,7 +31,11 @@ def set_operation(grammar: Grammar, depth: int) -> tuple[Query, tuple[Typed, ...
     """UNION, EXCEPT, INTERSECT, also ALL, over selects that share values."""
     operator = grammar.rng.choice(("UNION", "EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL"))
     query, columns, rows = grammar.union(depth, operator)
-    return query, tuple(replace(c, loose="") if c.loose == "zero" and "ALL" not in operator else c for c in columns), rows
+    return (
+        query,
+        tuple(replace(c, loose="") if c.loose == "zero" and "ALL" not in operator else c for c in columns),
+        rows,
+    )
 
 
 def conditions(grammar: Grammar, scope: Scope) -> tuple[str, ...]:

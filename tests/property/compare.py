@@ -28,7 +28,10 @@ def difference(view: View, expected: pa.Table, got: pa.Table, key: Sequence[str]
     if got.schema.types != expected.schema.types:
         pairs = zip(expected.schema, got.schema.types, strict=True)
         return "types: " + ", ".join(f"{f.name} expected {f.type}, got {t}" for f, t in pairs if f.type != t)
-    columns = [replace(c, loose=c.loose or "zero") if n in key else c for c, n in zip(view.columns, got.column_names, strict=True)]
+    columns = [
+        replace(c, loose=c.loose or "zero") if n in key else c
+        for c, n in zip(view.columns, got.column_names, strict=True)
+    ]
     want, have = canonical(columns, expected), canonical(columns, got)
     if any(c.loose == "near" for c in view.columns):
         return _near_difference(want, have)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypeVar
 
 from . import breadth
 from .query import Query, Relation, Select, SetOperation, View
@@ -31,6 +32,8 @@ BREADTH = frozenset(
     }
 )
 MOST_ROWS = 1500
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Grammar:
         self.rng = rng
         self.features = features
         self.named = [
-            Source(t.name, tuple(replace(from_column(c, "x"), sql=c.name) for c in t.columns), t.rows + 8) for t in tables
+            Source(t.name, tuple(replace(from_column(c, "x"), sql=c.name) for c in t.columns), t.rows + 8)
+            for t in tables
         ]
         self.tables = len(tables)
         self._aliases = 0
@@ -176,9 +180,9 @@ class Grammar:
 
     def call(self, scalars: Scalars) -> Typed:
         """One aggregate function call."""
-        if self.has("variance", 0.1) or self.has("more aggregates", 0.1):
-            if found := breadth.further_call(self, scalars):
-                return found
+        further = self.has("variance", 0.1) or self.has("more aggregates", 0.1)
+        if further and (found := breadth.further_call(self, scalars)):
+            return found
         for _ in range(5):
             argument = scalars.any(self.rng.choice((0, 0, 0, 1, 2)))
             if argument.loose:
@@ -191,8 +195,16 @@ class Grammar:
                     return replace(found, sql=f"{function}(DISTINCT {argument.sql})")
                 if self.has("filter clause", 0.1):
                     condition = scalars.predicate(1)
-                    return derived(f"{found.sql} FILTER (WHERE {condition.sql})", found.type, found, condition,
-                                   bound=found.bound, grain=found.grain, special=found.special, loose=found.loose)
+                    return derived(
+                        f"{found.sql} FILTER (WHERE {condition.sql})",
+                        found.type,
+                        found,
+                        condition,
+                        bound=found.bound,
+                        grain=found.grain,
+                        special=found.special,
+                        loose=found.loose,
+                    )
                 return found
         return self.count(scalars)
 
@@ -237,8 +249,12 @@ class Grammar:
         return Scope((*scope.relations, replace(relation, on=conditions)), both, total)
 
     def _equalities(self, left: Sequence[Typed], right: Sequence[Typed]) -> tuple[tuple[str, ...], float]:
-        pairs = [(a, b) for a in left for b in right if a.family == b.family and not a.loose and not b.loose
-                 and a.type != "boolean"]
+        pairs = [
+            (a, b)
+            for a in left
+            for b in right
+            if a.family == b.family and not a.loose and not b.loose and a.type != "boolean"
+        ]
         pairs += [(a, b) for a in left for b in right if {a.family, b.family} == {"int", "decimal"}][:1]
         meeting = [(a, b) for a, b in pairs if len({*a.values} & {*b.values}) > 1]
         if meeting and self.rng.random() < 0.95:
@@ -288,12 +304,16 @@ class Grammar:
         """Gives each item a name that is unique: its own if it is a column, else o0, o1, …"""
         named: list[tuple[str, str]] = []
         for i, e in enumerate(items):
-            own = e.sql.split(".")[1] if e.sql.startswith("r") and e.sql.replace(".", "").replace("_", "").isalnum() else ""
+            own = (
+                e.sql.split(".")[1]
+                if e.sql.startswith("r") and e.sql.replace(".", "").replace("_", "").isalnum()
+                else ""
+            )
             taken = {n for _, n in named}
             named.append((e.sql, own if own and own not in taken and not own.startswith("o") else f"o{i}"))
         return tuple(named), tuple(replace(e, sql=n) for e, (_, n) in zip(items, named, strict=True))
 
-    def _some(self, values: Sequence[Typed] | Sequence[str]) -> list[Typed] | list[str]:
+    def _some(self, values: Sequence[_T]) -> list[_T]:
         return self.rng.sample(list(values), self.rng.randint(1, min(3, len(values))))
 
     def _direction(self) -> str:
@@ -309,8 +329,17 @@ def aggregate_call(function: str, argument: Typed) -> Typed | None:
         if kind in ("boolean", "binary"):
             return None if kind == "binary" else derived(sql, kind, argument)
         loose = "zero" if kind == "float" else ""
-        return derived(sql, argument.type, argument, bound=bound, grain=argument.grain, special=argument.special,
-                       values=argument.values, loose=loose, portable=argument.portable)
+        return derived(
+            sql,
+            argument.type,
+            argument,
+            bound=bound,
+            grain=argument.grain,
+            special=argument.special,
+            values=argument.values,
+            loose=loose,
+            portable=argument.portable,
+        )
     if bound is None:
         return None
     total = bound * ROWS
@@ -336,5 +365,11 @@ def _either(a: Typed, b: Typed) -> Typed:
     """What is known of a column that comes from `a` or from `b`."""
     bound = None if a.bound is None or b.bound is None else max(a.bound, b.bound)
     grain = None if a.grain is None or b.grain is None else max(a.grain, b.grain)
-    return replace(a, bound=bound, grain=grain, special=a.special or b.special, portable=a.portable and b.portable,
-                   loose=a.loose or b.loose)
+    return replace(
+        a,
+        bound=bound,
+        grain=grain,
+        special=a.special or b.special,
+        portable=a.portable and b.portable,
+        loose=a.loose or b.loose,
+    )

@@ -12,9 +12,15 @@ from dataclasses import dataclass, replace
 
 from .typed import Typed
 
-_SHARED = frozenset({*"count sum min max coalesce nullif abs upper lower length year month".split()})
-_SHARED |= {"where", "in", "on", "from", "select", "and", "or", "not", "when", "then", "else", "as"}
-_APART = re.compile(r"\d[LSYD]\b|<=>|\bdiv\b|CAST|\bX'|TIMESTAMP|INTERVAL|/|%|(?<!count\()\*|view_|[^\x00-\x7f]|\\\\|''")
+_SHARED = frozenset(
+    {
+        *("count", "sum", "min", "max", "coalesce", "nullif", "abs", "upper", "lower", "length", "year", "month"),
+        *("where", "in", "on", "from", "select", "and", "or", "not", "when", "then", "else", "as"),
+    }
+)
+_APART = re.compile(
+    r"\d[LSYD]\b|<=>|\bdiv\b|CAST|\bX'|TIMESTAMP|INTERVAL|/|%|(?<!count\()\*|view_|[^\x00-\x7f]|\\\\|''"
+)
 """Text that DuckDB does not parse, or does not mean in the same way."""
 
 
@@ -171,6 +177,15 @@ def _smaller_query(query: Query) -> Iterator[Query]:
         if not isinstance(relation.source, str):
             inner = relation.source
             if isinstance(inner, Select) and len(inner.relations) == 1:
-                yield replace(query, relations=(*query.relations[:i], replace(relation, source=inner.relations[0].source), *query.relations[i + 1 :]))
+                yield replace(
+                    query,
+                    relations=(
+                        *query.relations[:i],
+                        replace(relation, source=inner.relations[0].source),
+                        *query.relations[i + 1 :],
+                    ),
+                )
             for less in _smaller_query(inner):
-                yield replace(query, relations=(*query.relations[:i], replace(relation, source=less), *query.relations[i + 1 :]))
+                yield replace(
+                    query, relations=(*query.relations[:i], replace(relation, source=less), *query.relations[i + 1 :])
+                )

@@ -1,20 +1,16 @@
 """A scenario is everything that happens to one database: tables, views, batches, and when each view is made.
 
-    generate   from a seed
-    run        on Viewkeeper: what each view holds after each batch
-    check      against the oracles: a list of problems
-    reduce     a failing one to the least that still fails
-    script     the program that replays it
+generate   from a seed
+run        on Viewkeeper: what each view holds after each batch
+check      against the oracles: a list of problems
 """
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,7 +24,6 @@ from .changes import (
     Batch,
     Delete,
     Put,
-    Update,
     delete_argument,
     key_argument,
     put_argument,
@@ -38,8 +33,8 @@ from .changes import (
 )
 from .compare import canonical, difference, rows_difference
 from .grammar import CORE, Grammar
-from .query import View, smaller
-from .schemas import Row, Table, random_schema
+from .query import View
+from .schemas import Table, random_schema
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,9 @@ def generate(seed: int, views: int = 10, batches: int = 4, features: frozenset[s
     made_at = sorted(min(rng.choice((0, 0, 1, 1, 1, 2)), batches - 1) for _ in made)
     pending: list[bool] = []
     for i, view in enumerate(made):  # not before the views that it reads
-        waits = any(late and made_at[j] == made_at[i] and f"{made[j].name} " in view.sql for j, late in enumerate(pending))
+        waits = any(
+            late and made_at[j] == made_at[i] and f"{made[j].name} " in view.sql for j, late in enumerate(pending)
+        )
         pending.append(waits or rng.random() < 0.2)
     changes = random_batches(rng, tables, batches)
     reopened = tuple(b for b in range(1, batches) if rng.random() < 0.15)
@@ -201,7 +198,9 @@ def _compare(
     for number, found in enumerate(history):
         for table in scenario.tables:
             want = to_arrow(table, after[number][table.name].values())
-            text = rows_difference([repr(r) for r in want.to_pylist()], [repr(r) for r in found[table.name].rows.to_pylist()])
+            text = rows_difference(
+                [(repr(r),) for r in want.to_pylist()], [(repr(r),) for r in found[table.name].rows.to_pylist()]
+            )
             if text:
                 yield Problem(table.name, number, text)
         for view in scenario.views:
@@ -220,131 +219,3 @@ def _compare(
             got = canonical(view.columns, history[-1][view.name].rows)
             if text := rows_difference(second[view.name], got):
                 yield Problem(view.name, len(history) - 1, f"DuckDB differs: {text}")
-
-
-# Making it smaller.
-
-
-def reduce(scenario: Scenario, fails: Callable[[Scenario], bool], seconds: float = 60.0) -> Scenario:
-    """The smallest scenario found in this time for which `fails` still holds."""
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # many candidates do not analyse
-    deadline = time.monotonic() + seconds
-    progress = True
-    while progress:
-        progress = False
-        for candidate in _smaller(scenario):
-            if time.monotonic() > deadline:
-                return scenario
-            if _holds(fails, candidate):
-                scenario, progress = candidate, True
-                break
-    return scenario
-
-
-def only(scenario: Scenario, name: str) -> Scenario:
-    """The scenario with this view and those that it reads."""
-    needed = {name}
-    for view in reversed(scenario.views):
-        if view.name in needed:
-            needed |= {v.name for v in scenario.views if f"{v.name} " in view.sql}
-    return _with_views(scenario, [i for i, v in enumerate(scenario.views) if v.name in needed])
-
-
-def _holds(fails: Callable[[Scenario], bool], candidate: Scenario) -> bool:
-    try:
-        states(candidate.tables, candidate.batches)
-        return fails(candidate)
-    except Exception:  # a candidate that is not valid is no candidate
-        return False
-
-
-def _with_views(s: Scenario, kept: Sequence[int]) -> Scenario:
-    return replace(
-        s,
-        views=tuple(s.views[i] for i in kept),
-        made_at=tuple(s.made_at[i] for i in kept),
-        pending=tuple(s.pending[i] for i in kept),
-    )
-
-
-def _smaller(s: Scenario) -> Iterator[Scenario]:
-    if s.reopened:
-        yield replace(s, reopened=())
-    if any(s.pending):
-        yield replace(s, pending=(False,) * len(s.pending))
-    if any(s.made_at):
-        yield replace(s, made_at=(0,) * len(s.made_at))
-    for i in range(len(s.batches)):
-        if len(s.batches) > 1:
-            rest = s.batches[:i] + s.batches[i + 1 :]
-            at = tuple(min(a - (a > i), len(rest) - 1) for a in s.made_at)
-            yield replace(s, batches=rest, made_at=at, reopened=())
-    for i, view in enumerate(s.views):
-        for less in smaller(view):
-            yield replace(s, views=(*s.views[:i], less, *s.views[i + 1 :]))
-    for i, batch in enumerate(s.batches):
-        for less_batch in _smaller_batches(batch):
-            yield replace(s, batches=(*s.batches[:i], less_batch, *s.batches[i + 1 :]))
-
-
-def _smaller_batches(batch: Batch) -> Iterator[Batch]:
-    for i, call in enumerate(batch):
-        yield batch[:i] + batch[i + 1 :]
-        if isinstance(call, Put) and len(call.rows) > 1:
-            half = len(call.rows) // 2
-            for rows in (call.rows[:half], call.rows[half:]):
-                yield (*batch[:i], replace(call, rows=rows), *batch[i + 1 :])
-            if len(call.rows) < 6:
-                for k in range(len(call.rows)):
-                    yield (*batch[:i], replace(call, rows=call.rows[:k] + call.rows[k + 1 :]), *batch[i + 1 :])
-
-
-# Telling it.
-
-
-def script(scenario: Scenario) -> str:
-    """A program that replays the scenario and prints its views."""
-    lines = [
-        "import datetime",
-        "import tempfile",
-        "from decimal import Decimal",
-        "from math import inf, nan",
-        "",
-        "import pyarrow as pa",
-        "import viewkeeper as vk",
-        "",
-        'db = vk.open("lmdb:" + tempfile.mkdtemp() + "/db", durability="none")',
-    ]
-    lines += [f"db.sql({t.ddl!r})" for t in scenario.tables]
-    tables = {t.name: t for t in scenario.tables}
-    for number, batch in enumerate(scenario.batches):
-        if number in scenario.reopened:
-            lines.append("# here the database was closed and opened again")
-        for late in (False, True):
-            if late:
-                lines += [_call_text(tables[call.table], call) for call in batch]
-            for view, at, pending in zip(scenario.views, scenario.made_at, scenario.pending, strict=True):
-                if (at, pending) == (number, late):
-                    lines.append(f"db.sql({view.ddl!r})")
-        lines.append('db.refresh(lane="driver")')
-    lines += [f"print(db.read({v.name!r}).to_pylist())" for v in scenario.views]
-    return "\n".join(lines)
-
-
-def _call_text(table: Table, call: Put | Update | Delete) -> str:
-    if isinstance(call, Update):
-        return f"db.update({call.table!r}, {key_argument(call.key)!r}, {call.columns!r})"
-    if isinstance(call, Delete):
-        return f"db.delete({call.table!r}, {[key_argument(k) for k in call.keys]!r})"
-    rows: list[Row] = list(call.rows)
-    return f"db.put({call.table!r}, {rows!r})"
-
-
-def report(scenario: Scenario, problems: Sequence[Problem]) -> str:
-    """What a failing test says."""
-    by_name = {v.name: v for v in scenario.views}
-    lines = [f"seed {scenario.seed}: {len(problems)} problem(s)"]
-    for p in problems[:5]:
-        text = by_name[p.view].ddl if p.view in by_name else ""
-        lines += ["", f"{p.view or 'the batch'} after batch {p.batch}: {p.text}", f"  {text}"]
-    return "\n".join([*lines, "", "replay:", script(scenario)])

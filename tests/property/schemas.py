@@ -89,9 +89,7 @@ def random_schema(rng: Random) -> tuple[Table, ...]:
 
 
 def random_row(rng: Random, table: Table) -> Row:
-    return {
-        c.name: None if c.nullable and rng.random() < 0.15 else rng.choice(c.values) for c in table.columns
-    }
+    return {c.name: None if c.nullable and rng.random() < 0.15 else rng.choice(c.values) for c in table.columns}
 
 
 def _random_table(rng: Random, name: str, calm: bool) -> Table:
@@ -175,8 +173,12 @@ def _decimal_column(rng: Random, name: str, type_: str, wild: bool) -> Column:
     precision, scale = decimal_digits(type_)
     largest = Decimal((0, (9,) * precision, -scale))
     if wild:
-        return Column(name, type_, (largest, largest.copy_negate(), Decimal((0, (1,), -scale)), Decimal(0), Decimal(2)),
-                      bound=10 ** (precision - scale))
+        return Column(
+            name,
+            type_,
+            (largest, largest.copy_negate(), Decimal((0, (1,), -scale)), Decimal(0), Decimal(2)),
+            bound=10 ** (precision - scale),
+        )
     unit = Decimal((0, (1,), -scale))
     values = [Decimal(v) for v in rng.sample(range(-9, 30), 4)] + [25 * unit, -5 * unit, Decimal(1) + unit]
     return Column(name, type_, tuple(v for v in values if v.copy_abs() <= largest), bound=30)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from .scenario import Problem, Scenario, check, generate, only, reduce, report
+from .reduction import only, reduce, report
+from .scenario import Problem, Scenario, check, generate
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 SEEDS = range(1, 301) if DEEP else range(1, 29)

@@ -141,9 +141,9 @@ def fits(type_: str, bound: int | None) -> bool:
     if bound is None:
         return False
     if type_ in INTEGER_BITS:
-        return bound < 2 ** (INTEGER_BITS[type_] - 1)
+        return bool(bound < 2 ** (INTEGER_BITS[type_] - 1))
     precision, scale = decimal_digits(type_)
-    return bound < 10 ** (precision - scale)
+    return bool(bound < 10 ** (precision - scale))
 
 
 def as_decimal(type_: str) -> tuple[int, int]:
