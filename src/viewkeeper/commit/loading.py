@@ -22,6 +22,7 @@ from viewkeeper.commit.load import loaded_tables, missing_state, plan_load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, choose_lane, given_rows, in_batches
 from viewkeeper.operators.runs import RunEntry
+from viewkeeper.plan.dataflow import Image
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Computed, Given, ImageRows, Progress, StoreScan
 from viewkeeper.rounds.site import Site, full
@@ -133,7 +134,12 @@ def _whole_table(
 ) -> Given:
     """A base table at the cut: an image of it if that is wide enough, else a scan of the store."""
     columns = tuple(c.name for c in flow.used[table_id])
-    for image in flow.images.get(table_id, ()):
-        if image.id not in new and slots(image)[0] in stage.state.manifest.runs:
-            return ImageRows(str(stage.state.directory), stage.state.manifest.runs[slots(image)[0]], columns)
+    kept = [image for image in flow.images.get(table_id, ()) if image.id not in new]
+    # The image by primary key is given up when another arrangement takes its place: until then it is there to read.
+    primary = Image(table_id, tuple(k.column for k in flow.tables[table_id].key))
+    for image in [*kept, primary]:
+        slot = slots(image)[0]
+        runs = stage.state.arrangement(slot).runs
+        if slot in stage.state.manifest.runs and all(set(columns) <= set(r.rows.column_names) for r in runs):
+            return ImageRows(str(stage.state.directory), stage.state.manifest.runs[slot], columns)
     return StoreScan(stage.store, flow.tables[table_id], columns, cut, progress)
