@@ -16,15 +16,17 @@ from viewkeeper.verify.consistency import Plan, check, verify_consistency
     [
         Plan(seconds=6),
         Plan(seconds=8, kill=True),
-        Plan(seconds=6, complete=True, rate=2, readers=1),
+        Plan(seconds=6, strategy="IN", rate=2, readers=1),
+        Plan(seconds=6, strategy="ISN", readers=1),
+        Plan(seconds=6, strategy="SC", readers=1),
     ],
-    ids=["micro-batches", "maintainers killed", "every write call its own batch"],
+    ids=["micro-batches", "maintainers killed", "every write call its own batch", "incremental snapshots", "scans"],
 )
 def test_every_state_that_anybody_saw_is_one_state_of_the_tables(plan: Plan, spark: Any, tmp_path: Path) -> None:
     verdict = verify_consistency(f"lmdb:{tmp_path / 'bank'}", spark, tmp_path / "journals", plan)
     assert verdict.failures == []
     assert verdict.holds
-    assert verdict.checked.keys() >= {"snapshot", "any", "latest", "after", "follow"}
+    assert verdict.checked.keys() >= {"snapshot", "any", "latest", "after"}
 
 
 def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ class Snapshot:
         self._timer.cancel()
         self._pinned.close()
 
+    def span(self, name: str) -> tuple[int, int]:
+        """The positions that a table or view shows here: the cut twice, or for SC and ISC from where to where."""
+        found = self._pinned.catalog.find(name)
+        if isinstance(found, View) and found.suspended is not None:
+            return found.suspended.cut, found.suspended.cut
+        if isinstance(found, View) and found.at is not None:
+            return found.at.low, found.at.cut
+        return self.token.position, self.token.position
+
     def get(self, name: str, key: Any) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none."""
         table = self._table(name)

@@ -22,6 +22,7 @@ VIEWS: Mapping[str, str] = {
     "by_owner": "SELECT owner, count(*) AS n, sum(balance) AS total FROM accounts GROUP BY owner",
     "regions": """SELECT a.id, a.balance, o.region FROM accounts a JOIN owners o ON a.owner = o.owner
                   WHERE a.balance > 0""",
+    "copy": "SELECT id, owner, balance FROM accounts",
 }
 OWNERS, ACCOUNTS = 12, 60
 """Owners in all, and accounts of each writer."""
@@ -107,6 +108,7 @@ class Model:
             self.accounts[key] = row
             self._group(row["owner"], 1, row["balance"])
         self._change("regions", region, None if row is None else self._regions_row(row))
+        self._change("copy", _values(old), _values(row))
         self._change("total", before, (len(self.accounts), sum(t for _, t in self._sums.values())))
 
     def _group(self, owner: str, count: int, money: int) -> None:
@@ -126,6 +128,10 @@ class Model:
         gone = 0 if before is None else _print(before)
         come = 0 if after is None else _print(after)
         self.prints[view] = (self.prints[view] - gone + come) % 2**64
+
+
+def _values(row: Row | None) -> tuple[Any, ...] | None:
+    return None if row is None else tuple(row.values())
 
 
 def fingerprint(rows: Iterable[Iterable[Any]]) -> int:

@@ -1,7 +1,7 @@
 """The processes of the consistency check. Each keeps a journal: one JSON line for everything it did or saw.
 
     writer      {position, table, puts, deletes}                 every write call, with the position that it got
-    reader      {kind, low, high, asked, epoch, cut, prints, total}    every state it saw
+    reader      {kind, asked, high | epoch, cut, spans, prints, total, copy}     every state it saw
     follower    {position, prints}                               the state after every delta of a subscription
 
 Run as `python -m viewkeeper.verify.roles ROLE JOURNAL URL OPTIONS`, until the standard input ends.
@@ -55,17 +55,17 @@ def reader(db: Any, say: Say, options: dict[str, Any]) -> None:
     while not _ended():
         kind = chance.choice(("snapshot", "snapshot", "any", "latest", "after"))
         if kind == "snapshot":
-            with db.snapshot() as s:
+            with db.snapshot(mixed=True) as s:
                 seen = {name: _rows(s.read(name)) for name in bank.VIEWS}
-                say({"kind": kind, "epoch": s.epoch, "cut": s.token.position, **_state(seen)})
-                newest = str(s.token)
+                spans = {name: s.span(name) for name in bank.VIEWS}
+                say({"kind": kind, "epoch": s.epoch, "cut": s.token.position, "spans": spans, **_state(seen)})
         else:
             name = chance.choice(sorted(bank.VIEWS))
-            asked = db.token("accounts") if kind == "latest" else vk.Token.parse(newest)
+            asked = {"latest": db.token("accounts").position, "after": vk.Token.parse(newest).position}.get(kind, 0)
             level = vk.LATEST if kind == "latest" else vk.ANY
             seen = {name: _rows(db.read(name, level, after=newest if kind == "after" else None, timeout=120))}
-            say({"kind": kind, "asked": asked.position, "high": db.token("accounts").position, **_state(seen)})
-            newest = str(db.token())
+            say({"kind": kind, "asked": asked, "high": db.token("accounts").position, **_state(seen)})
+        newest = str(db.token())
         time.sleep(options["pause"])
 
 
@@ -91,7 +91,7 @@ def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
 def _state(seen: dict[str, list[tuple[Any, ...]]]) -> dict[str, Any]:
     total = seen.get("total")
     prints = {name: bank.fingerprint(rows) for name, rows in seen.items()}
-    return {"prints": prints, "total": total[0][1] if total else None}
+    return {"prints": prints, "total": total[0][1] if total else None, "copy": seen.get("copy")}
 
 
 def _ended() -> bool:
