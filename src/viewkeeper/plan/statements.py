@@ -296,7 +296,7 @@ def _options(words: Words) -> dict[str, str]:
     words.need("(")
     found: dict[str, str] = {}
     while True:
-        name = words.name("option").lower()
+        name = words.dotted("option").lower()
         words.need("=")
         if name in found:
             raise BadStatement(f"Option {name} is there twice.", hint="Give each option once.")

@@ -103,6 +103,19 @@ class Words:
 
     def name(self, what: str) -> str:
         """A name, plain or in backticks. Keywords are names too, as in Spark."""
+        word = self._part(what)
+        if self.at("."):
+            raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
+        return word
+
+    def dotted(self, what: str) -> str:
+        """A name of one or more parts, as the options of a store have."""
+        found = [self._part(what)]
+        while self.take("."):
+            found.append(self._part(what))
+        return ".".join(found)
+
+    def _part(self, what: str) -> str:
         if self.done():
             raise BadStatement(f"The text ends where the name of a {what} should be.", hint="Write the name.")
         token, word = self.tokens[self.next], self.written()
@@ -116,8 +129,6 @@ class Words:
         if not word.strip() or not word.isprintable():
             raise BadStatement(f"The name of a {what} is empty or has control characters.", hint="Choose another one.")
         self.next += 1
-        if self.at("."):
-            raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
         return word
 
     def names(self, what: str) -> tuple[str, ...]:

@@ -120,9 +120,10 @@ class Feed:
             digest = digests.get(str(table.id))
             low = after if digest is None else after - self._overlap
             early, late = self._look(self._layouts.of(table), low, now, after)
-            if digest is not None and early.digest() != digest:  # something became visible late
-                rows, calls, last = rows + 1, calls + 1, max(last or 0, after)
-                first = after if first is None else min(first, after)
+            if digest is not None and early.digest() != digest:
+                # Something became visible late: no batch up to this cut has it.
+                rows, calls, last = rows + 1, calls + 1, max(last or 0, after + 1)
+                first = after + 1
             if len(late):
                 rows, calls = rows + len(late), calls + len(np.unique(late.newest))
                 oldest, newest = int(late.oldest.min()), int(late.newest.max())
