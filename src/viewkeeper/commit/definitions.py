@@ -21,7 +21,7 @@ from viewkeeper.plan.planner import plan_view
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
-_KNOWN = frozenset({"store", "load_rate", "strategy", "interval"})
+_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding"})
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
