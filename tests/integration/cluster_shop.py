@@ -23,7 +23,7 @@ def main(master: str, url: str) -> None:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            "spark.executor.memory": "400m",
+            "spark.executor.memory": "500m",
             "spark.sql.session.timeZone": "UTC",
         },
     )

@@ -64,7 +64,7 @@ def test_select_sees_tables_and_views_at_one_snapshot(vk: Run) -> None:
         "toys,25.00",
     ]
     code, _, err = vk("sql", "SELECT bogus FROM revenue")
-    assert (code, err.startswith("error[VK301]"), "bogus" in err, err.count("\n")) == (1, True, True, 1)
+    assert (code, err.startswith("error[VK101]"), "bogus" in err, err.count("\n")) == (1, True, True, 1)
 
 
 @pytest.mark.usefixtures("shop")

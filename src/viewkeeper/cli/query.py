@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadStatement
 from viewkeeper.model.catalog import Catalog
 
 _AGE = 600.0
@@ -21,9 +20,7 @@ _AGE = 600.0
 
 def select(db: Any, query: str) -> pa.Table:
     """The query's rows."""
-    from pyspark.errors import PySparkException
-
-    from viewkeeper.plan.catalyst.session import first_lines
+    from viewkeeper.plan.catalyst.session import _translated
 
     with db.snapshot(max_age=_AGE) as snapshot:
         rows = {name: snapshot.read(name) for name in named(db._catalog(), query)}
@@ -32,11 +29,9 @@ def select(db: Any, query: str) -> pa.Table:
         spark.conf.set(setting, value)
     for name, table in rows.items():
         spark.createDataFrame(table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
-    try:
+    with _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
         found: pa.Table = spark.sql(query).toArrow()
         return found
-    except PySparkException as error:
-        raise BadStatement(f"Spark refuses the query: {first_lines(str(error))}") from None
 
 
 def named(catalog: Catalog, query: str) -> list[str]:
