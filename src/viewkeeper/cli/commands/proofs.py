@@ -73,17 +73,12 @@ def _hbase_url(scratch: str) -> str:
 
     from viewkeeper.cli.hbase import _DATA
     from viewkeeper.errors import StoreError
-    from viewkeeper.store.hbase.client import Client
-    from viewkeeper.store.hbase.connection import Gateway
     from viewkeeper.store.hbase.server import Server
 
     seen = Server(os.environ.get("VIEWKEEPER_HBASE_DATA") or _DATA).status()
     if not seen.answers:
         raise StoreError("No HBase answers on this machine.", hint="Run: vk hbase start.")
-    namespace = f"verify_{secrets.token_hex(4)}"
-    with Client(Gateway(seen.host, seen.port)) as client:
-        client.tables.create_namespace(namespace)
-    return f"hbase://{seen.host}:{seen.port}/{namespace}?state={scratch}/state"
+    return f"hbase://{seen.host}:{seen.port}/verify_{secrets.token_hex(4)}?create=true&state={scratch}/state"
 
 
 def bench(
