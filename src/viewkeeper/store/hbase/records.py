@@ -20,6 +20,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -87,8 +88,11 @@ class Records:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def open(self, mode: str) -> State:
-        """The state; with mode 'w' an empty database is made where there is none."""
+    def open(self, mode: str, create: bool = False) -> State:
+        """The state; with mode 'w' an empty database is made where there is none. `create`: the namespace too."""
+        if create and mode == "w" and self.namespace not in self.client.tables.namespaces():
+            with suppress(AlreadyThere):
+                self.client.tables.create_namespace(self.namespace)
         self.client.tables.require_namespace(self.namespace)
         try:
             found = self.client.get(self.table, _ROW, (_STATE,))

@@ -75,7 +75,7 @@ class HBaseStore(Store):
         try:
             self._client.greet()
             self._records = Records(self._client, place.namespace)
-            state = self._records.open(mode)
+            state = self._records.open(mode, place.create)
         except BaseException:
             self._client.close()
             raise

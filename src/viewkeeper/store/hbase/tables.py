@@ -74,7 +74,7 @@ class Tables:
         if name not in self.namespaces():
             raise NoSuchNamespace(
                 f"HBase at {self._pool.gateway.address} has no namespace {name}.",
-                hint=f"Create it (hbase shell: create_namespace '{name}') or name another one in the URL.",
+                hint=f"Create it (hbase shell: create_namespace '{name}'), or open it with create=true.",
             )
 
     # -- tables -------------------------------------------------------------------------------------------------------

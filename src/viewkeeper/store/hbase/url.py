@@ -6,6 +6,7 @@
     overlap=SECONDS     how late a write may become visible and still be found (`windows`)
     cache=SECONDS       how old what is known of the catalog and the published batch may be; 0 asks every time
     lease=SECONDS       how long a maintainer that died keeps others out
+    create=true|false   make the namespace if it is not there
 
 Port 9090 and namespace `default` unless named.
 """
@@ -22,8 +23,8 @@ from viewkeeper.store.hbase.connection import Gateway, Tls
 from viewkeeper.store.hbase.pool import Retry
 
 _TLS = ("tls", "ca", "certificate", "key", "verify")
-_STORE = ("state", "overlap", "cache", "lease")
-_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries", *_TLS, *_STORE)
+_STORE = ("overlap", "cache", "lease")
+_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries", *_TLS, *_STORE, "state", "create")
 _MAY_BE_ZERO = ("retries", "overlap", "cache")
 _HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTIONS)}."
 
@@ -39,6 +40,7 @@ class Place:
     overlap: float | None = None
     cache: float | None = None
     lease: float | None = None
+    create: bool = False
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -58,9 +60,10 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     how: dict[str, Any] = {name: said[name] for name in ("transport", "protocol") if name in said}
     how |= {name: _number(url, name, said[name]) for name in ("connect_timeout", "read_timeout") if name in said}
     retry = Retry(times=int(_number(url, "retries", said["retries"]))) if "retries" in said else Retry()
-    own: dict[str, Any] = {name: _number(url, name, said[name]) for name in _STORE[1:] if name in said}
-    state = str(said["state"]) if "state" in said else None
-    return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry, state, **own)
+    own: dict[str, Any] = {name: _number(url, name, said[name]) for name in _STORE if name in said}
+    own["state"] = str(said["state"]) if "state" in said else None
+    own["create"] = _truth(url, "create", said.get("create", False))
+    return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry, **own)
 
 
 def with_options(url: str, options: Mapping[str, Any]) -> str:
