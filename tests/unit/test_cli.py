@@ -280,6 +280,37 @@ def test_load_names_what_is_wrong_with_a_file(vk: Run, tmp_path: Path) -> None:
         assert says in err
 
 
+def test_an_interrupted_load_leaves_nothing(vk: Run, tmp_path: Path) -> None:
+    import viewkeeper
+    from viewkeeper.cli.load import load
+
+    vk("sql", LOAD)
+    (tmp_path / "t.csv").write_text("a,b,c\n1,x,1.25\n")
+    (tmp_path / "u.csv").write_text("a,b,c\n2,x,1.25\n")
+    read = 0
+
+    def interrupt(count: int) -> None:
+        nonlocal read
+        read += 1
+        if read == 2:
+            raise KeyboardInterrupt
+
+    with viewkeeper.open(f"lmdb:{tmp_path / 'shop'}") as db, pytest.raises(KeyboardInterrupt):
+        load(db, db._base_table("t", "load"), [tmp_path / "t.csv", tmp_path / "u.csv"], progress=interrupt)
+    assert vk("scan", "t", "-o", "json")[1] == ""
+
+
+@pytest.mark.usefixtures("shop")
+def test_ctrl_c_is_130(vk: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    code, out, err = vk("status", "--watch", "-o", "json")
+    assert (code, len(out.splitlines())) == (130, 1)
+    assert "Traceback" not in err
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 

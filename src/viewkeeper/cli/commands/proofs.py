@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,12 +23,15 @@ Views = Annotated[str | None, typer.Option(metavar="NUMBERS", help="TPC-H querie
 
 def verify(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="What to verify: tpch.")],
+    suite: Annotated[str, typer.Argument(help="tpch: the views' rows; consistency: what readers see meanwhile.")],
     scale: Scale = 0.01,
-    batches: Annotated[int, typer.Option(min=0, help="Batches of changes.")] = 5,
+    batches: Annotated[int, typer.Option(min=0, help="tpch: batches of changes.")] = 5,
     seed: Seed = 1,
     lane: Lane = "auto",
     views: Views = None,
+    seconds: Annotated[float, typer.Option(min=1, help="consistency: how long processes write and read.")] = 20,
+    strategy: Annotated[str, typer.Option(help="consistency: the strategy of the views.")] = "IMB",
+    kill: Annotated[bool, typer.Option("--kill", help="consistency: kill the maintainer now and then.")] = False,
     store: Annotated[
         str, typer.Option(help="lmdb, in a temporary directory, or hbase, that of vk hbase start.")
     ] = "lmdb",
@@ -37,34 +40,64 @@ def verify(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Load TPC-H, stream changes, and compare every view with Spark's own answer after every batch.
+    """Prove it: TPC-H's views against Spark's own answer after every batch, or the consistency of what readers see.
 
     The exit code is 1 at the first difference, which is printed.
 
     Example: vk verify tpch --scale 0.01 --batches 5 --seed 7
     """
-    one_of(context, "suite", suite, ("tpch",))
+    one_of(context, "suite", suite, ("tpch", "consistency"))
     one_of(context, "lane", lane, LANES)
     one_of(context, "store", store, ("lmdb", "hbase"))
     numbers = _numbers(context, views)
+    with tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
+        url = db or (f"lmdb:{scratch}/db" if store == "lmdb" else _hbase_url(scratch))
+        spark = cluster(master, conf)
+        if suite == "tpch":
+            _verify_tpch(url, spark, data, scale, batches, seed, lane, numbers)
+        else:
+            _verify_consistency(url, spark, scratch, seconds, seed, lane, strategy, kill)
+
+
+def _verify_tpch(
+    url: str, spark: Any, data: Path | None, scale: float, batches: int, seed: int, lane: str, numbers: tuple[int, ...]
+) -> None:
     import viewkeeper
     from viewkeeper.cli.hush import hushed
     from viewkeeper.tpch.changes import generate
     from viewkeeper.tpch.verify import verify as run
 
-    with _directory(data) as place, tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
+    with _directory(data) as place:
         files = generate(scale, place)
-        url = db or (f"lmdb:{scratch}/db" if store == "lmdb" else _hbase_url(scratch))
-        with viewkeeper.open(url, spark=cluster(master, conf)) as database:
+        with viewkeeper.open(url, spark=spark) as database:
             with hushed():
-                spark = database._spark()
-            found = run(database, files, spark, batches=batches, seed=seed, lane=lane, numbers=numbers, say=typer.echo)
+                session = database._spark()
+            found = run(
+                database, files, session, batches=batches, seed=seed, lane=lane, numbers=numbers, say=typer.echo
+            )
     if found:
         first = found[0]
         typer.echo(f"DIFFERENT: {first.view} after batch {first.batch}, {len(found)} rows", err=True)
         typer.echo(f"  expected {first.expected}\n  got      {first.got}", err=True)
         raise typer.Exit(1)
     typer.echo(f"{len(numbers)} views equal to Spark's answer after each of {batches} batches")
+
+
+def _verify_consistency(
+    url: str, spark: Any, scratch: str, seconds: float, seed: int, lane: str, strategy: str, kill: bool
+) -> None:
+    from viewkeeper.cli.hush import hushed
+    from viewkeeper.verify.consistency import Plan, verify_consistency
+
+    plan = Plan(seconds=seconds, seed=seed, lane=lane, strategy=strategy, kill=kill)
+    with hushed():
+        verdict = verify_consistency(url, spark, Path(scratch) / "journals", plan, typer.echo)
+    checks = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.checked.items()))
+    typer.echo(f"{verdict.writes} writes; checked: {checks}")
+    if not verdict.holds:
+        typer.echo(verdict.failures[0] if verdict.failures else "nothing was checked", err=True)
+        raise typer.Exit(1)
+    typer.echo("every state that was seen is a state that was")
 
 
 def _hbase_url(scratch: str) -> str:
