@@ -40,7 +40,10 @@ def verify(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Prove it: TPC-H's views against Spark's own answer after every batch, or the consistency of what readers see.
+    """Prove that views are right.
+
+    tpch: every view against Spark's own answer after every batch of changes. consistency: writers, readers and the
+    maintainer as processes, and every state that anybody saw against those that were.
 
     The exit code is 1 at the first difference, which is printed.
 
@@ -124,7 +127,9 @@ def bench(
     data: Data = None,
     output: Output = "table",
 ) -> None:
-    """How long a batch takes on this machine, beside recomputing the same views in DuckDB.
+    """Time batches beside recomputing.
+
+    Recomputing is the same views' queries in DuckDB, in the same run, on this machine.
 
     Example: vk bench --scale 0.1 --views 3 --sizes 10,1000
     """
@@ -152,7 +157,9 @@ def demo(
     keep: Annotated[str | None, typer.Option(metavar="URL", help="Keep it in this (new) database.")] = None,
     data: Data = None,
 ) -> None:
-    """Live views on a live screen: TPC-H data and five of its queries, or a small shop.
+    """Live views on a live screen.
+
+    TPC-H data and five of its queries, or a small shop that one can follow by eye.
 
     Example: vk demo shop --seconds 10
     """

@@ -45,9 +45,10 @@ def load(
     ] = None,
     output: Output = "table",
 ) -> None:
-    """Load files into a table: all rows in one write, so an interrupted load leaves nothing behind.
+    """Load files into a table, in one write.
 
-    Rows replace rows of the same key. Rows that do not fit the table go to a reject file, one JSON object a line.
+    An interrupted load leaves nothing behind. Rows replace rows of the same key. Rows
+    that do not fit the table go to a reject file, one JSON object a line.
 
     Example: vk load items items.csv --key item_id --db lmdb:./shop
     """
@@ -91,9 +92,10 @@ def put(
     ] = None,
     db: Db = "",
 ) -> None:
-    """Insert rows, or replace whole rows of the same key: JSON objects, one or many. All of them are one write.
+    """Insert rows or replace them, as JSON.
 
-    Prints the write's token, by which a reader can ask for a state that has it.
+    A row of the same key is replaced whole. All rows of a call are one write. Prints
+    the write's token, by which a reader can ask for a state that has it.
 
     Example: vk put items '{"item_id": 1, "category": "toys", "price": "9.99"}' --db lmdb:./shop
     """
@@ -161,7 +163,7 @@ def scan(
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
     output: Output = "table",
 ) -> None:
-    """Rows in key order; all, or those whose key begins with PREFIX.
+    """Rows in key order, all or by a key's prefix.
 
     Example: vk scan order_lines --limit 10 --db lmdb:./shop
     """

@@ -35,8 +35,9 @@ def sql(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Run SQL: CREATE and DROP TABLE and MATERIALIZED VIEW, INSERT, UPSERT, DELETE, SELECT, SHOW, DESCRIBE, EXPLAIN.
+    """Run SQL statements, or a shell for them.
 
+    CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, DELETE, SELECT, SHOW, DESCRIBE, EXPLAIN.
     Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
 
     Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop

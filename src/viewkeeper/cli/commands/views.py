@@ -63,7 +63,9 @@ def run(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Keep every view fresh until Ctrl-C (or SIGTERM): a line for each batch.
+    """Keep every view fresh, until Ctrl-C.
+
+    Prints a line for each batch. SIGTERM ends it as well.
 
     Example: vk run --db lmdb:./shop
     """
@@ -94,9 +96,10 @@ def watch(
     timeout: Annotated[float | None, typer.Option(min=0, help="Stop when nothing came for so many seconds.")] = None,
     output: Output = "table",
 ) -> None:
-    """The rows of a view, then every committed change as it happens, until Ctrl-C.
+    """A view's changes as they happen.
 
-    As JSON each line has kind (row, insert, update, delete), before, after, and the token to go on from.
+    First the rows that are there, then every committed change, until Ctrl-C. As JSON
+    each line has kind (row, insert, update, delete), before, after, and the token to go on from.
 
     Example: vk watch by_category --db lmdb:./shop
     """
@@ -140,7 +143,9 @@ def explain(
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text, json, mermaid or svg.")] = "text",
     out: Annotated[Path | None, typer.Option("--out", help="A file to write instead of standard output.")] = None,
 ) -> None:
-    """How a view is kept fresh: operators, rounds, keys, state and what it shares; also as a picture.
+    """How a view is kept fresh, also as a picture.
+
+    Operators, rounds, keys, state and what it shares with other views.
 
     Example: vk explain by_category --format svg --out by_category.svg --db lmdb:./shop
     """
