@@ -40,6 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(1200)  # JVMs start slowly on a busy machine
 def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dict[str, str], tmp_path: Path) -> None:
     url = f"lmdb:{tmp_path / 'db'}"
     errors = tmp_path / "errors"

@@ -26,6 +26,7 @@ def lines(process: subprocess.Popen[str]) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(1200)  # JVMs start slowly on a busy machine
 def test_streams_killed_and_restarted_add_up(tmp_path: Path) -> None:
     url = f"lmdb:{tmp_path / 'db'}"
     log = tmp_path / "log"
