@@ -107,7 +107,7 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
         for number, view in enumerate(bank.VIEWS):
             start("follower", number, view=view)
         for number in range(plan.readers):
-            start("reader", number, pause=0.01)
+            start("reader", number, pause=0.01, patient=plan.kill)
         for number in range(plan.writers):
             start("writer", number, rate=plan.rate)
         _await(journals / "writer-0.jsonl")
@@ -118,7 +118,7 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
             if plan.kill and deadline - time.monotonic() > plan.seconds / 4:
                 victim = maintainers.pop(0)
                 victim.send_signal(signal.SIGKILL)
-                victim.wait()
+                _close(victim)
                 running.remove(("maintainer", victim))
                 maintainers.append(start("maintainer", next_kill, pace=pace))
                 next_kill += 1
@@ -132,9 +132,16 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
             time.sleep(1.0)
     finally:
         for _, process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            _close(process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Let go of a process, whatever it is doing."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    if process.stdin is not None and not process.stdin.closed:
+        process.stdin.close()
 
 
 def _await(journal: Path) -> None:

@@ -16,12 +16,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import viewkeeper as vk
+from viewkeeper.errors import Timeout
 from viewkeeper.verify import bank
 
 Say = Callable[[dict[str, Any]], None]
@@ -52,8 +54,9 @@ def reader(db: Any, say: Say, options: dict[str, Any]) -> None:
     """Reads at all levels, as fast as the asked rate allows."""
     chance = random.Random(options["number"])
     newest = str(db.token())
-    while not _ended():
-        kind = chance.choice(("snapshot", "snapshot", "any", "latest", "after"))
+    for kind in cycle(("snapshot", "after", "any", "snapshot", "latest")):
+        if _ended():
+            return
         if kind == "snapshot":
             with db.snapshot(mixed=True) as s:
                 seen = {name: _rows(s.read(name)) for name in bank.VIEWS}
@@ -63,7 +66,12 @@ def reader(db: Any, say: Say, options: dict[str, Any]) -> None:
             name = chance.choice(sorted(bank.VIEWS))
             asked = {"latest": db.token("accounts").position, "after": vk.Token.parse(newest).position}.get(kind, 0)
             level = vk.LATEST if kind == "latest" else vk.ANY
-            seen = {name: _rows(db.read(name, level, after=newest if kind == "after" else None, timeout=120))}
+            try:
+                seen = {name: _rows(db.read(name, level, after=newest if kind == "after" else None, timeout=120))}
+            except Timeout:
+                if not options["patient"]:
+                    raise
+                continue  # the maintainer was killed and the next has not taken over yet
             say({"kind": kind, "asked": asked, "high": db.token("accounts").position, **_state(seen)})
         newest = str(db.token())
         time.sleep(options["pause"])
