@@ -1,0 +1,90 @@
+"""HBase and its gateway killed in mid-batch: views are right afterwards, nothing is doubled, and errors say where.
+
+With a server of its own: one that has many tables takes long to start again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("thriftpy2")
+
+from tests.integration.hbase_shop import expected, opened, totals
+
+from viewkeeper.errors import StoreError, ViewkeeperError
+from viewkeeper.store.hbase import commit
+from viewkeeper.store.hbase.failures import Unavailable
+from viewkeeper.store.hbase.pool import Retry
+from viewkeeper.store.hbase.reading import Reader
+from viewkeeper.store.hbase.server import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.hbase]
+
+
+@pytest.fixture(scope="module")
+def mortal(hbase: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An HBase to be killed. (`hbase` says why, where there cannot be one.)"""
+    with Server(tmp_path_factory.mktemp("mortal")) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
+    with opened(mortal, tmp_path / "state", spark) as db:
+        yield db
+
+
+@pytest.mark.parametrize("at", ["capture", "cells", "publish"])
+def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
+    shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
+    owner: Any
+    owner, name = {"capture": (Reader, "rows"), "cells": (commit, "write_cells"), "publish": (commit, "publish")}[at]
+    original = getattr(owner, name)
+    killed = []
+
+    def dying(*args: Any, **options: Any) -> Any:
+        if not killed:
+            killed.append(at)
+            mortal.kill_hbase()
+        return original(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, dying)
+        patch.setattr(Retry, "pause", lambda self, attempt: 0.05)
+        with pytest.raises(ViewkeeperError):
+            shop.refresh()
+    assert killed
+    mortal.start_hbase(timeout=240)
+    _until_it_works(shop.refresh)
+    assert totals(shop) == expected(shop)
+    assert shop.read("items").num_rows == 200
+    assert shop.refresh().lane == "none"
+
+
+def test_a_killed_gateway_is_named_and_work_goes_on_when_it_returns(shop: Any, mortal: Server) -> None:
+    address = f"{mortal.host}:{mortal.port}"
+    mortal.kill_gateway()
+    with pytest.raises(Unavailable, match=address):
+        shop.read("totals")
+    mortal.start_gateway(timeout=240)
+    shop.put("items", {"id": 1, "category": "back", "price": 1})
+    shop.refresh()
+    assert totals(shop) == expected(shop)
+
+
+def _until_it_works(work: Any) -> None:
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            work()
+            return
+        except StoreError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
