@@ -236,7 +236,11 @@ class Database:
         table = self._catalog().table(name)
         if level is ANY and after is None:
             return table
-        refresh = None if self._maintainer is None else self.refresh
+        maintainer, found = self._maintainer, self._catalog().find(name)
+        refresh: Callable[[], object] | None = None
+        if maintainer is not None:
+            own = isinstance(found, View) and found.at is not None
+            refresh = self.refresh if own else maintainer.refresh
         levels.bring(self._store, self._catalog(), name, level, after, timeout, refresh)
         return self._catalog().table(name)
 

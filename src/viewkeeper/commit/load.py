@@ -59,7 +59,7 @@ def missing_state(flow: Flow, state: State) -> set[str]:
         if any(slot not in state.manifest.runs for slot in slots(operator)[:1]):
             found.add(operator.id)
         elif isinstance(operator, Image):
-            wanted = {c.name for c in flow.used[operator.table]}
+            wanted = {c.name for c in flow.held[operator.id]}
             runs = state.arrangement(slots(operator)[0]).runs
             if not all(wanted <= set(run.rows.column_names) for run in runs):
                 found.add(operator.id)

@@ -111,6 +111,8 @@ class Maintainer(Batches):
 
     def remake(self, now: bool = False) -> int:
         """Run the strategies of the views whose interval is over, or `now` of all that changed; how many ran."""
+        if not any(is_scheduled(v) for v in self.catalog.views):
+            return 0
         if not self.defining.acquire(blocking=now):
             return 0  # a view is being defined: batches must not wait for it, and intervals can
         try:

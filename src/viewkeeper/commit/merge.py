@@ -15,11 +15,12 @@ from pathlib import Path
 
 from viewkeeper.commit import crash
 from viewkeeper.commit.state import State
+from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, write_container
-from viewkeeper.plan.dataflow import Aggregate, Operator
+from viewkeeper.plan.dataflow import Aggregate, Image, Operator
 from viewkeeper.plan.flow import Flow
 
 MOST_RUNS = 16
@@ -100,6 +101,11 @@ def _merge(tasks: Sequence[_Task], path: Path, durable: bool) -> list[RunEntry]:
 
 
 def _merged(duck: Duck, task: _Task) -> Run:
+    if isinstance(task.operator, Image):
+        # Views that need more columns come and go: the older runs may hold more than the newer ones.
+        common = set.intersection(*(set(r.rows.column_names) - {WEIGHT} for r in task.runs))
+        runs = [Run(r.rows.select([c for c in r.rows.column_names if c in common or c == WEIGHT])) for r in task.runs]
+        return merge(duck, runs)
     if isinstance(task.operator, Aggregate):
         return aggregate.additive_merge(duck, task.operator.spec, int(task.slot.split("/")[1]), task.runs)
     return merge(duck, task.runs)
