@@ -14,7 +14,7 @@ from functools import cached_property
 
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan.compiler import Compiler, ViewPlan
-from viewkeeper.plan.dataflow import Image, Input, Lookup, Operator, Segment, Sink
+from viewkeeper.plan.dataflow import Image, Input, Lookup, Operator, Recompute, Segment, Sink
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,30 @@ class Flow:
             table: tuple(c for c in self.tables[table].columns if c.name.lower() in found)
             for table, found in lowered.items()
         }
+
+    @cached_property
+    def held(self) -> Mapping[str, tuple[Column, ...]]:
+        """The columns of each image: those that are looked up in it.
+
+        One image of a table, that by primary key or else the first, holds all that is used, for later loads.
+        """
+        names: dict[str, set[str]] = {i.id: set(i.key) for images in self.images.values() for i in images}
+        for operator in self.operators.values():
+            if isinstance(operator, Lookup) and operator.arrangement in names:
+                names[operator.arrangement].update(name for name, _ in operator.take)
+            if isinstance(operator, Recompute):
+                for port, arrangement in zip(operator.inputs, operator.shared, strict=True):
+                    if arrangement is not None:
+                        names[arrangement].update(port[0].used())
+        found = {}
+        for table, images in self.images.items():
+            primary = tuple(k.column for k in self.tables[table].key)
+            whole = next((i for i in images if i.key == primary), images[0])
+            for image in images:
+                wanted = {n.lower() for n in names[image.id]}
+                columns = self.used[table]
+                found[image.id] = columns if image is whole else tuple(c for c in columns if c.name.lower() in wanted)
+        return found
 
     @cached_property
     def levels(self) -> Mapping[str, int]:

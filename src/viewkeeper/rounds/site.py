@@ -82,13 +82,13 @@ class Site:
         self.feeding = None
 
     def _images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
-        """The table's arrangements: the same columns, each with the hash of its own key."""
+        """The table's arrangements: each its own columns, and the hash of its own key."""
         images = [i for i in self.flow.images.get(source.table, ()) if i.id in self.active]
         if images and output.num_rows:
             texts = [f"{hash_sql(image.key)} AS h{n}" for n, image in enumerate(images)]
             hashes = self.duck.run(f"SELECT {', '.join(texts)} FROM input", input=output)
-            rows = output.select([*(c.name for c in self.flow.used[source.table]), WEIGHT])
             for n, image in enumerate(images):
+                rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
                 yield image.id, 0, rows.append_column(HASH, hashes[f"h{n}"])
 
     def state(self, operator: Operator) -> list[Arrangement]:
