@@ -1,0 +1,208 @@
+"""HBase: what the store adds to the raw client, as ratios measured in one run.
+
+    load        rows a second put into a table made here, beside the raw client's putMultiple of the same cells
+    read        a view's row by key, p50, beside a raw get of the same row
+    scan        a view to Arrow, beside what thriftpy2's own decoding of the same scan gives
+    capture     the changed keys and rows of a window, beside a raw scan of that window plus the gets
+    refresh     a batch of TPC-H's Q1 and Q3
+
+The bars: load at least 0.7, read at most 1.3, scan at least 1.5, capture at most 3.
+
+    python benchmarks/hbase.py [--small] [--rows N] [--json FILE]
+
+Starts an HBase of its own, or uses that of VK_HBASE (a data directory of `vk hbase start`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import viewkeeper as vk
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.connection import Gateway, idl
+from viewkeeper.store.hbase.server import Server
+from viewkeeper.store.hbase.tables import Family
+
+BARS = {"load": (">=", 0.7), "read": ("<=", 1.3), "scan": (">=", 1.5), "capture": ("<=", 3.0)}
+EVENTS = "CREATE TABLE events (id BIGINT PRIMARY KEY, kind STRING, amount DECIMAL(12,2), note STRING)"
+COPIES = "CREATE MATERIALIZED VIEW copies AS SELECT id, kind, amount, note FROM events"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--small", action="store_true", help="a minute in all, to see that it runs")
+    options.add_argument("--rows", type=int, default=600_000, help="of the table")
+    options.add_argument("--changes", type=int, default=10_000, help="captured")
+    options.add_argument("--scale", type=float, default=0.1, help="of TPC-H")
+    options.add_argument("--json", type=Path, default=None, help="write the results there")
+    given = options.parse_args()
+    rows, changes = (20_000, 1_000) if given.small else (given.rows, given.changes)
+    scale = 0.01 if given.small else given.scale
+    with tempfile.TemporaryDirectory(prefix="vk-hbase-") as scratch:
+        server = Server(os.environ.get("VK_HBASE") or f"{scratch}/hbase")
+        ran = server.status().hbase
+        server.start(timeout=240)
+        try:
+            results = measure(server, Path(scratch), rows, changes, scale)
+        finally:
+            if not ran:
+                server.stop()
+    print(f"{'':10}{'ours':>14}{'raw':>14}{'ratio':>9}  bar")
+    missed = 0
+    for name, (ours, raw, unit) in results.items():
+        ratio = ours / raw if raw else float("nan")
+        sign, bar = BARS.get(name, ("", 0.0))
+        good = not sign or (ratio >= bar if sign == ">=" else ratio <= bar)
+        missed += not good
+        print(
+            f"{name:10}{ours:>14,.2f}{raw:>14,.2f}{ratio:>9.2f}  "
+            f"{f'{sign} {bar}' if sign else '':8}{unit}{'' if good else '   MISSED'}"
+        )
+    if given.json:
+        given.json.write_text(
+            json.dumps(
+                {name: dict(zip(("ours", "raw", "unit"), r, strict=True)) for name, r in results.items()}, indent=1
+            )
+        )
+    sys.exit(1 if missed and not given.small else 0)
+
+
+def measure(
+    server: Server, scratch: Path, rows: int, changes: int, scale: float
+) -> dict[str, tuple[float, float, str]]:
+    namespace = f"bench_{secrets.token_hex(4)}"
+    url = f"hbase://{server.host}:{server.port}/{namespace}?create=true"
+    results: dict[str, tuple[float, float, str]] = {}
+    with vk.open(url, state=str(scratch / "state")) as db, Client(Gateway(server.host, server.port)) as client:
+        db.sql(EVENTS)
+        store: Any = db._store
+        table = store.catalog().table("events")
+        layout = store._layouts.of(table)
+        data = events(rows)
+        results["load"] = load(db, client, layout, namespace, data)
+        db.sql(COPIES)
+        results["read"] = read(db, client, rows)
+        results["scan"] = scan(db, client, rows)
+        results["capture"] = capture(db, client, layout, changes, rows)
+        report = db.refresh()
+        results["copies"] = (report.changes / report.seconds, 0.0, f"changes/s, {report.changes} in one batch")
+    results |= tpch(server, scratch, scale)
+    return results
+
+
+def events(rows: int) -> pa.Table:
+    ids = np.arange(rows)
+    kinds = pa.array(np.array(["created", "paid", "sent", "returned"])[ids % 4])
+    amounts = pa.array(ids % 10_000).cast(pa.decimal128(20, 0)).cast(pa.decimal128(22, 2)).cast(pa.decimal128(12, 2))
+    notes = pa.array([f"{n:060d}" for n in range(1000)]).take(pa.array(ids % 1000))
+    return pa.table({"id": ids, "kind": kinds, "amount": amounts, "note": notes})
+
+
+def load(db: Any, client: Client, layout: Any, namespace: str, data: pa.Table) -> tuple[float, float, str]:
+    raw = f"{namespace}:raw"
+    client.tables.create(raw, [Family(b"c", max_versions=100, keep_deleted_cells=True)])
+    keys, cells = layout.encode(data.cast(layout.table.arrow))
+    half = len(data) // 2  # in turns, so that both meet the same server
+    theirs = ours = 0.0
+    for at, size in ((0, half), (half, len(data) - half)):
+        part = {c: v.slice(at, size) for c, v in cells.items()}
+        theirs += clock(client.put_many, raw, keys.slice(at, size), part)
+        ours += clock(db.put, "events", data.slice(at, size))
+    return len(data) / ours, len(data) / theirs, "rows/s"
+
+
+def read(db: Any, client: Client, rows: int) -> tuple[float, float, str]:
+    view = db._store._layouts.of(db._store.catalog().table("copies"))
+    names = [int(n) for n in np.random.default_rng(1).integers(0, rows, 400)]
+    keys = [view.keys.encode_one((n,)) for n in names]
+    span = (0, db.status().epoch + 1)
+    ours, raw = [], []
+    for name, key in zip(names, keys, strict=True):
+        raw.append(clock(client.get, view.name, key, span=span))
+        ours.append(clock(db.get, "copies", name))
+    return 1000 * statistics.median(ours[50:]), 1000 * statistics.median(raw[50:]), "ms p50"
+
+
+def scan(db: Any, client: Client, rows: int) -> tuple[float, float, str]:
+    view = db._store._layouts.of(db._store.catalog().table("copies"))
+    ours = min(clock(lambda: db.read("copies")) for _ in range(2))
+    count = min(rows, 100_000)
+
+    def decoded() -> None:
+        hbase = idl()
+        with client.pool.connection() as connection:
+            scanner = connection.call("openScanner", table=view.name.encode(), tscan=hbase.TScan())
+            left = count
+            while left > 0:
+                left -= len(connection.call("getScannerRows", scannerId=scanner, numRows=min(left, 5_000)))
+            connection.call("closeScanner", scannerId=scanner)
+
+    return rows / ours, count / min(clock(decoded) for _ in range(2)), "rows/s"
+
+
+def capture(db: Any, client: Client, layout: Any, changes: int, rows: int) -> tuple[float, float, str]:
+    store = db._store
+    time.sleep(6)  # out of the load's overlap
+    after = store.head()
+    chosen = np.sort(np.random.default_rng(2).choice(rows, changes, replace=False))
+    db.put("events", events(rows).take(pa.array(chosen)).set_column(1, "kind", pa.array(["changed"] * changes)))
+    upto = store.head()
+
+    def raw() -> None:
+        keys = [cells.keys for cells in client.changed(layout.name, (after, upto + 1))]
+        for _ in client.get_many(layout.name, pa.concat_arrays(keys), span=(0, upto + 1)):
+            pass
+
+    names = [c.name for c in layout.table.columns]
+    theirs = min(clock(raw) for _ in range(3))
+    ours = min(clock(lambda: store.changed(layout.table, names, after, upto)) for _ in range(3))
+    return ours, theirs, "s"
+
+
+def tpch(server: Server, scratch: Path, scale: float) -> dict[str, tuple[float, float, str]]:
+    from viewkeeper.tpch.changes import Model, generate
+    from viewkeeper.tpch.verify import apply, create_views
+    from viewkeeper.tpch.verify import load as load_tables
+
+    results: dict[str, tuple[float, float, str]] = {}
+    model = Model(generate(scale, scratch / "tpch"), 1)
+    url = f"hbase://{server.host}:{server.port}/bench_{secrets.token_hex(4)}?create=true"
+    with vk.open(url, state=str(scratch / "tpch-state")) as db:
+        loaded = clock(lambda: load_tables(db, model, ("customer", "orders", "lineitem")))
+        results["tpch load"] = (loaded, 0.0, f"s, scale {scale}")
+        for number in (1, 3):
+            results[f"q{number} create"] = (clock(create_views, db, (number,)), 0.0, "s")
+        orders = max(5, model.rows("SELECT count(*) AS n FROM orders")["n"][0].as_py() // 200)
+        seconds = []
+        for _ in range(3):
+            batch = list(model.orders_batch(orders, orders, orders))
+            model.apply(batch)
+            apply(db, batch)
+            report = db.refresh()
+            seconds.append(report.seconds)
+        results["refresh"] = (statistics.median(seconds), 0.0, f"s, {report.changes} changes, q1 and q3")
+    model.close()
+    return results
+
+
+def clock(work: Callable[..., object], *arguments: Any, **options: Any) -> float:
+    started = time.perf_counter()
+    work(*arguments, **options)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
