@@ -48,9 +48,16 @@ class Relation:
 
     branches: list[Branch]
     columns: tuple[Column, ...]
-    rows: float
+    size: float
+    """Rows before its own conditions, as far as the cost model knows."""
+    share: float
+    """The part of them that the conditions keep: a guess."""
     unique: tuple[frozenset[str], ...]
     """Sets of plan columns that are proven unique."""
+
+    @property
+    def rows(self) -> float:
+        return self.size * self.share
 
     @property
     def is_base(self) -> bool:
@@ -148,10 +155,10 @@ def _relation(compiler: Compiler, node: Node, local: list[Expr], used: frozenset
     unique = tuple(frozenset(k) for k in unique_keys(node, compiler.tables))
     first = branches[0].source
     if len(branches) == 1 and isinstance(first, Input):
-        return Relation(branches, columns, compiler.sizes.get(first.table, 0) * _share(branches[0].where), unique)
+        return Relation(branches, columns, compiler.sizes.get(first.table, 0), _share(branches[0].where), unique)
     # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
     tables = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
-    return Relation(branches, columns, max(tables, default=0) * 0.5, unique)
+    return Relation(branches, columns, max(tables, default=0) * 0.5, 1.0, unique)
 
 
 def _share(where: Sequence[Expr]) -> float:
@@ -188,7 +195,7 @@ def _path(
     open_edges, waiting = list(edges), list(conditions)
     last = order[-1]
     while len(bound) < len(relations):
-        step = _next(relations, open_edges, bound, order)
+        step = _next(relations, open_edges, edges, bound, order)
         used = [e for e in open_edges if step in (e.a, e.b) and e.other(step) in bound]
         lookup_by = _lookup_edges(compiler, relations, step, used, edges)
         open_edges = [e for e in open_edges if e not in used]
@@ -212,23 +219,33 @@ def _path(
     raise AssertionError("a join has at least two relations")
 
 
-def _next(relations: list[Relation], edges: list[Edge], bound: list[int], order: list[int]) -> int:
-    """The cheapest relation to look up next: by a unique key first, then filtered or small ones, crosses last."""
+def _next(relations: list[Relation], links: list[Edge], edges: list[Edge], bound: list[int], order: list[int]) -> int:
+    """The relation to look up next: the one after which the fewest rows are expected; crosses last."""
 
-    def cost(i: int) -> tuple[int, int, int]:
-        links = [e for e in edges if i in (e.a, e.b) and e.other(i) in bound]
-        if not links:
-            return (2, 0, order.index(i))
-        named = {_name(e.side(i)) for e in links}
-        unique = any(key <= named for key in relations[i].unique)
-        return (0 if unique else 1, 0 if _selective(relations[i]) else 1, order.index(i))
+    def cost(i: int) -> tuple[bool, float, int]:
+        mine = [e for e in links if i in (e.a, e.b) and e.other(i) in bound]
+        return not mine, _fan_out(relations, i, mine, edges) * relations[i].share, order.index(i)
 
     return min((i for i in range(len(relations)) if i not in bound), key=cost)
 
 
-def _selective(relation: Relation) -> bool:
-    """Whether looking the relation up drops many rows: it has conditions of its own beyond tests for NULL."""
-    return any(_share(b.where) < 0.9 for b in relation.branches)
+def _fan_out(relations: list[Relation], index: int, links: list[Edge], edges: list[Edge]) -> float:
+    """How many rows of a relation are expected for one row that is looked up by these edges."""
+    relation = relations[index]
+    if not links:
+        return relation.size
+    if any(key <= {_name(e.side(index)) for e in links} for key in relation.unique):
+        return 1.0
+    return max(1.0, relation.size / max(_distinct(relations, index, e, edges) for e in links))
+
+
+def _distinct(relations: list[Relation], index: int, edge: Edge, edges: list[Edge]) -> float:
+    """The number of values of an edge's column: the size of the table whose key it refers to, or a tenth of its own."""
+    alike = {_name(edge.side(index))}
+    for _ in edges:
+        alike |= {_name(e.side(e.other(x))) for e in edges for x in (e.a, e.b) if _name(e.side(x)) in alike - {None}}
+    sizes = [r.size for r in relations for key in r.unique if len(key) == 1 and key <= alike]
+    return max(1.0, min([relations[index].size, max(sizes)]) if sizes else relations[index].size / 10)
 
 
 def _lookup_edges(
@@ -236,8 +253,8 @@ def _lookup_edges(
 ) -> list[Edge]:
     """The edges that make the key: a unique key alone when they cover one (its image exists anyway).
 
-    Else a base table is looked up by one column, so that one arrangement serves many views: the first of its primary
-    key, or the one that refers to the largest table. The other edges are checked after the lookup.
+    Else a base table is looked up by one column, so that one arrangement serves many views: the one with the most
+    values. The other edges are checked after the lookup.
     """
     relation = relations[index]
     named = {_name(e.side(index)): e for e in links}
@@ -250,15 +267,9 @@ def _lookup_edges(
     assert isinstance(source, Input)
     first = compiler.tables[source.table].key[0].column
 
-    def worth(edge: Edge) -> tuple[bool, float, str]:
+    def worth(edge: Edge) -> tuple[float, bool, str]:
         mine = edge.side(index)
-        refers = [e for e in edges if index in (e.a, e.b) and e.side(index) == mine]
-        sizes = [
-            relations[e.other(index)].rows
-            for e in refers
-            if frozenset([_name(e.side(e.other(index))) or ""]) in relations[e.other(index)].unique
-        ]
-        return relation.stored(mine) == first, max(sizes, default=0.0), str(mine.value)
+        return _distinct(relations, index, edge, edges), relation.stored(mine) == first, str(mine.value)
 
     return [max(links, key=worth)]
 
