@@ -87,10 +87,10 @@ def _progress(files: list[Path], output: str) -> Iterator[Progress]:
 def put(
     context: typer.Context,
     table: TableName,
+    db: Db,
     rows: Annotated[
         list[str] | None, typer.Argument(help="Rows as JSON objects; none or -: from standard input.")
     ] = None,
-    db: Db = "",
 ) -> None:
     """Insert rows or replace them, as JSON.
 
@@ -99,8 +99,6 @@ def put(
 
     Example: vk put items '{"item_id": 1, "category": "toys", "price": "9.99"}' --db lmdb:./shop
     """
-    if not db:
-        raise wrong(context, "Missing option '--db' (or VIEWKEEPER_DB).")
     texts = rows if rows and rows != ["-"] else sys.stdin.read().splitlines()
     given = [_object(context, text, i) for i, text in enumerate(texts, 1) if text.strip()]
     if not given:
