@@ -88,6 +88,27 @@ def test_views_are_made_and_dropped_while_writers_and_other_views_go_on(shop: An
             shop.sql("DROP MATERIALIZED VIEW second")
 
 
+def test_a_table_keeps_an_image_when_the_view_goes_whose_arrangement_was_it(shop: Any) -> None:
+    """A join's arrangement serves as the table's image; without the join another has to be loaded."""
+    join = """CREATE MATERIALIZED VIEW pairs AS SELECT a.item_id, b.item_id AS other FROM items a
+              JOIN items b ON a.category = b.category AND a.price = b.price"""
+
+    def expected() -> list[tuple[int, int]]:
+        rows = shop.read("items").to_pylist()
+        same = [(a, b) for a in rows for b in rows if (a["category"], a["price"]) == (b["category"], b["price"])]
+        return sorted((a["item_id"], b["item_id"]) for a, b in same)
+
+    shop.put("items", [item(i, f"c{i % 3}", i % 4) for i in range(60)])
+    shop.sql(join)
+    for leave in ("DROP MATERIALIZED VIEW pairs", "ALTER MATERIALIZED VIEW pairs SUSPEND"):
+        shop.sql(leave)
+        shop.put("items", [item(i, f"c{(i + 1) % 3}", i % 5) for i in range(0, 60, 2)])
+        shop.delete("items", [3, 5, 7])
+        shop.refresh()
+        shop.sql(join if leave.startswith("DROP") else "ALTER MATERIALIZED VIEW pairs RESUME")
+        assert sorted((r["item_id"], r["other"]) for r in shop.read("pairs").to_pylist()) == expected()
+
+
 def test_batches_are_published_while_a_view_is_loaded(shop: Any) -> None:
     shop.put("items", [item(i) for i in range(20_000)])
     shop.sql("ALTER TABLE items ADD COLUMN note STRING")

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.commit import crash
 from viewkeeper.commit.batches import Batches, BatchReport
+from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
@@ -184,6 +185,14 @@ class Maintainer(Batches):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
+        """Without some view another arrangement may have to serve as a table's image, which is then loaded first."""
+        if missing_state(self._flow(change(self.catalog)), self.state):
+            while not self._load(frozenset(), lambda catalog, _: change(catalog), "auto", None):
+                pass
+        else:
+            super()._publish_only(change)
+
     def _bring_in(
         self,
         views: frozenset[int],
@@ -218,7 +227,8 @@ class Maintainer(Batches):
             crash.point("load.1.after")
             while True:
                 state.adopt(loaded.beside(flow, mark.manifest))
-                if self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
+                # Without views nothing is behind: whoever only alters them holds the lock already.
+                if not views or self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
                     break
                 with self.lock:
                     self.refresh()
