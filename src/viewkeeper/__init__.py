@@ -68,6 +68,8 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when first used, so that a command that only reads does not load the whole engine."""
+    if name == "spark":
+        return import_module("viewkeeper.spark")
     if name not in _PLACES:
         raise AttributeError(f"module 'viewkeeper' has no attribute {name!r}")
     module, attribute = _PLACES[name]
