@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--orders", type=int, default=1500, help="orders made, deleted and updated in a batch")
     parser.add_argument("--batches", type=int, default=3)
-    parser.add_argument("--small", action="store_true", help="scale 0.1, for a quick look (below 0.01 TPC-H repeats primary keys)")
+    parser.add_argument("--small", action="store_true", help="scale 0.1 (below 0.01 keys repeat)")
     parser.add_argument("--spark", action="store_true", help="compare with Spark SQL's recompute too")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "viewkeeper-tpch")
     parser.add_argument("--json", type=Path)

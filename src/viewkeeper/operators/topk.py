@@ -24,9 +24,7 @@ MARGIN = 1_000
 """Rows that a full buffer holds beyond those that are shown."""
 
 
-def step(
-    duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Table
-) -> tuple[pa.Table, list[pa.Table]]:
+def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
     """The output's delta, and what to add to the state: the input's delta, then the buffer's."""
     everything, held = states
     delta = consolidate(duck, delta)
