@@ -7,15 +7,18 @@ its count; reading repeats it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, SnapshotGone
 from viewkeeper.model.keys import key_range, prefix_range
 from viewkeeper.model.schema import COUNT, Table
 from viewkeeper.store.base import Store
+
+_ATTEMPTS = 3
 
 
 def get_row(store: Store, table: Table, key: Any) -> dict[str, Any] | None:
@@ -75,7 +78,10 @@ def _rows(
 
 
 def read_table(store: Store, table: Table) -> pa.Table:
-    """All rows, one consistent state, in key order."""
+    """All rows, one consistent state, in key order. Where the store cannot keep a state for so long, the next one."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(SnapshotGone):
+            return outside(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
     return outside(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
 
 

@@ -20,8 +20,11 @@ from viewkeeper.store.base import Store
 
 @dataclass(frozen=True)
 class TableStatus:
+    """One table. `rejected`: rows that cannot be read and were put aside."""
+
     name: str
     rows: int
+    rejected: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         store.lease_holder(),
         str(note["error"]) if note is not None else None,
         recent,
-        tuple(TableStatus(t.name, store.count(t)) for t in catalog.tables),
+        tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),
         tuple(_view(store, flow, sizes, view, epoch, cut, recent) for view in catalog.views),
     )
 
