@@ -113,6 +113,8 @@ def seed(duck: Duck, operator: Operator) -> Iterator[Fed]:
         empty = pa.schema([*fields, pa.field(WEIGHT, pa.int64())]).empty_table()
         prepared = aggregate.prepare(duck, operator.spec, empty)
         yield from ((operator.id, i, table) for i, table in enumerate(prepared) if table.num_rows)
+    if isinstance(operator, Recompute) and not operator.inputs[0][0].key:
+        yield operator.id, 0, recompute.no_rows(operator.inputs[0][0].columns)
 
 
 def full(site: Site, operator: Operator) -> pa.Table:

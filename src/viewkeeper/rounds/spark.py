@@ -199,19 +199,19 @@ def _last_lookup(job: Job, arrangement: str) -> int:
 
 
 def _routed(consumer: str, port: int, delta: pa.Table, parts: int) -> Iterator[Message]:
-    """The rows split by the task that owns their hash."""
+    """The rows split by the task that owns their hash; no rows at all (a seed) go to the owner of 0."""
     hashes = delta[HASH].to_numpy()
     dest = (hashes >> np.uint64(58)).astype(np.int64) * parts // PARTITIONS
     order = np.argsort(dest, kind="stable")
     edges = np.searchsorted(dest[order], np.arange(parts + 1))
     rows = delta.take(pa.array(order)) if parts > 1 else delta
     for part, (low, high) in enumerate(pairwise(edges)):
-        if high > low:
+        if high > low or (part == 0 and not len(hashes)):
             yield from ((part, consumer, port, p) for p in _payloads(rows.slice(low, high - low)))
 
 
 def _payloads(table: pa.Table) -> Iterator[bytes]:
-    for at in range(0, table.num_rows, PAYLOAD_ROWS):
+    for at in range(0, max(table.num_rows, 1), PAYLOAD_ROWS):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table.slice(at, PAYLOAD_ROWS).combine_chunks())
