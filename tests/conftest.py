@@ -40,7 +40,9 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from viewkeeper.errors import MissingDependency
     from viewkeeper.store.hbase.server import Server
 
-    server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"))
+    # On a busy machine HBase may stand still for longer than the 10 s after which it gives itself up.
+    patient = {"zookeeper.session.timeout.localHBaseCluster": "40000"}
+    server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"), settings=patient)
     ran = server.status().hbase
     try:
         import thriftpy2  # noqa: F401

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -297,6 +298,54 @@ def test_views_follow_a_table_that_others_made_and_write(
     assert client.tables.exists(foreign)
 
 
+def test_views_follow_while_regions_split_and_flush(
+    open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str
+) -> None:
+    """A small MAX_FILESIZE and a load make regions split; disabling and enabling a table flushes it."""
+    table = f"{namespace}:their.big"
+    sizes = {b"MAX_FILESIZE": str(2 << 20).encode(), b"MEMSTORE_FLUSHSIZE": str(1 << 20).encode()}
+    client.tables.create(table, [Family(b"d", max_versions=20, keep_deleted_cells=True)], attributes=sizes)
+    db = open_db()
+    db.sql(
+        f"""CREATE TABLE big (id STRING PRIMARY KEY, kind STRING, filler STRING)
+            WITH (hbase.table = '{table}', hbase.key = 'text', hbase.columns = 'd:*')"""
+    )
+    db.sql("CREATE MATERIALIZED VIEW kinds AS SELECT kind, count(*) AS n FROM big GROUP BY kind")
+    loading = threading.Thread(
+        target=stranger,
+        args=(
+            hbase,
+            table,
+            "d",
+            """
+            import os
+            values = lambda **cells: [hbase.TColumnValue(b"d", q.encode(), v) for q, v in cells.items()]
+            for at in range(0, 12000, 500):
+                rows = [hbase.TPut(b"%06d" % n, values(kind=b"k%d" % (n % 3), filler=os.urandom(500).hex().encode()))
+                        for n in range(at, at + 500)]
+                client.putMultiple(table, rows)
+                drop(b"%06d" % at)
+            """,
+        ),
+    )
+    loading.start()
+    while loading.is_alive():
+        db.refresh()
+    loading.join()
+    client.tables.disable(table)
+    client.tables.enable(table)
+    client.put(table, b"000001", {b"d:kind": b"moved"})
+    db.refresh()
+    deadline = time.monotonic() + 60
+    while len(client.tables.regions(table)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert len(client.tables.regions(table)) > 1, "no region was split"
+    rows = db.read("big")
+    assert rows.num_rows == 12000 - 24
+    want = {kind: rows["kind"].to_pylist().count(kind) for kind in ("k0", "k1", "k2", "moved")}
+    assert {r["kind"]: r["n"] for r in db.read("kinds").to_pylist()} == want
+
+
 def test_a_row_that_cannot_be_read_is_put_aside_and_comes_back(
     open_db: Callable[..., Any], hbase: Server, foreign: str
 ) -> None:
@@ -313,6 +362,7 @@ def test_a_row_that_cannot_be_read_is_put_aside_and_comes_back(
     db.refresh()
     assert db.read("by_customer").to_pylist() == [{"customer": None, "orders": 2, "total": None, "n": 13}]
     assert sorted(r.key for r in db._store.rejects(table)) == [b"eu|2", b"nonsense"]
+    assert [t.rejected for t in db.status().tables] == [2]
 
 
 def test_a_table_that_cannot_be_mapped_is_refused_and_a_weak_one_warned_about(
