@@ -69,7 +69,10 @@ class Site:
             if consumer not in self.active:
                 continue
             self.feeding = consumer
-            delta = output if segment.is_identity else self.duck.run(segment.sql, input=output)
+            if segment.is_identity:
+                delta = output.select([*(n.name for n in segment.exprs), WEIGHT])
+            else:
+                delta = self.duck.run(segment.sql, input=output)
             operator = self.flow.operators[consumer]
             if isinstance(operator, Aggregate):
                 if delta.num_rows:
