@@ -236,7 +236,8 @@ def _fan_out(relations: list[Relation], index: int, links: list[Edge], edges: li
         return relation.size
     if any(key <= {_name(e.side(index)) for e in links} for key in relation.unique):
         return 1.0
-    return max(1.0, relation.size / max(_distinct(relations, index, e, edges) for e in links))
+    # At least two: where sizes are not known yet (a view over empty tables), a unique key still comes first.
+    return max(2.0, relation.size / max(_distinct(relations, index, e, edges) for e in links))
 
 
 def _distinct(relations: list[Relation], index: int, edge: Edge, edges: list[Edge]) -> float:
