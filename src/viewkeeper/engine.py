@@ -381,8 +381,8 @@ def open_database(
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
-    if retention < 0:
-        raise BadValue("retention must not be negative.")
+    if not isinstance(retention, (int, float)) or retention < 0:
+        raise BadValue(f"retention is {retention!r}.", hint="Give a number of seconds, 0 or more.")
     store = open_store(url, mode, **options)
     durable = options.get("durability") != "none"
     return Database(store, mode=mode, spark=spark, progress=progress, durable=durable, retention=retention)

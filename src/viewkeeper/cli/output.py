@@ -90,7 +90,7 @@ def _table(schema: pa.Schema, batches: Iterable[Any]) -> None:
 
 def _objects(schema: pa.Schema, batches: Iterable[Any]) -> None:
     for batch in batches:
-        lines = [json_line(row) for row in batch.to_pylist()]
+        lines = [json_line(dict(zip(schema.names, row, strict=True))) for row in _tuples(batch)]
         if lines:
             typer.echo("\n".join(lines))
 
@@ -130,7 +130,12 @@ def _arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:
 
 
 def _tuples(batch: Any) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    try:
+        return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    except OverflowError as error:
+        raise BadValue(
+            "A row has a date or time outside the years 1 to 9999 of Python's types.", hint="Use --output arrow."
+        ) from error
 
 
 def _json(value: Any) -> str:

@@ -135,6 +135,7 @@ class Batches:
 
     def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
         started = time.perf_counter()
+        choose_lane(lane, 0)  # a wrong name is refused also when nothing waits
         self._follow_catalog()
         crash.point("commit.1.before")
         tables = [t.id for t in self.catalog.tables]

@@ -135,7 +135,7 @@ def choose_lane(asked: str, rows: int) -> str:
 
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
     """An expression's error, naming the views it stops; anything else as it is."""
-    found = error if isinstance(error, EvaluationError) else expressions.error_code(error)
+    found = expressions.error_code(error)
     if found is None:
         return error
     views = flow.views_of.get(operator.id, frozenset())

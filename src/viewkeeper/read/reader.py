@@ -69,12 +69,23 @@ def _rows(
     left = limit
     for batch in store.scan(table, start=low, stop=high, limit=limit):
         rows = outside(table, pa.Table.from_batches([batch]))
-        for row in rows.to_pylist():
+        for row in python_rows(table, rows):
             if left is not None:
                 if left == 0:
                     return
                 left -= 1
             yield row
+
+
+def python_rows(table: Table, rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python values. A view may compute dates that Python has none for."""
+    try:
+        found: list[dict[str, Any]] = rows.to_pylist()
+    except OverflowError as error:
+        raise BadValue(
+            f"{table.name} has a date or time outside the years 1 to 9999 of Python's types.", hint="Read it as Arrow."
+        ) from error
+    return found
 
 
 def read_table(store: Store, table: Table) -> pa.Table:

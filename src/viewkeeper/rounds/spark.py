@@ -89,8 +89,10 @@ def run_on_spark(
     frame = spark.createDataFrame(pa.Table.from_batches([_batch(messages)]))
     for level in range(1 + max((flow.levels[n] for n in active), default=0)):
         frame = frame.repartitionById(parts, "dest").mapInArrow(_Level(handle, level), SCHEMA)
-    results = frame.toArrow()
-    handle.destroy()
+    try:
+        results = frame.toArrow()
+    finally:
+        handle.destroy()
     return _collected(flow, results, on_error)
 
 

@@ -29,7 +29,9 @@ _KINDS = ("InvalidInputException", "OutOfRangeException", "ConversionException")
 
 
 def error_code(exception: BaseException) -> EvaluationError | None:
-    """The evaluation error that a DuckDB exception stands for; None if it is no fault of the data."""
+    """The evaluation error that an exception is, or that DuckDB's stands for; None if it is no fault of the data."""
+    if isinstance(exception, EvaluationError):
+        return exception
     if type(exception).__name__ not in _KINDS:
         return None
     text = str(exception).split("\n\nLINE")[0].strip()
