@@ -180,9 +180,8 @@ class BytesKeys:
         for column in self.table.key_columns:
             width = _WIDTHS.get(column.type)
             last = len(arrays) == len(self.table.key_columns) - 1
-            stop = None if last else at + (width or 0)
             short = lengths < at + (width or 0)
-            piece = pc.binary_slice(keys, at, stop) if stop is not None else pc.binary_slice(keys, at)
+            piece = _slice(keys, at, None if last else width)
             array, wrong = encodings.decode("bytes", column.type, piece)
             bad |= short if wrong is None else short | wrong
             arrays.append(array)
@@ -228,6 +227,18 @@ class TextKeys:
             bad = bad if wrong is None else bad | wrong
             arrays.append(array)
         return _key_table(self.table, arrays), bad
+
+
+def _slice(keys: pa.Array, at: int, width: int | None) -> pa.Array:
+    """Some bytes of every key: `width` from `at` on, or all of them; fewer where the key ends."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
+    cuts = np.empty(2 * len(keys), np.int32)
+    cuts[0::2] = np.minimum(offsets[:-1] + at, offsets[1:])
+    cuts[1::2] = offsets[1:] if width is None else np.minimum(cuts[0::2] + width, offsets[1:])
+    if not len(keys):
+        return keys
+    whole = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), keys.buffers()[2]])
+    return whole.take(pa.array(np.arange(0, len(cuts), 2)))
 
 
 def _key_table(table: Table, arrays: list[pa.Array]) -> pa.Table:

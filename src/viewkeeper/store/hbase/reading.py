@@ -98,6 +98,7 @@ class Reader:
             stop=stop or b"",
             columns=layout.asked(columns),
             span=span,
+            filter=layout.filter(columns),
             limit=limit,
             cache_blocks=False if large else None,
         )

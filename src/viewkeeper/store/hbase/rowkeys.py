@@ -70,6 +70,7 @@ def _variable(
     data: Bytes, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], missing: Mask, type_name: str
 ) -> tuple[pa.Array, npt.NDArray[np.int64], Mask]:
     """Strings from `start` to their terminators. 00 inside a string is 00 FF, so the first 00 00 ends it."""
+    start = np.minimum(start, end)  # a key that ended too early must not reach into the next one
     ends = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
     place = np.searchsorted(ends, start)
     stop = ends[np.minimum(place, len(ends) - 1)]
@@ -77,8 +78,7 @@ def _variable(
     stop = np.where(missing | wrong, start, stop)
     cuts = np.empty(2 * len(start), np.int32)
     cuts[0::2], cuts[1::2] = start, np.maximum(stop, start)
-    # Ranges and the gaps between them are one binary array; a range that would overlap the next is cut (it is bad).
-    cuts = np.maximum.accumulate(cuts)
+    # Ranges and the gaps between them are one binary array.
     whole = pa.Array.from_buffers(
         pa.binary(), max(len(cuts) - 1, 0), [None, pa.py_buffer(cuts), pa.py_buffer(np.ascontiguousarray(data))]
     )
