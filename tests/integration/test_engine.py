@@ -202,7 +202,7 @@ BAD = {
     "put into a view": (lambda db: db.put("n", {"n": 1}), ReadOnly, "materialized view"),
     "get with half a key": (lambda db: db.get("items", (1, 2)), BadValue, "item_id"),
     "malformed statement": (lambda db: db.sql("CREATE TABEL t (a INT)"), BadStatement, "CREATE TABLE"),
-    "malformed query": (lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT FROM WHERE"), BadStatement, "."),
+    "malformed query": (lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT 1 + FROM items"), BadStatement, "."),
     "unknown table in a query": (
         lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT * FROM no"),
         UnknownName,
@@ -210,7 +210,7 @@ BAD = {
     ),
     "unknown column in a query": (
         lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT x FROM items"),
-        BadStatement,
+        UnknownName,
         "x",
     ),
     "time": (
@@ -226,13 +226,13 @@ BAD = {
     "unsupported function": (
         lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT soundex(category) AS s FROM items"),
         Unsupported,
-        "(?i)soundex",
+        "SOUND_EX",
     ),
     "twice the same name": (lambda db: db.sql(ITEMS), NameTaken, "items"),
     "twice the same column": (
-        lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT 1 AS a, 2 AS a"),
+        lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT item_id AS a, price AS a FROM items"),
         BadStatement,
-        "",
+        ".",
     ),
     "table in use": (lambda db: db.sql("DROP TABLE items"), InUse, "n"),
     "unknown lane": (lambda db: db.refresh("fast"), vk.ViewkeeperError, "fast"),
@@ -263,12 +263,12 @@ def test_opening_what_is_no_database(tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_format_is_refused(tmp_path: Path) -> None:
-    from viewkeeper.store.lmdb import records
+    from viewkeeper.store.lmdb import environment
 
     url = f"lmdb:{tmp_path / 'db'}"
     vk.open(url).close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "FORMAT", records.FORMAT + 1)
+        patch.setattr(environment, "FORMAT", environment.FORMAT + 1)
         vk.open(f"lmdb:{tmp_path / 'newer'}").close()
     with pytest.raises(FormatTooNew, match="newer"):
         vk.open(f"lmdb:{tmp_path / 'newer'}")
@@ -280,7 +280,7 @@ def test_a_second_maintainer_is_told_who_maintains(tmp_path: Path, spark: Any) -
         first.sql(ITEMS)
         first.refresh()
         second.put("items", {"item_id": 1})
-        with pytest.raises(MaintainerBusy, match="pid"):
+        with pytest.raises(MaintainerBusy, match="process [0-9]+ on"):
             second.refresh()
         first.refresh()
 
