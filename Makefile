@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs clean setup java
+.PHONY: help demo test deep lint format bench docs clean setup java
 
 help:            ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -17,7 +17,10 @@ demo: setup      ## five analytical views over a stream of orders, live; then ch
 	@$(BIN)/vk demo
 
 test: setup      ## all tests: first those that need no Java, then those on Spark
-	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/docs $(ARGS)
+	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/docs -m "not deep" $(ARGS)
+
+deep: setup      ## the long tests: clusters, kills, consistency of every strategy, HBase's faults
+	$(PYTEST) tests -m deep $(ARGS)
 
 lint: $(STAMP)   ## ruff, mypy --strict, and the layers of the source tree
 	$(BIN)/ruff check .

@@ -16,6 +16,8 @@ import pytest
 import viewkeeper
 from viewkeeper.rounds.reach import MACHINE, check_reach, sight
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("cluster_shop.py")
 

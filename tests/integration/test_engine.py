@@ -202,7 +202,7 @@ BAD = {
     "put into a view": (lambda db: db.put("n", {"n": 1}), ReadOnly, "materialized view"),
     "get with half a key": (lambda db: db.get("items", (1, 2)), BadValue, "item_id"),
     "malformed statement": (lambda db: db.sql("CREATE TABEL t (a INT)"), BadStatement, "CREATE TABLE"),
-    "malformed query": (lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT 1 + FROM items"), BadStatement, "."),
+    "malformed query": (lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT (1 FROM items"), BadStatement, "."),
     "unknown table in a query": (
         lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT * FROM no"),
         UnknownName,
@@ -280,7 +280,7 @@ def test_a_second_maintainer_is_told_who_maintains(tmp_path: Path, spark: Any) -
         first.sql(ITEMS)
         first.refresh()
         second.put("items", {"item_id": 1})
-        with pytest.raises(MaintainerBusy, match="process [0-9]+ on"):
+        with pytest.raises(MaintainerBusy, match=r"process \d+ on"):
             second.refresh()
         first.refresh()
 

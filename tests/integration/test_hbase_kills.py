@@ -23,7 +23,7 @@ from viewkeeper.store.hbase.pool import Retry
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.hbase]
+pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.hbase]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from viewkeeper.store.hbase.failures import NoSuchNamespace, NoSuchTable, NotThr
 from viewkeeper.store.hbase.server import Server
 from viewkeeper.store.hbase.tables import Family
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.deep, pytest.mark.slow]
 
 _numbers = itertools.count()
 

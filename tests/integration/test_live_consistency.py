@@ -10,6 +10,8 @@ import pytest
 from viewkeeper.verify import bank
 from viewkeeper.verify.consistency import Plan, check, verify_consistency
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.parametrize(
     "plan",

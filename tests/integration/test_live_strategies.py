@@ -13,6 +13,8 @@ from tests.integration.processes import RATIO, SHOP, item, other, url_of
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, Timeout, Unsupported
 
+pytestmark = pytest.mark.deep
+
 TOTALS = "SELECT category, count(*) AS n, sum(price) AS total FROM items GROUP BY category"
 JOINED = """SELECT a.item_id, b.item_id AS other FROM items a JOIN items b
             ON a.category = b.category WHERE b.item_id < 5"""

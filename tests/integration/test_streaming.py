@@ -15,6 +15,8 @@ import pytest
 
 import viewkeeper
 
+pytestmark = pytest.mark.deep
+
 PROGRAM = Path(__file__).with_name("streaming_shop.py")
 
 
