@@ -26,7 +26,7 @@ from viewkeeper.store.hbase.layouts import Layouts, if_there
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Records
 from viewkeeper.store.hbase.rejects import Rejects
-from viewkeeper.store.hbase.windows import NOTHING, Sight
+from viewkeeper.store.hbase.windows import NOTHING, Look, Sight
 
 RESCAN = 600.0
 """Seconds. After a longer pause, a table that does not keep deleted cells is compared with its image row by row."""
@@ -45,6 +45,7 @@ class Feed:
         self._layouts, self._reader, self._overlap = layouts, reader, overlap
         self._rejects = Rejects(records)
         self._head = 0
+        self._looks: dict[int, Look] = {}
         self._sights: dict[int, tuple[int, Sight]] = {}
         self._digests: dict[tuple[int, int], str] = {}
 
@@ -66,7 +67,7 @@ class Feed:
     def changes(self, table: Table, columns: list[str], after: int, upto: int) -> pa.Table:
         """The difference of two states, while HBase has the versions of both; what came late is not in it."""
         layout = self._base(table)
-        keys = self._look(layout, after, upto, after)[1].keys
+        keys = self._look(layout, after, upto).sight(after, upto).keys
         before = self._reader.rows(layout, keys, columns, (0, after + 1)).rows
         now = self._reader.rows(layout, keys, columns, (0, upto + 1)).rows
         return pa.concat_tables([weighted(before, -1), weighted(now, 1)]).combine_chunks()
@@ -78,10 +79,15 @@ class Feed:
         if not exact and upto - after > 1000 * RESCAN:
             self.note(table, upto)
             return Changed(None, self._whole(layout, columns, span))
-        early, late = self._look(layout, after - self._overlap, upto, after)
+        # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
+        seen = self._looks.pop(table.id, None)
+        low = min(after, upto) - self._overlap
+        if seen is None or not seen.covers(low, upto):
+            seen = self._look(layout, low, upto)
+        early, late = seen.sight(after - self._overlap, after), seen.sight(after, upto)
         cut, known = self._sights.get(table.id, (-1, NOTHING))
         keys = windows.join(early.without(known) if cut == after else early, late)
-        self.note(table, upto)  # before rows are read: what is seen now is in them
+        self._remember(table, upto, seen.sight(upto - self._overlap, upto))  # before rows are read
         rows = self._reader.rows(layout, keys, columns, span)
         key_columns, bad = layout.keys.decode(keys)
         self._rejects.note(table, keys, rows.rejects)
@@ -110,8 +116,8 @@ class Feed:
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        batch, seen = self._known.batch()
-        digests = seen if batch is not None and batch.cut == after else {}
+        batch, noted = self._known.batch()
+        digests = noted if batch is not None and batch.cut == after else {}
         now = self.head()
         rows = calls = 0
         first: int | None = None
@@ -119,7 +125,8 @@ class Feed:
         for table in self._tables(tables):
             digest = digests.get(str(table.id))
             low = after if digest is None else after - self._overlap
-            early, late = self._look(self._layouts.of(table), low, now, after)
+            seen = self._looks[table.id] = self._look(self._layouts.of(table), low, now)
+            early, late = seen.sight(low, after), seen.sight(after, now)
             if digest is not None and early.digest() != digest:
                 # Something became visible late: no batch up to this cut has it.
                 rows, calls, last = rows + 1, calls + 1, max(last or 0, after + 1)
@@ -133,7 +140,7 @@ class Feed:
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         now = self.head()
-        found = [self._look(self._layouts.of(t), after, now, after)[1].oldest for t in self._tables(tables)]
+        found = [self._look(self._layouts.of(t), after, now).sight(after, now).oldest for t in self._tables(tables)]
         times = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
         return now if len(times) <= rows else int(times[max(rows, 1) - 1])
 
@@ -141,7 +148,10 @@ class Feed:
 
     def note(self, table: Table, cut: int) -> None:
         """Remember which cells of the last seconds before a cut can be seen now."""
-        sight = self._look(self._layouts.of(table), cut - self._overlap, cut, cut)[0]
+        seen = self._look(self._layouts.of(table), cut - self._overlap, cut)
+        self._remember(table, cut, seen.sight(cut - self._overlap, cut))
+
+    def _remember(self, table: Table, cut: int, sight: Sight) -> None:
         self._sights[table.id] = (cut, sight)
         self._digests[table.id, cut] = sight.digest()
 
@@ -154,9 +164,9 @@ class Feed:
     def published(self, cut: int) -> None:
         self._digests = {key: digest for key, digest in self._digests.items() if key[1] >= cut}
 
-    def _look(self, layout: Layout, after: int, upto: int, split: int) -> tuple[Sight, Sight]:
-        found = if_there(layout, lambda: windows.look(self._client, layout, after, upto, split))
-        return found or (NOTHING, NOTHING)
+    def _look(self, layout: Layout, after: int, upto: int) -> Look:
+        found = if_there(layout, lambda: windows.look(self._client, layout, after, upto))
+        return found or Look(after, upto, NOTHING.keys, NOTHING.cells, NOTHING.cells)
 
     def _tables(self, ids: Sequence[int]) -> list[Table]:
         wanted = set(ids)

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.store.hbase.cells import Cells
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.layout import Layout
 
@@ -71,42 +70,46 @@ class Sight:
 NOTHING = Sight(pa.array([], pa.binary()), *(np.empty(0, np.int64),) * 3)
 
 
-def look(client: Client, layout: Layout, after: int, upto: int, split: int) -> tuple[Sight, Sight]:
-    """The cells with times in (after, upto], as two sights: up to `split`, and later."""
-    early: list[Sight] = []
-    late: list[Sight] = []
+@dataclass(frozen=True)
+class Look:
+    """All cells of one table with times in (after, upto], as one raw scan saw them."""
+
+    after: int
+    upto: int
+    keys: pa.Array
+    row: Times
+    """For each cell, its row; ascending."""
+    time: Times
+
+    def covers(self, after: int, upto: int) -> bool:
+        return self.after <= after and upto <= self.upto
+
+    def sight(self, after: int, upto: int) -> Sight:
+        """Those of the cells with times in (after, upto], by row."""
+        which = (self.time > after) & (self.time <= upto)
+        times, row = self.time[which], self.row[which]
+        if not len(row):
+            return NOTHING
+        starts = np.flatnonzero(np.r_[True, row[1:] != row[:-1]])
+        keys = self.keys.take(pa.array(row[starts]))
+        counts = np.diff(np.r_[starts, len(row)]).astype(np.int64)
+        return Sight(keys, counts, np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts))
+
+
+def look(client: Client, layout: Layout, after: int, upto: int) -> Look:
+    """Scan a table for the cells with times in (after, upto]."""
+    keys: list[pa.Array] = []
+    rows: list[Times] = []
+    times: list[Times] = []
+    seen = 0
     for cells in client.changed(layout.name, (max(after, -1) + 1, upto + 1), families=layout.families):
-        old = cells.time <= split
-        if old.all():
-            early.append(_sight(cells, old))
-        elif not old.any():
-            late.append(_sight(cells, ~old))
-        else:
-            early.append(_sight(cells, old))
-            late.append(_sight(cells, ~old))
-    return _joined(early), _joined(late)
-
-
-def _sight(cells: Cells, which: npt.NDArray[np.bool_]) -> Sight:
-    """The chosen cells by row; rows without any are left out."""
-    times, row = cells.time[which], cells.row[which]
-    starts = np.flatnonzero(np.r_[True, row[1:] != row[:-1]]) if len(row) else np.empty(0, np.int64)
-    if not len(starts):
-        return NOTHING
-    rows = row[starts]
-    keys = cells.keys if len(rows) == cells.rows else cells.keys.take(pa.array(rows))
-    counts = np.diff(np.r_[starts, len(row)]).astype(np.int64)
-    return Sight(keys, counts, np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts))
-
-
-def _joined(parts: list[Sight]) -> Sight:
-    parts = [part for part in parts if len(part)]
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    return Sight(
-        pa.concat_arrays([p.keys for p in parts]),
-        *(np.concatenate([getattr(p, name) for p in parts]) for name in ("cells", "oldest", "newest")),
-    )
+        keys.append(cells.keys)
+        rows.append(cells.row + seen)
+        times.append(cells.time)
+        seen += cells.rows
+    if not keys:
+        return Look(after, upto, NOTHING.keys, NOTHING.cells, NOTHING.cells)
+    return Look(after, upto, pa.concat_arrays(keys), np.concatenate(rows), np.concatenate(times))
 
 
 def join(first: Sight, second: Sight) -> pa.Array:
