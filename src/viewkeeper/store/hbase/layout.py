@@ -102,9 +102,11 @@ class Layout:
 
     def asked(self, columns: Sequence[str]) -> tuple[bytes, ...]:
         """What to ask HBase for, to read these columns. Every row of a view is marked; elsewhere a row is there if any
-        of its cells is, so its families are asked for whole."""
-        if self.mark is not None and self.table.is_view:
-            return (self.mark, *(self.places[c].cell for c in columns if c in self.places))
+        of its cells is, so its families are asked for whole. So is a view's when most columns are wanted: HBase seeks
+        to each column that is named."""
+        wanted = [self.places[c].cell for c in columns if c in self.places]
+        if self.mark is not None and self.table.is_view and 2 * len(wanted) <= len(self.places):
+            return (self.mark, *wanted)
         return self.families
 
     def filter(self, columns: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.commit import create
 from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.layout import Layout, layout_of
+from viewkeeper.store.hbase.point import PointReader, point_reader
 
 T = TypeVar("T")
 
@@ -25,12 +26,20 @@ class Layouts:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client, self._namespace = client, namespace
         self._known: dict[int, tuple[Table, Layout]] = {}
+        self._points: dict[int, tuple[Layout, PointReader | None]] = {}
         self._exact: dict[str, tuple[float, bool]] = {}
 
     def of(self, table: Table) -> Layout:
         known = self._known.get(table.id)
         if known is None or (known[0] is not table and known[0] != table):
             known = self._known[table.id] = (table, layout_of(self._namespace, table))
+        return known[1]
+
+    def point(self, layout: Layout) -> PointReader | None:
+        """How one row of it is read without Arrow, if it can be."""
+        known = self._points.get(layout.table.id)
+        if known is None or known[0] is not layout:
+            known = self._points[layout.table.id] = (layout, point_reader(layout))
         return known[1]
 
     def forget(self, table: Table) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +13,14 @@ import pyarrow.compute as pc
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.store.hbase.batches import TimeRange
-from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.client import Cell, Client
 from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.known import Known, Shown
 from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Rows, read_cells
 from viewkeeper.store.hbase.layouts import if_there
 from viewkeeper.store.hbase.scanning import Scan
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -27,17 +31,30 @@ class Reader:
 
     def get(self, layout: Layout, keys: pa.Array, columns: Sequence[str]) -> Rows:
         """Rows by key: a view's at the published batch, others as they are."""
+        found = self._at_batch(layout, lambda span: self.rows(layout, keys, columns, span))
+        return no_rows(layout, columns) if found is None else found
+
+    def cells(self, layout: Layout, key: bytes) -> dict[bytes, Cell] | None:
+        """The cells of one row, None if there are none."""
+        columns = layout.asked(list(layout.places))
+
+        def read(span: TimeRange | None) -> dict[bytes, Cell] | None:
+            return if_there(layout, lambda: self._client.get(layout.name, key, columns, span=span))
+
+        return self._at_batch(layout, read)
+
+    def _at_batch(self, layout: Layout, read: Callable[[TimeRange | None], T]) -> T | None:
+        """What `read` gives: of a view for the published batch, again if that is gone; None before the first."""
+        if not layout.table.is_view:
+            return read(None)
         while True:
-            shown = self._known.shown() if layout.table.is_view else None
-            if shown is not None and not shown.number:
-                return no_rows(layout, columns)
-            found = self.rows(layout, keys, columns, None if shown is None else shown.span)
-            try:
-                if shown is not None:
-                    shown.check()
-            except SnapshotGone:
-                continue
-            return found
+            shown = self._known.shown()
+            if not shown.number:
+                return None
+            found = read(shown.span)
+            with suppress(SnapshotGone):
+                shown.check()
+                return found
 
     def rows(self, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None) -> Rows:
         """The rows of these keys, from cells with times in a span."""

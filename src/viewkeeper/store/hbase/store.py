@@ -165,7 +165,16 @@ class HBaseStore(Store):
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         self._live()
         layout = self._layouts.of(table)
-        keys = pa.array([layout.keys.encode_one(key)], pa.binary())
+        name = layout.keys.encode_one(key)
+        point = self._layouts.point(layout)
+        if point is not None:
+            cells = self._reader.cells(layout, name)
+            if cells is None:
+                return None
+            found = point.row(key, cells)
+            if found is not None:
+                return found
+        keys = pa.array([name], pa.binary())
         rows = self._reader.get(layout, keys, table.arrow.names).rows
         if not rows.num_rows:
             return None
