@@ -71,7 +71,8 @@ def _variable(
 ) -> tuple[pa.Array, npt.NDArray[np.int64], Mask]:
     """Strings from `start` to their terminators. 00 inside a string is 00 FF, so the first 00 00 ends it."""
     start = np.minimum(start, end)  # a key that ended too early must not reach into the next one
-    ends = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
+    # Beyond the last key lies an end that is always too far, for a string without one.
+    ends = np.append(np.flatnonzero((data[:-1] == 0) & (data[1:] == 0)), len(data))
     place = np.searchsorted(ends, start)
     stop = ends[np.minimum(place, len(ends) - 1)]
     wrong = stop + 2 > end
