@@ -76,6 +76,16 @@ def test_rows_are_counted_when_no_column_is_wanted() -> None:
     assert lookup(probe, state, []).to_pylist() == [{"p": "p", "_w": 1}, {"p": "p", "_w": 1}, {"p": "p", "_w": -1}]
 
 
+def test_an_arrangement_has_the_columns_that_all_its_runs_have(duck: Duck) -> None:
+    """Views come and go: an older run may hold more columns than a newer one."""
+    wide = delta((5, "a", 1), (6, "b", 1)).append_column("more", pa.array([1, 2]))
+    runs = [arrange(wide), arrange(delta((5, "a", -1))), arrange(delta((5, "c", 1)))]
+    state = Arrangement(tuple(runs))
+    left = [{"v": "b", "_w": 1}, {"v": "c", "_w": 1}]
+    for rows in (state.slice(np.array([5, 6], np.uint64)), state.rows(), merge(duck, runs).weighted):
+        assert consolidate(duck, rows.drop_columns(["_h"])).sort_by("v").to_pylist() == left
+
+
 def test_a_column_that_a_run_does_not_have_is_an_error() -> None:
     with pytest.raises(KeyError):
         Arrangement((arrange(delta((5, "a", 1))),)).probe(np.array([5], np.uint64), ["missing"])

@@ -13,14 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from viewkeeper.commit import crash
+from viewkeeper import faults
 from viewkeeper.commit.state import State
-from viewkeeper.model.schema import WEIGHT
+from viewkeeper.errors import StoreError
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, write_container
-from viewkeeper.plan.dataflow import Aggregate, Image, Operator
+from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
 
 MOST_RUNS = 16
@@ -77,14 +77,21 @@ class Merger:
             return
         if not self._work.done() and all(len(r) <= MOST_RUNS for r in self.state.manifest.runs.values()):
             return
-        written = {e.slot: e for e in self._work.result()}
+        work, tasks = self._work, self._tasks
+        self._work, self._tasks, self._file = None, (), None
+        try:
+            written = {e.slot: e for e in work.result()}
+        except StoreError:
+            # The runs that were to be merged are there and count; a later batch begins again.
+            self._behind.update(task.slot for task in tasks)
+            return
         manifest = self.state.manifest
-        for task in self._tasks:
+        for task in tasks:
             # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
             if set(task.entries) <= set(manifest.runs.get(task.slot, ())):
                 manifest = manifest.replaced(task.slot, task.entries, [written[task.slot]])
         self.state.adopt(manifest)
-        self._work, self._tasks, self._file = None, (), None
+        faults.point("merge.adopted")
 
     def close(self) -> None:
         """Wait for the merge under way; what it wrote is collected at the next opening."""
@@ -94,18 +101,13 @@ class Merger:
 def _merge(tasks: Sequence[_Task], path: Path, durable: bool) -> list[RunEntry]:
     with Duck(threads=1) as duck:
         merged: Mapping[str, Run] = {t.slot: _merged(duck, t) for t in tasks}
-        crash.point("merge.write.before")
+        faults.point("merge.write.before")
         written = write_container(path, merged, fsync=durable)
-        crash.point("merge.write.after")
+        faults.point("merge.write.after")
         return written
 
 
 def _merged(duck: Duck, task: _Task) -> Run:
-    if isinstance(task.operator, Image):
-        # Views that need more columns come and go: the older runs may hold more than the newer ones.
-        common = set.intersection(*(set(r.rows.column_names) - {WEIGHT} for r in task.runs))
-        runs = [Run(r.rows.select([c for c in r.rows.column_names if c in common or c == WEIGHT])) for r in task.runs]
-        return merge(duck, runs)
     if isinstance(task.operator, Aggregate):
         return aggregate.additive_merge(duck, task.operator.spec, int(task.slot.split("/")[1]), task.runs)
     return merge(duck, task.runs)

@@ -137,7 +137,7 @@ def _next_places(keys: Hashes, hashes: Hashes, start: Places) -> tuple[Places, P
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The sum of some runs, oldest first."""
+    """The sum of some runs, oldest first. Its columns are those that all runs have."""
 
     runs: tuple[Run, ...] = ()
 
@@ -233,7 +233,7 @@ def merge(
     others = [run.weighted for i, run in enumerate(runs) if i != longest and run.num_rows]
     if not others:
         return runs[longest]
-    base = runs[longest].weighted.select(others[0].column_names)
+    base, *others = _alike([runs[longest].weighted, *others])
     start, stop = runs[longest].ranges(distinct_hashes(*others))
     touched = spans(start, stop - start)
     changed = _joined([base.take(pa.array(touched)), *others])
@@ -321,7 +321,14 @@ def _spelt(rows: pa.Table) -> pa.Table:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    if len(tables) == 1:
-        return tables[0]
+    return tables[0] if len(tables) == 1 else pa.concat_tables(_alike(tables)).combine_chunks()
+
+
+def _alike(tables: list[pa.Table]) -> list[pa.Table]:
+    """The columns that all have, in one order: views come and go, and an image's older runs may hold more columns than
+    its newer ones."""
     names = tables[0].column_names
-    return pa.concat_tables([t if t.column_names == names else t.select(names) for t in tables]).combine_chunks()
+    if all(t.column_names == names for t in tables):
+        return tables
+    names = [n for n in names if all(n in t.column_names for t in tables)]
+    return [t.select(names) for t in tables]
