@@ -83,6 +83,16 @@ def string_test(s: Scalars, depth: int) -> Typed | None:
     return derived(f"{test}({e.sql}, {part.sql})", "boolean", e, portable=False)
 
 
+def regex(s: Scalars, depth: int) -> Typed | None:
+    e = s.of("string", depth - 1)
+    return derived(f"({e.sql} RLIKE '{s.rng.choice(('^a', 'b$', '[ab]{2}', '^$'))}')", "boolean", e, portable=False)
+
+
+def is_nan(s: Scalars, depth: int) -> Typed | None:
+    e = s.of("float", depth - 1)
+    return derived(f"isnan({e.sql})", "boolean", e, portable=False)
+
+
 def case(s: Scalars, kind: str, depth: int) -> Typed | None:
     first = s.of(kind, depth - 1)
     second = s.same(first, depth - 1)
@@ -145,5 +155,5 @@ def merged(s: Scalars, sql: str, a: Typed, b: Typed, *sources: Typed, portable: 
 
 CONDITIONS = (
     *(compare_literal, is_null, is_in, between, like, compare),  # these six need no depth
-    *(compare, logic, logic, negation, string_test),
+    *(compare, logic, logic, negation, string_test, regex, is_nan),
 )

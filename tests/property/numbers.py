@@ -244,9 +244,85 @@ def float_function(s: Scalars, depth: int) -> Typed | None:
     return derived(f"CAST({form}({e.sql}) AS DOUBLE)", "double", e, bound=e.bound + 1, grain=0, portable=False)
 
 
+def guarded(s: Scalars, depth: int) -> Typed | None:
+    """What would raise, behind a guard or in its try_ form, also over extreme values."""
+    left, right = s.of("int", depth - 1), s.of("int", depth - 1)
+    form = s.rng.randrange(6)
+    if form == 0:
+        sql = f"CASE WHEN {right.sql} <> 0 THEN CAST({left.sql} AS BIGINT) % {right.sql} END"
+        return derived(sql, "bigint", left, right, bound=right.bound, portable=False)
+    if form == 1:
+        sql = f"CASE WHEN {left.sql} BETWEEN -100 AND 100 THEN CAST({left.sql} AS TINYINT) ELSE 0Y END"
+        return derived(sql, "tinyint", left, bound=100, portable=False)
+    if form == 2:
+        sql = f"if({left.sql} BETWEEN -9 AND 9 AND {right.sql} BETWEEN -9 AND 9, {left.sql} * {right.sql}, NULL)"
+        return derived(sql, wider(left.type, right.type), left, right, bound=81, portable=False)
+    if form == 3:
+        text = s.of("string", depth - 1)
+        return derived(f"try_cast({text.sql} AS INT)", "int", text, bound=2**31 - 1, portable=False)
+    function = s.rng.choice(("try_add", "try_subtract", "try_multiply"))
+    type_ = wider(left.type, right.type)
+    if INTEGER_BITS[type_] < 32:
+        return None
+    bound = 2 ** (INTEGER_BITS[type_] - 1)
+    return derived(f"{function}({left.sql}, {right.sql})", type_, left, right, bound=bound, portable=False)
+
+
+def further_integer(s: Scalars, depth: int) -> Typed | None:
+    """Counts of bits, days and parts."""
+    form = s.rng.choice(("bit_count", "~", "<<", ">>", "unix_date", "timestampdiff", "size", "bit_length"))
+    if form in ("unix_date", "timestampdiff"):
+        e = s.of("date", depth - 1)
+        if form == "unix_date":
+            return derived(f"unix_date({e.sql})", "int", e, bound=4_000_000, portable=False)
+        other = s.of("timestamp", depth - 1)
+        unit = s.rng.choice(("DAY", "MONTH", "HOUR"))
+        sql = f"timestampdiff({unit}, CAST({e.sql} AS TIMESTAMP), {other.sql})"
+        return derived(sql, "bigint", e, other, bound=10**8, portable=False)
+    if form in ("size", "bit_length"):
+        e = s.of("string", depth - 1)
+        sql = f"size(split({e.sql}, 'b'))" if form == "size" else f"bit_length({e.sql})"
+        return derived(sql, "int", e, bound=10_000, values=(0, 1, 2), portable=False)
+    e = s.of("int", depth - 1)
+    if form == "bit_count":
+        return derived(f"bit_count({e.sql})", "int", e, bound=64, values=(0, 1, 2), portable=False)
+    bound = 2 ** (INTEGER_BITS[e.type] - 1)
+    if form == "~":
+        return derived(f"(~{e.sql})", e.type, e, bound=bound, portable=False)
+    if INTEGER_BITS[e.type] < 32:
+        return None
+    return derived(f"({e.sql} {form} {s.rng.choice((0, 1, 3))})", e.type, e, bound=bound, portable=False)
+
+
+def guarded_decimal(s: Scalars, depth: int) -> Typed | None:
+    left, right = s.of("decimal", depth - 1), s.of("decimal", 0)
+    if left.bound is None or right.bound is None:
+        return None
+    type_ = decimal_result("/", left.type, right.type)
+    if not fits(type_, left.bound * 10 ** as_decimal(right.type)[1] + 1):
+        return None
+    sql = f"CASE WHEN {right.sql} = 0 THEN NULL ELSE {left.sql} / {right.sql} END"
+    bound = left.bound * 10 ** as_decimal(right.type)[1] + 1
+    return derived(sql, type_, left, right, bound=bound, portable=False)
+
+
+def further_float(s: Scalars, depth: int) -> Typed | None:
+    e = s.of("float", depth - 1)
+    other = s.same(e, 0)
+    forms = (
+        f"nanvl({e.sql}, {other.sql})",
+        f"CASE WHEN {other.sql} <> 0 THEN {e.sql} / {other.sql} END",
+        f"try_divide({e.sql}, {other.sql})",
+        f"rint({e.sql})",
+    )
+    form = s.rng.randrange(4)
+    type_ = e.type if form == 0 else "double"
+    return derived(forms[form], type_, e, other, special=True, portable=False)
+
+
 INTEGERS = (
     *(integer_arithmetic, integer_arithmetic, integer_function, integer_cast),
-    *(bits, length, date_part, date_difference),
+    *(bits, length, date_part, date_difference, guarded, further_integer),
 )
-DECIMALS = (decimal_arithmetic, decimal_arithmetic, decimal_arithmetic, decimal_cast, decimal_function)
-FLOATS = (float_arithmetic, float_arithmetic, float_cast, float_function)
+DECIMALS = (decimal_arithmetic, decimal_arithmetic, decimal_arithmetic, decimal_cast, decimal_function, guarded_decimal)
+FLOATS = (float_arithmetic, float_arithmetic, float_cast, float_function, further_float)

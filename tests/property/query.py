@@ -19,7 +19,7 @@ _SHARED = frozenset(
     }
 )
 _APART = re.compile(
-    r"\d[LSYD]\b|<=>|\bdiv\b|CAST|\bX'|TIMESTAMP|INTERVAL|/|%|(?<!count\()\*|view_|[^\x00-\x7f]|\\\\|''"
+    r"\d[LSYD]\b|<=>|<<|>>|~|\bdiv\b|RLIKE|CAST|\bX'|TIMESTAMP|INTERVAL|/|%|(?<!count\()\*|view_|[^\x00-\x7f]|\\\\|''"
 )
 """Text that DuckDB does not parse, or does not mean in the same way."""
 

@@ -21,6 +21,13 @@ def string_function(s: Scalars, depth: int) -> Typed | None:
         f"substring({e.sql}, {s.rng.choice((-2, 0, 1, 2))}, {length})", f"substring({e.sql}, 2)",
         f"left({e.sql}, {length})", f"right({e.sql}, {length})", f"replace({e.sql}, 'a', 'xy')",
         f"lpad({e.sql}, {length}, '*')", f"rpad({e.sql}, {length}, 'ab')", f"reverse({e.sql})",
+        f"initcap({e.sql})",
+        f"substring_index({e.sql}, 'b', {s.rng.choice((1, -1, 2))})",
+        f"split_part({e.sql}, 'a', {s.rng.choice((1, 2, -1))})",
+        f"btrim({e.sql}, 'ab')",
+        f"regexp_replace({e.sql}, '[ab]+', '<$0>')",
+        f"regexp_extract({e.sql}, '(a?)(b)', 2)",
+        f"hex({e.sql})",
         f"repeat({e.sql}, {s.rng.choice((0, 2))})", f"translate({e.sql}, 'ab', 'x')",
     )  # fmt: skip
     pick = s.rng.randrange(len(forms))
@@ -39,6 +46,8 @@ def concat(s: Scalars, depth: int) -> Typed | None:
 def string_cast(s: Scalars, depth: int) -> Typed | None:
     kind = s.rng.choice(("int", "decimal", "date", "boolean", "timestamp", "timestamp_ntz"))
     e = s.of(kind, depth - 1)
+    if "time" in kind and not e.special and s.rng.random() < 0.4:
+        return derived(f"date_format({e.sql}, 'yyyy-MM-dd HH:mm')", "string", e, portable=False)
     return derived(f"CAST({e.sql} AS STRING)", "string", e, portable=kind == "int")
 
 
@@ -51,6 +60,8 @@ def date_function(s: Scalars, depth: int) -> Typed | None:
             f"date_add({e.sql}, {days})", f"date_sub({e.sql}, {days})", f"add_months({e.sql}, {days % 14})",
             f"({e.sql} + INTERVAL '{abs(days)}' DAY)", f"({e.sql} - INTERVAL '1' MONTH)",
             f"({e.sql} + INTERVAL '1' YEAR)",
+            f"next_day({e.sql}, '{s.rng.choice(('MO', 'FRIDAY'))}')",
+            f"date_from_unix_date(unix_date({e.sql}) + 1)",
         ]  # fmt: skip
     return derived(s.rng.choice(forms), "date", e, special=e.special, portable=False)
 
