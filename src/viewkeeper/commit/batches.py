@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.commit import crash
+from viewkeeper import faults
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
@@ -33,11 +33,15 @@ from viewkeeper.commit.schedule import COMPLETE, is_scheduled, strategy_of
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
 from viewkeeper.commit.state import State
+from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Store, StreamChange, ViewChange
+
+_LOST = {"runs": {}, "fingerprint": ""}
+"""The manifest of a batch whose record is damaged: all state is made anew."""
 
 _TIDY_SECONDS = 0.5
 """Between two clean-ups of log and files: each is a durable write of its own."""
@@ -54,6 +58,8 @@ class BatchReport:
     views: Mapping[str, int] = field(default_factory=dict)
     suspended: tuple[str, ...] = ()
     """Views that failed on their own rows and were suspended, if that was asked for."""
+    mended: tuple[str, ...] = ()
+    """Damage that was found and made good first."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +90,13 @@ class Batches:
         self.lease = store.acquire_lease()
         try:
             self._spark, self._durable, self._threads = spark, durable, threads
-            batch = store.published()
+            try:
+                batch = store.published()
+            except CorruptState:
+                batch = store.salvaged()
             manifest = Manifest(fingerprint=expressions.FINGERPRINT)
             if batch is not None:
-                manifest = Manifest.from_json(batch.record["manifest"])
+                manifest = Manifest.from_json(batch.record.get("manifest", _LOST))
             self.batch = batch or Batch(0, store.head(), {})
             self.state = State(store.state_path, manifest)
             self.stage = Stage(store, self.state, spark, durable=durable, threads=threads)
@@ -137,7 +146,7 @@ class Batches:
         started = time.perf_counter()
         choose_lane(lane, 0)  # a wrong name is refused also when nothing waits
         self._follow_catalog()
-        crash.point("commit.1.before")
+        faults.point("commit.1.before")
         tables = [t.id for t in self.catalog.tables]
         cut = self.store.head()  # step 1
         waiting = self.store.pending(self.batch.cut, tables)
@@ -145,15 +154,16 @@ class Batches:
             return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
         if max_changes is not None and waiting.rows > max_changes:
             cut = self.store.cut_after(self.batch.cut, tables, max_changes)
-        crash.point("commit.1.after")
+        faults.point("commit.1.after")
         self._merger.adopt()
         number = self.batch.number + 1
         deltas = self.stage.changes(self.flow, self.batch.cut, cut)  # step 2
         changes = sum(d.num_rows for d in deltas.values())
+        faults.point("commit.2.before")
         chosen = choose_lane(lane, changes)
         captured = time.perf_counter()
         outcome = self.stage.run(number, chosen, self.flow, in_batches(self.flow), given_rows(deltas), self._names)
-        crash.point("commit.2.after")
+        faults.point("commit.2.after")
         ran = time.perf_counter()
         views = self._resolve(outcome.reached)
         self._publish(number, cut, self.state.manifest.plus(outcome.entries), views)
@@ -238,9 +248,9 @@ class Batches:
             self._sets = {v: m for v, m in self._sets.items() if v in known}
             record["sets"] = {str(v): m.to_json() for v, m in self._sets.items()}
         batch = Batch(number, cut, record)
-        crash.point("commit.3.before")
+        faults.point("commit.3.before")
         self.store.commit(batch, views, change)  # steps 3 and 4
-        crash.point("commit.4.after")
+        faults.point("commit.4.after")
         self.batch = batch
         self.state.adopt(manifest)
         self._cuts.append((time.monotonic(), cut))
@@ -249,11 +259,12 @@ class Batches:
 
     def _tidy(self, changed: Iterable[str], now: bool = False) -> None:
         """Step 5. Merging begins after every batch, in the background; the rest is done once in a while."""
+        faults.point("commit.5.merge")
         published = self.state.manifest.files()
         self._merger.start(self.flow, self.batch.number, changed)
         if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
             return
-        crash.point("commit.5.truncate")
+        faults.point("commit.5.truncate")
         self._tidied = time.monotonic()
         upto = None
         while self._cuts and self._cuts[0][0] <= self._tidied - self.retention:
@@ -262,6 +273,7 @@ class Batches:
             self._cuts.appendleft((self._tidied - self.retention, upto))
             tracked = [v.at.low for v in self.catalog.views if v.at is not None and v.suspended is None]
             self.store.truncate(min([upto, *tracked, *self._loading.values()]))
+        faults.point("commit.5.collect")
         if not self._loading:
             self.state.collect(keep=published | self._merger.files | _files(self._sets.values()))
 

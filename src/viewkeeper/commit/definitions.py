@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from viewkeeper import faults
 from viewkeeper.commit.schedule import INCREMENTAL, SCHEDULED, is_scheduled
 from viewkeeper.errors import BadValue, InUse, NameTaken, Unsupported
 from viewkeeper.model.catalog import Catalog, View
@@ -48,6 +49,7 @@ def drop_table(store: Store, statement: statements.DropTable) -> None:
         return catalog.without(table.id)
 
     store.change_catalog(change)
+    faults.point("table.dropped")
     store.drop_rows(table)
 
 
@@ -64,6 +66,7 @@ def add_column(store: Store, statement: statements.AddColumn) -> None:
         return catalog.with_columns(replace(table, columns=(*table.columns, statement.column)))
 
     store.change_catalog(change)
+    faults.point("table.changed")
 
 
 def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateView, old: View | None = None) -> View:
@@ -83,6 +86,7 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
     else:
         # Taken now: while the view is loaded, other processes make tables.
         table = replace(table, id=store.change_catalog(Catalog.with_id_taken).next_id - 1)
+    faults.point("view.planned")
     return View(table, statement.query, made.to_json(), options)
 
 

@@ -14,15 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.commit import crash
+from viewkeeper import faults
 from viewkeeper.commit.batches import Batches, BatchReport
 from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.mending import damaged, spoiled, without
 from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews, Stage
 from viewkeeper.commit.state import State
+from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
@@ -33,6 +35,9 @@ from viewkeeper.rounds.given import Progress
 from viewkeeper.store.base import Store
 
 __all__ = ["BatchReport", "Maintainer"]
+
+MENDED = "mended"
+"""The store's record of the last damage that was mended."""
 
 _FINAL_ROWS = 20_000
 """Changed rows that a load leaves for its last step, in which no batch runs."""
@@ -48,10 +53,20 @@ class Maintainer(Batches):
         try:
             if self.state.manifest.fingerprint != expressions.FINGERPRINT:
                 self._sets = {}
-                self.rebuild()
+                # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
+                self.rebuild(None if "manifest" in self.batch.record else store.head())
         except BaseException:
             self.close()
             raise
+
+    def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
+        """`Batches.refresh`, after mending if state or log are damaged."""
+        with self.lock:
+            try:
+                return super().refresh(lane, max_changes=max_changes)
+            except CorruptState as damage:
+                mended = self.mend(damage)
+                return replace(super().refresh(lane, max_changes=max_changes), mended=mended)
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
@@ -89,12 +104,14 @@ class Maintainer(Batches):
         views = frozenset([new.table.id, *(v.table.id for v in maintained)])
         self._bring_in(views, change, lane, progress)
         if new.table.id != old.table.id:
+            faults.point("view.published")
             self.store.drop_rows(old.table)
 
     def drop(self, view: View) -> None:
         """Forget a view and the state that no other view shares."""
         with self.defining, self.lock:
             self._publish_only(lambda c: c.without(view.table.id))
+            faults.point("view.dropped")
             self.store.drop_rows(view.table)
             self._tidy((), now=True)
 
@@ -150,8 +167,11 @@ class Maintainer(Batches):
                 flow = assemble(tables, plans, [view.table.id], True)
                 known = self._sets.get(view.table.id)
                 cut, number = mark.batch.cut, mark.batch.number + 1
-                made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable)
-                crash.point("remake.after")
+                try:
+                    made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable)
+                except CorruptState:  # of its own files, or of the log: it is made from the tables then
+                    made = remake(self.store, flow, view, cut, number, None, self._spark, self._durable)
+                faults.point("remake.after")
                 with self.lock:
                     rows = [r for r in made.rows if r.num_rows]
                     if made.whole and not is_new:
@@ -170,28 +190,52 @@ class Maintainer(Batches):
             finally:
                 self._loading.pop(ticket, None)
 
-    def rebuild(self) -> None:
-        """Make all state anew at the published cut and bring the views' tables in line with it."""
+    def rebuild(self, cut: int | None = None) -> None:
+        """Make all state anew, at the published cut or a later one, and bring the views' tables in line with it."""
         with self.lock:
-            self.state.manifest = Manifest(fingerprint=expressions.FINGERPRINT)
-            if self.flow.sinks:
+            self._anew(Manifest(fingerprint=expressions.FINGERPRINT), frozenset(self.flow.sinks), cut)
 
-                def change(catalog: Catalog, since: int) -> Catalog:
-                    for view in catalog.views:
-                        catalog = catalog.replacing(_restarted(view, since))
-                    return catalog
-
-                self._bring_in(frozenset(self.flow.sinks), change, "auto", None)
+    def mend(self, damage: CorruptState) -> tuple[str, ...]:
+        """Make anew what is damaged (`mending`); the files or log positions that were."""
+        with self.lock:
+            found = damaged(self.state)
+            faults.point("mend.before")
+            try:
+                if not found:
+                    raise damage
+                operators, views = spoiled(self.flow, found)
+                self._anew(without(self.state.manifest, self.flow, operators), views)
+            except CorruptState as log_too:
+                damage = log_too
+                self.rebuild(self.store.head())
+            faults.point("mend.after")
+            messages = tuple(dict.fromkeys(d.message for d in found.values())) or (damage.message,)
+            self.store.put_note(MENDED, {"time": time.time(), "damage": list(messages)})
+            return messages
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
         """Without some view another arrangement may have to serve as a table's image, which is then loaded first."""
-        if missing_state(self._flow(change(self.catalog)), self.state):
-            while not self._load(frozenset(), lambda catalog, _: change(catalog), "auto", None):
-                pass
+        try:
+            missing = missing_state(self._flow(change(self.catalog)), self.state)
+        except CorruptState as damage:
+            self.mend(damage)
+            missing = missing_state(self._flow(change(self.catalog)), self.state)
+        if missing:
+            self._load(frozenset(), lambda catalog, _: change(catalog), "auto", None, base=self.state.manifest)
         else:
             super()._publish_only(change)
+
+    def _anew(self, base: Manifest, views: frozenset[int], cut: int | None = None) -> None:
+        """Load what `base` lacks and these views, and publish them. The lock is held: no batch goes on meanwhile."""
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            for view in (v for v in catalog.views if v.table.id in views and not v.table.is_stored):
+                catalog = catalog.replacing(_restarted(view, since))
+            return catalog
+
+        self._load(views, change, "auto", None, base=base, cut=cut)
 
     def _bring_in(
         self,
@@ -202,8 +246,13 @@ class Maintainer(Batches):
     ) -> None:
         """Load views beside the batches that go on, catch up, and publish them with the catalog's change."""
         with self.defining:
-            while not self._load(views, change, lane, progress):
-                pass
+            done = False
+            while not done:
+                try:
+                    done = self._load(views, change, lane, progress)
+                except CorruptState as damage:
+                    self.mend(damage)
+                    done = self._load(views, change, lane, progress)
 
     def _load(
         self,
@@ -211,10 +260,18 @@ class Maintainer(Batches):
         change: Callable[[Catalog, int], Catalog],
         lane: str,
         progress: Progress | None,
+        *,
+        base: Manifest | None = None,
+        cut: int | None = None,
     ) -> bool:
-        """The numbered steps of `loading`; False if what it shared with other views is gone, and it must start over."""
+        """The numbered steps of `loading`; False if what it shared with other views is gone, and it must start over.
+
+        `base`: the state to load beside, other than the published one, and `cut` where; the caller holds the lock.
+        """
         with self.lock:
             mark = self._mark()
+            if base is not None:
+                mark = replace(mark, manifest=base)
             ticket = id(mark)
             self._loading[ticket] = mark.batch.cut  # keeps log and files
         state = State(str(self.state.directory), mark.manifest)
@@ -223,34 +280,40 @@ class Maintainer(Batches):
             changed = change(mark.catalog, 0)
             flow = self._flow(changed)
             names = {v.table.id: v.table.name for v in changed.views}
-            loaded = load(stage, flow, views, mark.batch.cut, mark.batch.number + 1, names, lane, progress)  # 1
-            crash.point("load.1.after")
+            loaded = load(  # 1
+                stage, flow, views, cut or mark.batch.cut, mark.batch.number + 1, names, lane, progress
+            )
+            faults.point("load.1.after")
             while True:
                 state.adopt(loaded.beside(flow, mark.manifest))
-                # Without views nothing is behind: whoever only alters them holds the lock already.
-                if not views or self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
+                if base is not None or self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
                     break
                 with self.lock:
                     self.refresh()
                     mark = self._mark()
                 loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)  # 2
-            crash.point("load.2.after")
+            faults.point("load.2.after")
             with self.lock:  # 3
-                mark = self._mark()
+                mark = self._mark() if base is None else mark
                 changed = change(mark.catalog, 0)
                 flow = self._flow(changed)
                 if loaded.misses(flow, mark.manifest):
                     return False
                 if mark.batch.cut > loaded.cut:
                     loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)
-                self._publish_loaded(loaded, flow, changed, change)
+                self._publish_loaded(loaded, flow, changed, mark.manifest, change)
             return True
         finally:
             self._loading.pop(ticket, None)
             stage.close()
 
     def _publish_loaded(
-        self, loaded: Loaded, flow: Flow, catalog: Catalog, change: Callable[[Catalog, int], Catalog]
+        self,
+        loaded: Loaded,
+        flow: Flow,
+        catalog: Catalog,
+        shared: Manifest,
+        change: Callable[[Catalog, int], Catalog],
     ) -> None:
         there = {v.table.id: v.table for v in self.catalog.views}
         changes = []
@@ -260,7 +323,7 @@ class Maintainer(Batches):
                 rows.append(self._stored(view.table))
             found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
             changes.extend([found] if found else [])
-        manifest = loaded.beside(flow, self.state.manifest)
+        manifest = loaded.beside(flow, shared)
         # The store calls this in its transaction: the commit's own position is the next one.
         self._publish(self.batch.number + 1, loaded.cut, manifest, changes, lambda c: change(c, self.store.head() + 1))
         self._tidy((), now=True)

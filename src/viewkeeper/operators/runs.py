@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from viewkeeper import faults
 from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.plan.dataflow import HASH
@@ -58,15 +59,19 @@ def write_container(path: str | os.PathLike[str], runs: Mapping[str, Run], fsync
     """Write the runs, by slot, to a new file that only its owner may read. A failed write leaves no file."""
     path = Path(path)
     try:
+        faults.point("run.write.before")
         path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             entries = _write_runs(file, path.name, runs)
+            faults.point("run.write.middle")
             if fsync:
                 file.flush()
+                faults.point("run.sync")
                 os.fsync(file.fileno())
         if fsync:
             _sync_directory(path.parent)
+        faults.point("run.write.after")
     except OSError as error:
         with suppress(OSError):
             path.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ Each level is a `mapInArrow` over the exchange; between levels lies a shuffle by
 
     dest INT     the task that owns the rows' share of the hash range
     node STRING  the operator they are for; `+slot`: fresh rows of an arrangement, carried to a later lookup;
-                 `!sink`, `!runs`, `!error`: on their way to the driver
+                 `!sink`, `!runs`, `!error`, `!damaged`: on their way to the driver
     port INT
     payload      an Arrow IPC stream of a few MB, or JSON
 
@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import EvaluationError
+from viewkeeper import faults
+from viewkeeper.errors import CorruptState, EvaluationError, StoreError
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
@@ -91,6 +92,11 @@ def run_on_spark(
         frame = frame.repartitionById(parts, "dest").mapInArrow(_Level(handle, level), SCHEMA)
     try:
         results = frame.toArrow()
+    except Exception as error:
+        raise StoreError(
+            f"The Spark job of batch {number} failed: {_cause(error)}",
+            hint="Nothing was published; correct the cause and refresh again.",
+        ) from error
     finally:
         handle.destroy()
     return _collected(flow, results, on_error)
@@ -105,6 +111,9 @@ def _collected(
         if node == "!error":
             failed = json.loads(payload)
             raise on_error(flow.operators[failed["operator"]], EvaluationError(failed["message"]))
+        if node == "!damaged":
+            failed = json.loads(payload)
+            raise CorruptState(failed["message"], hint=failed["hint"])
         if node == "!sink":
             reached[port].append(_unpacked(payload))
         elif node == "!runs":
@@ -112,6 +121,13 @@ def _collected(
         else:
             raise AssertionError(f"nobody took {node}")
     return dict(reached), entries
+
+
+def _cause(error: Exception) -> str:
+    """What a task said last: the line that a traceback ends with, not Spark's own account of it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line.startswith("viewkeeper.errors.") or "Error:" in line[:80]]
+    return (told or [line for line in lines if line] or [type(error).__name__])[-1][:500]
 
 
 @dataclass(frozen=True)
@@ -122,6 +138,7 @@ class _Level:
     level: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        faults.point("task.before")
         job: Job = self.job.value
         waiting: dict[str, dict[int, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
         fetched: dict[str, list[Share]] = defaultdict(list)
@@ -147,6 +164,7 @@ class _Level:
         onward += self._carry(job, site, here)
         if site.added:
             onward.append((0, "!runs", 0, _written(job, self.level, site.added)))
+        faults.point("task.after")
         if onward:
             yield _batch(onward)
 
@@ -179,6 +197,8 @@ class _Level:
                                 yield from ((0, "!sink", target.view, p) for p in _payloads(delta))
                             else:
                                 yield from _routed(consumer, port, delta, job.parts)
+            except CorruptState as damage:  # no error of the task: to try again would not help
+                yield 0, "!damaged", 0, json.dumps({"message": damage.message, "hint": damage.hint}).encode()
             except Exception as error:
                 found = expressions.error_code(error)
                 if found is None:
@@ -252,4 +272,4 @@ def _old(job: Job, slot: str) -> Arrangement:
 
 @lru_cache(maxsize=4096)
 def _open(directory: str, entry: RunEntry) -> Run:
-    return open_run(directory, entry, verify=False)
+    return open_run(directory, entry, verify=True)

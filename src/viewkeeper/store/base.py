@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from viewkeeper.errors import MaintainerBusy, Unsupported
+from viewkeeper.errors import CorruptState, MaintainerBusy, Unsupported
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 
@@ -308,6 +308,10 @@ class Store(ABC):
     @abstractmethod
     def published(self) -> Batch | None:
         """The last published batch."""
+
+    def salvaged(self) -> Batch:
+        """What is left of the published batch when its record is damaged: its number, an unknown cut, no record."""
+        raise CorruptState(f"The batch record of {self.url} is damaged.", hint="Restore the database from a copy.")
 
     @abstractmethod
     def commit(

@@ -15,6 +15,7 @@ from typing import Any
 import lmdb
 import pyarrow as pa
 
+from viewkeeper import faults
 from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, UnknownName
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
@@ -94,6 +95,7 @@ class LmdbStore(Store):
         db = environment.table(table.id, create=True)
         slices = encoded(table, puts, deletes)
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
+        faults.point("write.before")
         with environment.write() as txn:
             call = Call(txn, environment)
             if once is not None:
@@ -104,6 +106,7 @@ class LmdbStore(Store):
             while first is not None:
                 call.apply(table, db, *first)
                 first = next(slices, None)
+            faults.point("write.middle")
             return call.finish()
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
@@ -292,6 +295,7 @@ class LmdbStore(Store):
             upto = min([upto, head, *held])
             if upto > records.read_number(txn, environment.meta, records.FLOOR):
                 log.forget(txn, environment.log, upto)
+                faults.point("commit.5.truncate.middle")
                 records.put_number(txn, environment.meta, records.FLOOR, upto)
 
     def hold(self, name: str, position: int, expiry: float | None = None) -> None:
@@ -334,6 +338,13 @@ class LmdbStore(Store):
                 self._batch = records.read_batch(txn, environment.meta)
         return self._batch
 
+    def salvaged(self) -> Batch:
+        environment = self._live()
+        with environment.read() as txn:
+            number = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
+            self._batch = Batch(number, records.read_number(txn, environment.meta, records.FLOOR), {})
+        return self._batch
+
     def commit(
         self,
         batch: Batch,
@@ -365,10 +376,12 @@ class LmdbStore(Store):
                 call.apply(table, db, keys, after)
             for table, images in streams:
                 call.append(table, images)
+            faults.point("commit.3.middle")
             call.finish(always=change_catalog is not None)
             if change_catalog is not None:
                 records.change_catalog(txn, environment.meta, change_catalog)
             records.put_batch(txn, environment.meta, batch)
+            faults.point("commit.4.before")
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

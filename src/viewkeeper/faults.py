@@ -1,0 +1,114 @@
+"""Faults on purpose: named points at which the tests kill the process, or let the disk fail.
+
+    VK_CRASH_AT=commit.3.before     the process kills itself, as with SIGKILL, when it passes that point;
+                                    `name@2` at the second passing
+    VK_CRASH_ONCE=PATH              … unless this file is there, which it makes first: one of many processes dies, once
+    VK_FAIL_AT=run.sync=ENOSPC      the point raises that OSError; `name@2=EIO` from the second passing on
+
+A step of the commit has its number in its name (`commit.batches`). Unarmed, a point is one comparison with None. In a
+process of its own a test sets the variables; in its own process it uses `failing`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+POINTS: Mapping[str, str] = {
+    "write.before": "a write call begins its transaction",
+    "write.middle": "its rows and log entries are written, nothing is committed",
+    "commit.1.before": "a batch begins",
+    "commit.1.after": "its cut is chosen",
+    "commit.2.before": "its changes are read",
+    "run.write.before": "a file of runs is about to be made",
+    "run.write.middle": "its bytes are written",
+    "run.sync": "they are about to be flushed",
+    "run.write.after": "the file is complete, and no manifest lists it",
+    "commit.2.after": "the rounds are done",
+    "commit.3.before": "the commit begins",
+    "commit.3.middle": "the views' rows are written, the batch record is not",
+    "commit.4.before": "everything is written, nothing is published",
+    "commit.4.after": "the batch is published",
+    "commit.5.merge": "merging begins",
+    "merge.write.before": "runs are merged in memory",
+    "merge.write.after": "the merged file is complete",
+    "merge.adopted": "the next manifest will list it",
+    "commit.5.truncate": "the log is about to be cut",
+    "commit.5.truncate.middle": "its entries are deleted, its new floor is not written",
+    "commit.5.collect": "files that nobody lists are about to be deleted",
+    "table.changed": "a table's definition changed, its rows are as they were",
+    "table.dropped": "a table is out of the catalog, its rows are there",
+    "view.planned": "a view's number is taken",
+    "load.1.after": "a view is loaded, nothing is published",
+    "load.2.after": "it has caught up",
+    "view.published": "a new definition is published, the old one's rows are there",
+    "view.dropped": "a view is out of the catalog, its rows are there",
+    "remake.after": "a scheduled view is made anew, nothing is published",
+    "mend.before": "damaged state was found",
+    "mend.after": "it is made anew and published",
+    "task.before": "a Spark task begins its level",
+    "task.after": "its runs are written, its report is not sent",
+}
+"""Every point, and what has happened when it is passed."""
+
+
+@dataclass
+class _Armed:
+    name: str
+    at: int
+    error: int | None
+    passed: int = 0
+
+
+def _parse(text: str | None, fails: bool) -> list[_Armed]:
+    if not text:
+        return []
+    place, _, code = text.partition("=")
+    name, _, at = place.partition("@")
+    return [_Armed(name, int(at or 1), getattr(errno, code or "EIO") if fails else None)]
+
+
+_once = os.environ.get("VK_CRASH_ONCE")
+_armed: list[_Armed] | None = [
+    *_parse(os.environ.get("VK_CRASH_AT"), fails=False),
+    *_parse(os.environ.get("VK_FAIL_AT"), fails=True),
+] or None
+
+
+def point(name: str) -> None:
+    """Die or fail here if this point is armed."""
+    if _armed is not None:
+        for armed in _armed:
+            if armed.name == name:
+                _strike(armed)
+
+
+def _strike(armed: _Armed) -> None:
+    armed.passed += 1
+    if armed.passed < armed.at:
+        return
+    if armed.error is not None:
+        raise OSError(armed.error, os.strerror(armed.error))
+    if _once is not None:
+        try:
+            os.close(os.open(_once, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def failing(name: str, error: int, at: int = 1) -> Iterator[None]:
+    """Inside the block the point raises this OSError, from its `at`-th passing on."""
+    global _armed
+    assert name in POINTS, name
+    before = _armed
+    _armed = [*(before or ()), _Armed(name, at, error)]
+    try:
+        yield
+    finally:
+        _armed = before
