@@ -1,0 +1,210 @@
+"""A process killed at each named point, in either lane, and at any moment.
+
+The next process finds the last published batch, whole; goes on from it; and every view is its query run from nothing,
+before anything else is done and after every batch that follows.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import viewkeeper as vk
+from viewkeeper import faults
+
+from . import shop
+from .harness import DEEP, Ledger, killed
+from .test_damage import cut
+
+Victim = Callable[..., Any]
+
+BATCH = [
+    "write.before",
+    "write.middle",
+    "commit.1.before",
+    "commit.1.after",
+    "commit.2.before",
+    "run.write.before",
+    "run.write.middle",
+    "run.sync",
+    "run.write.after",
+    "commit.2.after",
+    "commit.3.before",
+    "commit.3.middle",
+    "commit.4.before",
+    "commit.4.after",
+    "commit.5.merge",
+    "commit.5.truncate",
+    "commit.5.truncate.middle",
+    "commit.5.collect",
+]
+MERGE = ["merge.write.before", "merge.write.after", "merge.adopted"]
+DDL = [
+    ("create", "view.planned"),
+    ("create", "load.1.after"),
+    ("create", "run.write.after@2"),
+    ("create", "load.2.after"),
+    ("create", "commit.3.before@2"),
+    ("create", "commit.3.middle@2"),
+    ("create", "commit.4.before@2"),
+    ("create", "commit.4.after@2"),
+    ("replace", "load.1.after@2"),
+    ("replace", "commit.4.before@3"),
+    ("replace", "commit.4.after@3"),
+    ("replace", "commit.4.before@5"),
+    ("replace", "view.published"),
+    ("drop", "commit.3.before"),
+    ("drop", "commit.4.before"),
+    ("drop", "view.dropped"),
+    ("drop", "view.dropped@2"),
+    ("suspend", "commit.4.before"),
+    ("suspend", "commit.4.after"),
+    ("suspend", "load.1.after"),
+    ("suspend", "commit.4.before@3"),
+    ("schedule", "remake.after"),
+    ("schedule", "remake.after@2"),
+    ("schedule", "commit.4.before@3"),
+    ("tables", "table.changed"),
+    ("tables", "table.dropped"),
+]
+SPARK = [p for p in BATCH if not p.startswith(("write", "run"))]  # a task that dies writing is tried again: see below
+
+
+def test_every_point_is_listed_and_used() -> None:
+    source = Path(faults.__file__).parent
+    passed = {
+        name for path in source.rglob("*.py") for name in re.findall(r'faults\.point\("([^"]+)"\)', path.read_text())
+    }
+    assert passed == set(faults.POINTS)
+    struck = {*BATCH, *MERGE, *(point.partition("@")[0] for _, point in DDL)}
+    assert passed - struck == {"mend.before", "mend.after", "task.before", "task.after"}  # below
+
+
+def recovers(url: str, fault: str, ledger: Ledger, lane: str = "driver", spark: Any = None) -> None:
+    """What must hold after any kill."""
+    ledger.injected(fault)
+    with vk.open(url, mode="r") as db:
+        ledger.check(fault, db)
+    with vk.open(url, spark=spark, retention=0) as db:
+        db.refresh(lane)
+        ledger.check(fault, db)
+        for step in (101, 102):
+            shop.change(db, step)
+            db.refresh(lane)
+            ledger.check(fault, db)
+    with vk.open(url) as db:
+        db._maintain()  # which collects what the dead left
+        assert {path.name for path in shop.state_files(url)} == shop.listed(db)
+
+
+@pytest.mark.parametrize("passing", [1, 2, 5] if DEEP else [1])
+@pytest.mark.parametrize("point", BATCH)
+def test_killed_in_a_batch(url: str, victim: Victim, ledger: Ledger, point: str, passing: int) -> None:
+    assert killed(victim(url, steps=40, VK_CRASH_AT=f"{point}@{passing}"))
+    recovers(url, f"kill at {point}", ledger)
+
+
+@pytest.mark.parametrize("passing", [1, 2] if DEEP else [1])
+@pytest.mark.parametrize("point", MERGE)
+def test_killed_in_a_merge(url: str, victim: Victim, ledger: Ledger, point: str, passing: int) -> None:
+    assert killed(victim(url, steps=60, VK_CRASH_AT=f"{point}@{passing}"))
+    recovers(url, f"kill at {point}", ledger)
+
+
+@pytest.mark.parametrize(("kind", "point"), DDL)
+def test_killed_in_ddl(url: str, victim: Victim, ledger: Ledger, spark: Any, kind: str, point: str) -> None:
+    assert killed(victim(url, kind, VK_CRASH_AT=point))
+    fault = f"{kind}: kill at {point.partition('@')[0]}"
+    recovers(url, fault, ledger)
+    with vk.open(url, spark=spark) as db:  # and the statement can be given again
+        if kind in ("create", "replace", "schedule"):
+            db.sql("DROP MATERIALIZED VIEW IF EXISTS spent")
+            db.sql(f"CREATE MATERIALIZED VIEW spent AS {shop.EXTRA['spent2']}")
+        elif kind == "drop":
+            db.sql("DROP MATERIALIZED VIEW IF EXISTS unsold")
+            db.sql(f"CREATE MATERIALIZED VIEW unsold AS {shop.VIEWS['unsold']}")
+        elif kind == "suspend":
+            db.sql("ALTER MATERIALIZED VIEW customers RESUME")
+        else:
+            db.sql("DROP TABLE IF EXISTS notes")
+            db.sql(f"CREATE TABLE notes ({shop.TABLES['items']})")
+            assert db.read("notes").num_rows == 0
+        shop.change(db, 103)
+        db.refresh("driver")
+        ledger.check(fault, db)
+
+
+@pytest.mark.parametrize("point", ["mend.before", "run.write.after", "commit.3.middle", "commit.4.after", "mend.after"])
+def test_killed_while_mending(url: str, victim: Victim, ledger: Ledger, point: str) -> None:
+    for path in shop.state_files(url)[::2]:
+        cut(path, random.Random(point))
+    assert killed(victim(url, VK_CRASH_AT=point))
+    recovers(url, f"mend: kill at {point}", ledger)
+
+
+@pytest.mark.parametrize("point", SPARK if DEEP else ["commit.3.middle"])
+def test_killed_in_the_spark_lane(url: str, victim: Victim, ledger: Ledger, spark: Any, point: str) -> None:
+    assert killed(victim(url, lane="spark", VK_CRASH_AT=point))
+    recovers(url, f"spark: kill at {point}", ledger, "spark", spark)
+
+
+@pytest.mark.parametrize("point", ["task.before", "run.write.middle", "run.write.after", "task.after"])
+def test_a_killed_task_is_tried_again(
+    url: str, ledger: Ledger, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """One Python worker dies; Spark gives its task to another, and what the dead one wrote counts for nothing."""
+    environment = spark.sparkContext.environment
+    fault = f"worker: kill at {point}"
+    for passing in range(1, 4 if DEEP else 2):
+        once = tmp_path / f"struck{passing}"
+        monkeypatch.setitem(environment, "VK_CRASH_AT", f"{point}@{passing}")
+        monkeypatch.setitem(environment, "VK_CRASH_ONCE", str(once))
+        with vk.open(url, spark=spark) as db:
+            shop.change(db, passing)
+            assert db.refresh("spark").lane == "spark"
+            if once.exists():
+                ledger.injected(fault)
+            ledger.check(fault, db)
+        assert once.exists() or passing > 1
+        with vk.open(url) as db:
+            db._maintain()
+            assert {path.name for path in shop.state_files(url)} == shop.listed(db)
+
+
+def test_a_task_that_always_dies_fails_the_batch_and_nothing_else(
+    url: str, ledger: Ledger, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with vk.open(url, spark=spark) as db:
+        shop.change(db, 1)
+        with monkeypatch.context() as armed:
+            armed.setitem(spark.sparkContext.environment, "VK_CRASH_AT", "task.after")
+            with pytest.raises(vk.ViewkeeperError) as failed:
+                db.refresh("spark")
+        assert failed.value.code == "VK503"
+        ledger.injected("worker: always killed")
+        ledger.check("worker: always killed", db)
+        db.refresh("spark")
+        ledger.check("worker: always killed", db)
+
+
+def test_killed_at_any_moment(url: str, victim: Victim, ledger: Ledger) -> None:
+    rng = random.Random(8)
+    step = 1
+    for _ in range(100 if DEEP else 5):
+        process = victim(url, "run", first=step, steps=1_000)
+        assert process.stdout is not None
+        process.stdout.readline()  # it works now
+        time.sleep(rng.uniform(0.0, 0.6))
+        process.kill()
+        assert killed(process)
+        step += 1_000
+        ledger.injected("kill at a random moment")
+        with vk.open(url, mode="r") as db:
+            ledger.check("kill at a random moment", db)
+    recovers(url, "kill at a random moment", ledger)
