@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from viewkeeper.engine import Database
 from viewkeeper.tpch import QUERIES, SCHEMAS
 from viewkeeper.tpch.changes import Change, Model
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that a view should have and has not (`expected`), or the reverse (`got`)."""
+    """A key of a view with the row that Spark has for it and the one that is there; None where there is none."""
 
     view: str
     batch: int
-    expected: Any
-    got: Any
+    key: Row
+    expected: Row | None
+    got: Row | None
 
 
 def load(db: Database, model: Model, tables: Iterable[str] = SCHEMAS) -> None:
@@ -71,16 +75,26 @@ class SparkOracle:
         return result
 
 
-def differences(view: str, batch: int, expected: pa.Table, got: pa.Table) -> list[Difference]:
-    """Rows that only one side has, as multisets."""
-    want, have = (Counter(tuple(r.values()) for r in t.to_pylist()) for t in (expected, got))
-    missing, extra = list((want - have).elements()), list((have - want).elements())
-    found = []
-    for i in range(max(len(missing), len(extra))):
-        found.append(
-            Difference(view, batch, missing[i] if i < len(missing) else None, extra[i] if i < len(extra) else None)
-        )
-    return found
+def differences(view: str, batch: int, expected: pa.Table, got: pa.Table, key: Sequence[str] = ()) -> list[Difference]:
+    """Rows that only one side has, as multisets; two of the same key are one difference."""
+    want, have = (Counter(tuple(r.items()) for r in t.to_pylist()) for t in (expected, got))
+    sides = [defaultdict[tuple[Any, ...], list[Row]](list), defaultdict[tuple[Any, ...], list[Row]](list)]
+    for side, rows in zip(sides, (want - have, have - want), strict=True):
+        for row in map(dict, rows.elements()):
+            side[tuple(row[k] for k in key)].append(row)
+    return [
+        Difference(view, batch, dict(zip(key, values, strict=True)), missing, surplus)
+        for values in dict.fromkeys([*sides[0], *sides[1]])
+        for missing, surplus in zip_longest(sides[0][values], sides[1][values])
+    ]
+
+
+def key_of(db: Database, view: str) -> list[str]:
+    """The columns by which a view is kept."""
+    shape = db.sql(f"DESCRIBE {view}")
+    assert shape is not None
+    columns = sorted((c["key"], c["column"]) for c in shape.to_pylist() if c["key"])
+    return [column for _, column in columns]
 
 
 def verify(
@@ -110,7 +124,8 @@ def verify(
                 say(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
             oracle.load(model)
             for number in numbers:
-                found = differences(f"q{number}", batch, oracle.answer(number), db.read(f"q{number}"))
+                view = f"q{number}"
+                found = differences(view, batch, oracle.answer(number), db.read(view), key_of(db, view))
                 if found:
                     return found
             say(f"batch {batch}: {len(numbers)} views equal")

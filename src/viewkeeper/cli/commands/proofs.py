@@ -81,7 +81,7 @@ def _verify_tpch(
     if found:
         first = found[0]
         typer.echo(f"DIFFERENT: {first.view} after batch {first.batch}, {len(found)} rows", err=True)
-        typer.echo(f"  expected {first.expected}\n  got      {first.got}", err=True)
+        typer.echo(f"  key      {first.key}\n  expected {first.expected}\n  got      {first.got}", err=True)
         raise typer.Exit(1)
     typer.echo(f"{len(numbers)} views equal to Spark's answer after each of {batches} batches")
 
