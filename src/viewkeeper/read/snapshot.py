@@ -88,8 +88,8 @@ class Snapshot:
             return regenerated(self._store, self._pinned, table)
         try:
             return outside(table, pa.Table.from_batches(list(self._pinned.scan(table)), table.arrow))
-        except SnapshotGone:
-            raise self._gone() from None
+        except SnapshotGone as gone:
+            raise self._gone(gone) from None
 
     def _rows(self, table: Table, low: bytes | None, high: bytes | None, limit: int | None) -> Iterator[dict[str, Any]]:
         left = limit
@@ -99,8 +99,8 @@ class Snapshot:
                 rows = rows if left is None else rows.slice(0, left)
                 left = None if left is None else left - rows.num_rows
                 yield from rows.to_pylist()
-        except SnapshotGone:
-            raise self._gone() from None
+        except SnapshotGone as gone:
+            raise self._gone(gone) from None
 
     def _table(self, name: str, stored: bool = True) -> Table:
         if self._expired:
@@ -129,10 +129,10 @@ class Snapshot:
         self._expired = True
         self._pinned.close()
 
-    def _gone(self) -> SnapshotGone:
+    def _gone(self, why: SnapshotGone | None = None) -> SnapshotGone:
         if self._expired:
             return SnapshotGone(
                 f"The snapshot of batch {self.epoch} ended after {self._max_age:g} s.",
                 hint="Take a new one, with a longer max_age= if the reads take longer.",
             )
-        return SnapshotGone("The snapshot is closed.", hint="Take a new one.")
+        return why or SnapshotGone("The snapshot is closed.", hint="Take a new one.")

@@ -84,6 +84,7 @@ def subscribe(
     many seconds. `keep` (name, seconds): hold the log for this subscriber, so that it can come back that much later.
     """
     table = store.catalog().table(name)
+    store.settled(table)  # a table that cannot be subscribed to says so now
     start = None if since is None else position_of(store, since)
     if start is not None:
         _check_since(store, table, start)
@@ -109,7 +110,7 @@ def _deltas(
     heard = marked = time.monotonic()
     while True:
         hold.move(at)
-        head = store.head()
+        head = store.settled(table)
         found = False
         if head > at:
             table = _still_there(store, table, at)

@@ -119,6 +119,16 @@ class Hold:
     expiry: float | None
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One thing that an examination looked at: whether it is as it should be, what was seen, and what to do."""
+
+    check: str
+    ok: bool
+    message: str
+    advice: str = ""
+
+
 class Pinned(ABC):
     """One state of the whole database that stays readable, whatever is written meanwhile, until it is closed.
 
@@ -280,8 +290,12 @@ class Store(ABC):
     def entries(
         self, table: Table, columns: Sequence[str], after: int, upto: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
-        """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
+        """Like `changes`, call by call: position, time, and the delta of a chunk of it; views too."""
         raise Unsupported(f"{self.url} keeps no log that can be read call by call.")
+
+    def settled(self, table: Table) -> int:
+        """The position up to which `entries` of a table or view say all that there will be."""
+        return self.head()
 
     @abstractmethod
     def truncate(self, upto: int) -> None:
@@ -300,7 +314,7 @@ class Store(ABC):
         return []
 
     def pin(self) -> Pinned:
-        """The state of the whole database now, to be read again and again; needs `snapshot_scan`."""
+        """The state of the whole database now, to be read again and again: needs `snapshot_scan` or `cell_versions`."""
         raise Unsupported(f"{self.url} has no snapshots.")
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -347,6 +361,10 @@ class Store(ABC):
     def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
         """Leave a record for others to see; None takes it away. A store that keeps none forgets it."""
         return None
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at everything of the store's own, for `vk doctor`, and change nothing."""
+        return iter(())
 
     @abstractmethod
     def close(self) -> None: ...

@@ -12,6 +12,7 @@ nothing else. A maintainer that slept through that writes cells that are there a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,8 @@ from viewkeeper.store.base import ViewChange
 from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import AlreadyThere, OutcomeUnknown
-from viewkeeper.store.hbase.layout import Layout
-from viewkeeper.store.hbase.records import Cells, Claim, Records, State, batch_cell, catalog_cell
+from viewkeeper.store.hbase.layout import VIEW_VERSIONS, Layout
+from viewkeeper.store.hbase.records import Cells, Claim, Past, Published, Records, State, batch_cell, catalog_cell
 from viewkeeper.store.hbase.redo import Redo, TableRedo
 from viewkeeper.store.hbase.tables import Family
 
@@ -49,6 +50,13 @@ def table_redo(client: Client, layout: Layout, change: ViewChange) -> TableRedo:
         pa.table([keys, *cells.values()], names=[_KEY, *(c.decode() for c in cells)]),
         pa.table({_KEY: layout.row_keys(change.deletes)}),
     )
+
+
+def past(before: Published | None, number: int, head: int) -> tuple[Past, ...]:
+    """The batches back to which views can be read, with a new one whose position is after the head."""
+    known = before.past if before is not None else ()
+    position = max(head, known[-1].position if known else 0) + 1
+    return (*known[1 - VIEW_VERSIONS :], Past(number, position, time.time()))
 
 
 def claim(records: Records, directory: Path, redo: Redo, owner: str, catalog_version: int) -> Claim | None:
@@ -112,7 +120,7 @@ def publish(records: Records, redo: Redo) -> None:
     def change(state: State) -> tuple[State, Cells] | None:
         if state.published >= number:
             return None
-        cells = batch_cell(redo.batch, redo.seen)
+        cells = batch_cell(redo.published)
         moved = replace(state, published=number, claim=None)
         if redo.catalog is None:
             return moved, cells

@@ -16,7 +16,7 @@ import pyarrow as pa
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Batch, Changed, Pending
+from viewkeeper.store.base import Changed, Pending
 from viewkeeper.store.hbase import windows
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
@@ -24,7 +24,7 @@ from viewkeeper.store.hbase.known import Known
 from viewkeeper.store.hbase.layout import Layout, Rows
 from viewkeeper.store.hbase.layouts import Layouts, if_there
 from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.hbase.records import Published, Records
 from viewkeeper.store.hbase.rejects import Rejects
 from viewkeeper.store.hbase.windows import NOTHING, Look, Sight
 
@@ -113,11 +113,16 @@ class Feed:
         schema = pa.schema([layout.table.arrow.field(name) for name in columns])
         return pa.concat_tables([schema.empty_table(), *(part.rows for part in parts)]).combine_chunks()
 
+    def since(self, layout: Layout, cut: int, start: bytes, stop: bytes) -> Look:
+        """What was written to a range of row keys after a cut."""
+        found = if_there(layout, lambda: windows.look(self._client, layout, cut, self.head(), start=start, stop=stop))
+        return found or Look(cut, cut, NOTHING.keys, NOTHING.cells, NOTHING.cells)
+
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        batch, noted = self._known.batch()
-        digests = noted if batch is not None and batch.cut == after else {}
+        published = self._known.published()
+        digests = published.seen if published is not None and published.batch.cut == after else {}
         now = self.head()
         rows = calls = 0
         first: int | None = None
@@ -155,11 +160,11 @@ class Feed:
         self._sights[table.id] = (cut, sight)
         self._digests[table.id, cut] = sight.digest()
 
-    def noted(self, cut: int, before: Batch | None, carried: dict[str, str]) -> dict[str, str]:
+    def noted(self, cut: int, before: Published | None) -> dict[str, str]:
         """What to publish with a batch of this cut: the digest of each table's overlap. An earlier batch's hold on for
         one with the same cut."""
         own = {str(table): digest for (table, at), digest in self._digests.items() if at == cut}
-        return {**(carried if before is not None and before.cut == cut else {}), **own}
+        return {**(before.seen if before is not None and before.batch.cut == cut else {}), **own}
 
     def published(self, cut: int) -> None:
         self._digests = {key: digest for key, digest in self._digests.items() if key[1] >= cut}

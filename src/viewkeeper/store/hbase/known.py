@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog
-from viewkeeper.store.base import Batch
 from viewkeeper.store.hbase.layout import VIEW_VERSIONS
-from viewkeeper.store.hbase.records import Records, State
+from viewkeeper.store.hbase.records import Published, Records, State
 
 CACHE = 0.05
 """Seconds."""
@@ -32,8 +30,7 @@ class Known:
         self._lock = threading.Lock()
         self._state, self._at = state, time.monotonic()
         self._catalog = Catalog()
-        self._batch: Batch | None = None
-        self._seen: Mapping[str, str] = {}
+        self._published: Published | None = None
 
     def state(self, *, now: bool = False) -> State:
         """The state, at most as old as the cache allows; `now`: as it is."""
@@ -58,20 +55,20 @@ class Known:
                     self._catalog = found
         return self._catalog
 
-    def batch(self) -> tuple[Batch | None, Mapping[str, str]]:
-        """The published batch as it is now, and what capture noted with it."""
+    def published(self) -> Published | None:
+        """The published batch as it is now."""
         number = self.state(now=True).published
-        if number and (self._batch is None or self._batch.number < number):
-            found = self._records.batch()
+        if number and (self._published is None or self._published.batch.number < number):
+            found = self._records.published()
             if found is not None:
                 with self._lock:
-                    self._batch, self._seen = found
-        return self._batch, self._seen
+                    self._published = found
+        return self._published
 
-    def shown(self) -> Shown:
-        """The batch at which views are read."""
-        number = self.state().published
-        return Shown(self, number, self._at)
+    def shown(self, number: int | None = None) -> Shown:
+        """The batch at which views are read: the published one, or one that was published when last asked."""
+        published = self.state().published
+        return Shown(self, published if number is None else number, self._at)
 
 
 class Shown:

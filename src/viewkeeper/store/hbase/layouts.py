@@ -27,7 +27,7 @@ class Layouts:
         self._client, self._namespace = client, namespace
         self._known: dict[int, tuple[Table, Layout]] = {}
         self._points: dict[int, tuple[Layout, PointReader | None]] = {}
-        self._exact: dict[str, tuple[float, bool]] = {}
+        self._kept: dict[str, tuple[float, int]] = {}
 
     def of(self, table: Table) -> Layout:
         known = self._known.get(table.id)
@@ -52,12 +52,16 @@ class Layouts:
 
     def is_exact(self, layout: Layout) -> bool:
         """Whether the table can be read as of a time. Those made here can."""
+        return self.versions(layout) > 1
+
+    def versions(self, layout: Layout) -> int:
+        """How many versions of a row can be read; 1: as it is now only."""
         if layout.owned:
-            return True
-        known = self._exact.get(layout.name)
+            return layout.family().max_versions or 1
+        known = self._kept.get(layout.name)
         if known is None or time.monotonic() - known[0] > _BELIEVED:
-            found = mapping.is_exact(layout, self._client.tables.describe(layout.name))
-            known = self._exact[layout.name] = (time.monotonic(), found)
+            found = mapping.kept_versions(layout, self._client.tables.describe(layout.name))
+            known = self._kept[layout.name] = (time.monotonic(), found)
         return known[1]
 
     # -- tables that are made when they are first needed --------------------------------------------------------------

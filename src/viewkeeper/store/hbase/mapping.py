@@ -89,10 +89,13 @@ def keeps_deletes(found: Description, name: bytes) -> bool:
     return family is not None and bool(family.keep_deleted_cells)
 
 
-def is_exact(layout: Layout, found: Description) -> bool:
-    """Whether the table can be read as of a time: it keeps versions and deleted cells."""
+def kept_versions(layout: Layout, found: Description) -> int:
+    """How many versions of a row can be read; only 1 where deleted cells are not kept, or expire."""
     families = [found.family(name) for name in layout.families]
-    return all(f is not None and f.keep_deleted_cells and (f.max_versions or 1) > 1 for f in families)
+    return min(
+        (f.max_versions or 1) if f is not None and f.keep_deleted_cells and f.time_to_live is None else 1
+        for f in families
+    )
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------

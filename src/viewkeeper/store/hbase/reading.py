@@ -77,10 +77,7 @@ class Reader:
     def scan(
         self, layout: Layout, columns: list[str], start: bytes | None, stop: bytes | None, limit: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """A range of keys as `model.keys` writes them."""
-        if not layout.owned and not isinstance(layout.keys, OrderedKeys):
-            yield from self._scan_foreign(layout, columns, start, stop, limit)
-            return
+        """A range of keys as `model.keys` writes them: a view's at the published batch, others as they are."""
         while True:
             shown = self._known.shown() if layout.table.is_view else None
             if shown is not None and not shown.number:
@@ -88,13 +85,30 @@ class Reader:
             handed = False
             try:
                 span = None if shown is None else shown.span
-                for found in self.scan_span(layout, columns, span, start, stop, limit, shown):
+                for rows in self.scan_keys(layout, columns, span, start, stop, limit, shown):
                     handed = True
-                    yield batch(found.rows)
+                    yield rows
                 return
             except SnapshotGone:
                 if handed:
                     raise
+
+    def scan_keys(
+        self,
+        layout: Layout,
+        columns: list[str],
+        span: TimeRange | None,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+        shown: Shown | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """A range of keys as `model.keys` writes them, from cells with times in a span."""
+        if not layout.owned and not isinstance(layout.keys, OrderedKeys):
+            yield from self._scan_foreign(layout, columns, span, start, stop, limit)
+            return
+        for found in self.scan_span(layout, columns, span, start, stop, limit, shown):
+            yield batch(found.rows)
 
     def scan_span(
         self,
@@ -131,12 +145,18 @@ class Reader:
                 raise
 
     def _scan_foreign(
-        self, layout: Layout, columns: list[str], start: bytes | None, stop: bytes | None, limit: int | None
+        self,
+        layout: Layout,
+        columns: list[str],
+        span: TimeRange | None,
+        start: bytes | None,
+        stop: bytes | None,
+        limit: int | None,
     ) -> Iterator[pa.RecordBatch]:
         """A table whose row keys are not ours: in HBase's own order, and a range is picked from all of it."""
         names = [*dict.fromkeys([*columns, *(c.name for c in layout.table.key_columns)])]
         left = limit
-        for found in self.scan_span(layout, names, None):
+        for found in self.scan_span(layout, names, span):
             rows = found.rows
             if start is not None or stop is not None:
                 keys = encode_keys(layout.table, rows)

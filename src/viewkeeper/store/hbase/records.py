@@ -78,6 +78,35 @@ class State:
         return State(data["uuid"], data["published"], data["catalog"], claim, tuple(data["tickets"]), data["format"])
 
 
+@dataclass(frozen=True)
+class Past:
+    """A batch of the past: the position after which it was published, by which subscribers resume, and when."""
+
+    number: int
+    position: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """The value of `m:batch`: the published batch, what capture had seen of each table's last seconds (`windows`), and
+    the batches back to which views can be read, the oldest first, this one last."""
+
+    batch: Batch
+    seen: Mapping[str, str]
+    past: tuple[Past, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        past = [[p.number, p.position, p.time] for p in self.past]
+        batch = {"number": self.batch.number, "cut": self.batch.cut, "record": self.batch.record}
+        return {**batch, "seen": dict(self.seen), "past": past}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Published:
+        batch = Batch(data["number"], data["cut"], data["record"])
+        return Published(batch, data["seen"], tuple(Past(*one) for one in data["past"]))
+
+
 class Records:
     """The meta table of one database."""
 
@@ -155,12 +184,16 @@ class Records:
         data = self._read(_CATALOG)
         return Catalog() if data is None else Catalog.from_json(data)
 
-    def batch(self) -> tuple[Batch, Mapping[str, str]] | None:
-        """The published batch, and for each table what capture had seen of its last seconds (`windows`)."""
+    def published(self) -> Published | None:
         data = self._read(_BATCH)
-        if data is None:
-            return None
-        return Batch(data["number"], data["cut"], data["record"]), data["seen"]
+        return None if data is None else Published.from_json(data)
+
+    def whole(self) -> tuple[Catalog, Published | None]:
+        """Catalog and published batch of one moment: they are cells of one row."""
+        found = self.client.get(self.table, _ROW, (_CATALOG, _BATCH)) or {}
+        known = {column: unseal(cell.value, column) for column, cell in found.items()}
+        catalog = Catalog.from_json(known[_CATALOG]) if _CATALOG in known else Catalog()
+        return catalog, Published.from_json(known[_BATCH]) if _BATCH in known else None
 
     def _read(self, column: bytes) -> Any:
         found = self.client.get(self.table, _ROW, (column,))
@@ -200,9 +233,8 @@ def catalog_cell(catalog: Catalog) -> Cells:
     return {_CATALOG: seal(catalog.to_json())}
 
 
-def batch_cell(batch: Batch, seen: Mapping[str, str]) -> Cells:
-    data = {"number": batch.number, "cut": batch.cut, "record": batch.record, "seen": dict(seen)}
-    return {_BATCH: seal(data)}
+def batch_cell(published: Published) -> Cells:
+    return {_BATCH: seal(published.to_json())}
 
 
 def seal(data: Any) -> bytes:

@@ -2,7 +2,7 @@
 
     VKREDO1\\n | u32 length, JSON head | for each table: an Arrow stream of puts, an Arrow stream of deletes
 
-    head     {batch, catalog, seen, tables: [{name, fresh, splits, puts: bytes, deletes: bytes}]}
+    head     {published, catalog, tables: [{name, fresh, splits, puts: bytes, deletes: bytes}]}
     puts     `key` and one binary column for each cell; null: no cell
     deletes  `key`
 
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.store.base import Batch
+from viewkeeper.store.hbase.records import Published
 
 _MAGIC = b"VKREDO1\n"
 _SUFFIX = ".redo"
@@ -45,12 +46,15 @@ class TableRedo:
 
 @dataclass(frozen=True)
 class Redo:
-    """A whole batch. `seen` is what capture noted about each base table's last seconds."""
+    """A whole batch."""
 
-    batch: Batch
+    published: Published
     catalog: Mapping[str, Any] | None
-    seen: Mapping[str, str]
     tables: tuple[TableRedo, ...]
+
+    @property
+    def batch(self) -> Batch:
+        return self.published.batch
 
 
 def write(directory: Path, redo: Redo) -> tuple[str, str]:
@@ -64,8 +68,7 @@ def write(directory: Path, redo: Redo) -> tuple[str, str]:
         head = {"name": table.name, "family": dict(table.family), "fresh": table.fresh}
         splits = [key.hex() for key in table.splits]
         tables.append({**head, "splits": splits, "puts": len(puts), "deletes": len(deletes)})
-    batch = {"number": redo.batch.number, "cut": redo.batch.cut, "record": redo.batch.record}
-    text = json.dumps({"batch": batch, "catalog": redo.catalog, "seen": dict(redo.seen), "tables": tables}).encode()
+    text = json.dumps({"published": redo.published.to_json(), "catalog": redo.catalog, "tables": tables}).encode()
     digest = hashlib.sha256()
     name = f"b{redo.batch.number}-{secrets.token_hex(4)}{_SUFFIX}"
     with (directory / name).open("xb") as file:
@@ -102,7 +105,7 @@ def read(directory: Path, name: str, digest: str) -> Redo:
         at += one["deletes"]
         splits = tuple(bytes.fromhex(key) for key in one["splits"])
         tables.append(TableRedo(one["name"], one["family"], one["fresh"], splits, puts, deletes))
-    return Redo(Batch(**head["batch"]), head["catalog"], head["seen"], tuple(tables))
+    return Redo(Published.from_json(head["published"]), head["catalog"], tuple(tables))
 
 
 def collect(directory: Path, below: int) -> None:

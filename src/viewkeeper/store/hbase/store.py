@@ -40,10 +40,12 @@ from viewkeeper.store.hbase import commit, lease, sizes, writing
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.feed import Feed
+from viewkeeper.store.hbase.history import History
 from viewkeeper.store.hbase.known import CACHE, Known
 from viewkeeper.store.hbase.layouts import Layouts
+from viewkeeper.store.hbase.pinned import PinnedBatch
 from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.records import Cells, Records, State, catalog_cell
+from viewkeeper.store.hbase.records import Cells, Published, Records, State, catalog_cell
 from viewkeeper.store.hbase.redo import Redo
 from viewkeeper.store.hbase.rejects import Rejects
 from viewkeeper.store.hbase.url import parse, with_options
@@ -87,6 +89,7 @@ class HBaseStore(Store):
         self._reader = Reader(self._client, self._known)
         overlap = int(1000 * (OVERLAP if place.overlap is None else place.overlap))
         self._feed = Feed(self._client, self._records, self._known, self._layouts, self._reader, overlap)
+        self._history = History(self._client, self._known, self._reader)
         self._lease_span = lease.SPAN if place.lease is None else place.lease
         self._lease: lease.RowLease | None = None
         self._owner = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
@@ -246,6 +249,20 @@ class HBaseStore(Store):
         self._live()
         return self._feed.pending(after, tables)
 
+    def entries(
+        self, table: Table, columns: Sequence[str], after: int, upto: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
+        self._live()
+        return self._history.entries(self._layouts.of(table), column_names(table, columns), after, upto)
+
+    def settled(self, table: Table) -> int:
+        self._live()
+        return self._history.settled(table)
+
+    def pin(self) -> PinnedBatch:
+        self._live()
+        return PinnedBatch(self._records, self._known, self._layouts, self._reader, self._feed)
+
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         self._live()
         return self._feed.cut_after(after, tables, rows)
@@ -263,7 +280,8 @@ class HBaseStore(Store):
                 self._finish_own()
             finally:
                 self._committing.release()
-        return self._known.batch()[0]
+        published = self._known.published()
+        return None if published is None else published.batch
 
     def commit(
         self,
@@ -281,14 +299,16 @@ class HBaseStore(Store):
             commit.check_turn(self._records, self._known.state(now=True), batch.number)
             stored = [change for change in changes if isinstance(change, ViewChange)]
             tables = tuple(commit.table_redo(self._client, self._layouts.of(c.table), c) for c in stored)
-            before, noted = self._known.batch()
-            seen = self._feed.noted(batch.cut, before, dict(noted))
+            before = self._known.published()
+            seen = self._feed.noted(batch.cut, before)
             claimed = None
             while claimed is None:  # again if the catalog has changed meanwhile
                 current = self._known.catalog(now=True)
                 changed = current if change_catalog is None else change_catalog(current)
                 self._refuse_unstored(changed)
-                redo = Redo(batch, None if changed == current else changed.to_json(), seen, tables)
+                # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
+                published = Published(batch, seen, commit.past(before, batch.number, self.head()))
+                redo = Redo(published, None if changed == current else changed.to_json(), tables)
                 claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
             self._unfinished = True
             commit.finish(self._records, self._redos, claimed)

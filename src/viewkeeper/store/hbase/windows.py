@@ -96,13 +96,14 @@ class Look:
         return Sight(keys, counts, np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts))
 
 
-def look(client: Client, layout: Layout, after: int, upto: int) -> Look:
-    """Scan a table for the cells with times in (after, upto]."""
+def look(client: Client, layout: Layout, after: int, upto: int, *, start: bytes = b"", stop: bytes = b"") -> Look:
+    """Scan a table, or a range of its row keys, for the cells with times in (after, upto]."""
     keys: list[pa.Array] = []
     rows: list[Times] = []
     times: list[Times] = []
     seen = 0
-    for cells in client.changed(layout.name, (max(after, -1) + 1, upto + 1), families=layout.families):
+    span = (max(after, -1) + 1, upto + 1)
+    for cells in client.changed(layout.name, span, start=start, stop=stop, families=layout.families):
         keys.append(cells.keys)
         rows.append(cells.row + seen)
         times.append(cells.time)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.integration.hbase_shop import expected, opened, totals
+from tests.integration.hbase.shop import expected, opened, totals
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper.store.hbase import commit

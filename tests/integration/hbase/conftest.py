@@ -1,0 +1,51 @@
+"""What the tests of the HBase store share: a client, a namespace of their own, and a small shop in it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("thriftpy2")
+
+from tests.integration.hbase.shop import fill
+
+import viewkeeper as vk
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.connection import Gateway
+from viewkeeper.store.hbase.server import Server
+
+
+@pytest.fixture(scope="module")
+def client(hbase: Server) -> Iterator[Client]:
+    with Client(Gateway(hbase.host, hbase.port)) as one:
+        yield one
+
+
+@pytest.fixture
+def namespace(client: Client) -> str:
+    name = f"vk_{secrets.token_hex(6)}"
+    client.tables.create_namespace(name)
+    return name
+
+
+@pytest.fixture
+def open_db(hbase: Server, namespace: str, spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    opened: list[Any] = []
+
+    def make(mode: str = "w", **options: Any) -> Any:
+        options = {"state": str(tmp_path / "state"), "lease": 1, **options}
+        opened.append(vk.open(f"hbase://{hbase.host}:{hbase.port}/{namespace}", mode, spark=spark, **options))
+        return opened[-1]
+
+    yield make
+    for db in reversed(opened):
+        db.close()
+
+
+@pytest.fixture
+def shop(open_db: Callable[..., Any]) -> Any:
+    return fill(open_db())
