@@ -35,6 +35,7 @@ from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows,
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
+from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
@@ -225,8 +226,11 @@ class Batches:
 
     def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
         tables = {v.table.id: v.table for v in self.catalog.views}
-        found = (resolve(self.stage.duck, self.store, tables[view], deltas) for view, deltas in reached.items())
-        return [change for change in found if change is not None]
+
+        def change(duck: Duck, view: int) -> ViewChange | StreamChange | None:
+            return resolve(duck, self.store, tables[view], reached[view])
+
+        return [c for c in self.stage.crew.map(change, list(reached)) if c is not None]
 
     def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
         """A batch without changes that alters the views; state that none of them needs any more is let go."""

@@ -41,6 +41,7 @@ class Merger:
     def __init__(self, state: State, durable: bool) -> None:
         self.state = state
         self.durable = durable
+        self._duck = Duck(threads=1)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
         self._work: Future[list[RunEntry]] | None = None
         self._tasks: Sequence[_Task] = ()
@@ -69,7 +70,7 @@ class Merger:
         if tasks:
             self._tasks = tasks
             self._file = f"b{batch}-m{secrets.token_hex(4)}.vkr"
-            self._work = self._thread.submit(_merge, tasks, self.state.directory / self._file, self.durable)
+            self._work = self._thread.submit(self._merge, tasks, self.state.directory / self._file)
 
     def adopt(self) -> None:
         """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs."""
@@ -96,13 +97,12 @@ class Merger:
     def close(self) -> None:
         """Wait for the merge under way; what it wrote is collected at the next opening."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._duck.close()
 
-
-def _merge(tasks: Sequence[_Task], path: Path, durable: bool) -> list[RunEntry]:
-    with Duck(threads=1) as duck:
-        merged: Mapping[str, Run] = {t.slot: _merged(duck, t) for t in tasks}
+    def _merge(self, tasks: Sequence[_Task], path: Path) -> list[RunEntry]:
+        merged: Mapping[str, Run] = {t.slot: _merged(self._duck, t) for t in tasks}
         faults.point("merge.write.before")
-        written = write_container(path, merged, fsync=durable)
+        written = write_container(path, merged, fsync=self.durable)
         faults.point("merge.write.after")
         return written
 

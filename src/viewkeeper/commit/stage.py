@@ -18,6 +18,7 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import EvaluationError, UnknownName
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.image import taken_back
 from viewkeeper.operators.runs import RunEntry
@@ -31,6 +32,9 @@ from viewkeeper.store.base import Store
 
 SPARK_ROWS = 20_000_000
 """Changed or loaded rows from which `auto` takes the Spark lane: below, one machine's DuckDB is done sooner."""
+
+_OPERATORS_FOR_MORE = 24
+"""Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
 
 
 class BrokenViews(EvaluationError):
@@ -59,22 +63,28 @@ class Stage:
         self.state = state
         self.spark = spark
         self.durable = durable
-        self.duck = Duck(threads=threads, setup=expressions.setup)
+        self.crew = Crew(threads, expressions.setup)
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
 
     def close(self) -> None:
-        self.duck.close()
+        self.crew.close()
+
+    @property
+    def duck(self) -> Duck:
+        return self.crew.first
 
     def changes(self, flow: Flow, after: int, upto: int) -> dict[str, pa.Table]:
         """What happened to each table that the flow uses, consolidated before any expression runs."""
-        found = {}
-        for table, columns in flow.used.items():
-            names = [c.name for c in columns]
-            known = partial(self._known, flow, table, names)
+
+        def changed(duck: Duck, table: int) -> pa.Table:
+            names = [c.name for c in flow.used[table]]
+            known = partial(self._known, duck, flow, table, names)
             delta = table_changes(self.store, flow.tables[table], names, after, upto, known)
-            found[Input(table).id] = consolidate(self.duck, delta) if delta.num_rows else delta
-        return found
+            return consolidate(duck, delta) if delta.num_rows else delta
+
+        tables = list(flow.used)
+        return {Input(t).id: delta for t, delta in zip(tables, self.crew.map(changed, tables), strict=True)}
 
     def run(
         self,
@@ -100,17 +110,19 @@ class Stage:
                 self.spark(), flow, active, given, seeds, manifest, directory, number, self.durable, self.duck, fail
             )
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
-        site = Site(self.duck, flow, partial(self._old, hidden), active)
-        reached = run_in_driver(site, given, seeds, fail)
+        # A first load keeps all cores busy inside DuckDB; a batch has many short statements.
+        divides = not new and len(active) >= _OPERATORS_FOR_MORE
+        site = Site(self.crew.first if divides else self.crew.alone(), flow, partial(self._old, hidden), active)
+        reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock = site.clock
         added = {slot: run for slot, run in site.added.items() if only is None or slot in only}
         return Outcome(reached, self.state.write(number, added, self.durable))
 
-    def _known(self, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
+    def _known(self, duck: Duck, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
         """What the table's image by primary key holds for these keys, as the delta that takes it away."""
         key = tuple(k.column for k in flow.tables[table].key)
         image = next(i for i in flow.images[table] if i.key == key)
-        return taken_back(self.duck, self.state.arrangement(slots(image)[0]), flow.tables[table], columns, keys)
+        return taken_back(duck, self.state.arrangement(slots(image)[0]), flow.tables[table], columns, keys)
 
     def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
         return Arrangement(()) if slot in hidden else self.state.arrangement(slot)

@@ -1,0 +1,74 @@
+"""A few threads, each with a DuckDB of its own: for many short pieces of work that do not depend on each other.
+
+DuckDB, Arrow and numpy work outside of Python's lock, so two threads are nearly twice as fast on two cores; a DuckDB
+connection runs one statement at a time. The first DuckDB does what is done alone, with all threads inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from viewkeeper.operators.duck import Duck
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Crew:
+    """`size` threads, the caller's among them. The others start when they are first needed."""
+
+    def __init__(self, size: int, setup: Callable[[Any], None]) -> None:
+        self.size = size
+        self.first = Duck(threads=size, setup=setup)
+        self._setup = setup
+        self._others: list[Duck] = []
+        self._threads: ThreadPoolExecutor | None = None
+
+    def alone(self) -> Duck:
+        """The first DuckDB, with all cores for one statement."""
+        self.first.spread(self.size)
+        return self.first
+
+    def together(self) -> list[Duck]:
+        """All of them, one core each."""
+        self.first.spread(1)
+        while len(self._others) < self.size - 1:
+            self._others.append(Duck(threads=1, setup=self._setup))
+        return [self.first, *self._others]
+
+    def each(self, work: Callable[[Duck], None]) -> None:
+        """Call `work` once in every thread, with the thread's DuckDB. The first error is raised when all have ended."""
+        ducks = self.together()
+        if self._threads is None and self.size > 1:
+            self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
+        pending = [self._threads.submit(work, duck) for duck in ducks[1:]] if self._threads is not None else []
+        try:
+            work(self.first)
+        finally:
+            errors = [error for task in pending if (error := task.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+    def map(self, work: Callable[[Duck, T], R], items: Sequence[T]) -> list[R]:
+        """`work` for each item, in whichever thread is free; the results in the items' order."""
+        waiting = iter(enumerate(items))
+        found: dict[int, R] = {}
+
+        def take(duck: Duck) -> None:
+            # `next` of an enumerate over a sequence runs no Python code: no two threads get the same item.
+            for place, item in waiting:
+                found[place] = work(duck, item)
+
+        if len(items) > 1:
+            self.each(take)
+        else:
+            take(self.first)
+        return [found[place] for place in range(len(items))]
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+        for duck in (self.first, *self._others):
+            duck.close()
