@@ -182,8 +182,8 @@ def _generate(compiler: Compiler, node: nodes.Generate, needed: frozenset[str]) 
 
 def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
     calls = tuple(c for c in node.calls if c.name in needed)
-    if any(c.function not in KERNEL_FUNCTIONS for c in calls):
-        return slices.aggregate(compiler, node, calls, KERNEL_FUNCTIONS)
+    if not all(map(_is_sum, calls)):
+        return slices.aggregate(compiler, node, calls, _is_sum)
     arguments: dict[Expr, str] = {}
     measures = [_measure(call, arguments, f"m{i}") for i, call in enumerate(calls)]
     keys = [Named(f"k{i}", key.expr) for i, key in enumerate(node.keys)]
@@ -196,6 +196,11 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
     names = {key.name: reference(k) for key, k in zip(node.keys, spec.keys, strict=True)}
     names |= {call.name: column(m.name, call.type, call.nullable) for call, m in zip(calls, measures, strict=True)}
     return [Branch(operator, names)]
+
+
+def _is_sum(call: Call) -> bool:
+    """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
+    return call.function in KERNEL_FUNCTIONS and not (call.distinct and len(call.args) > 1)
 
 
 def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
@@ -215,6 +220,8 @@ def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
     argument = call_argument(call)
     if argument is None:
         return Measure(name, call.function, None, None, call.type)
+    if argument.type.startswith("struct"):
+        raise Unsupported(f"{call.function.lower()} of a STRUCT is not supported.", hint="Use max_by or min_by.")
     place = arguments.setdefault(argument, f"a{len(arguments)}")
     distinct = call.distinct and call.function not in ("Min", "Max")
     return Measure(name, call.function, place, argument.type, call.type, distinct)
@@ -233,8 +240,6 @@ def call_argument(call: Call) -> Expr | None:
                 condition = Expr("And", "boolean", (condition, extra), nullable=False)
             one = Expr("literal", "int", value=1, nullable=False)
             args = (Expr("CaseWhen", "int", (condition, one)),)
-    if len(args) > 1:
-        raise Unsupported(f"{call.function}(DISTINCT …) of several columns is not supported.")
     if not args:
         return None
     if call.filter is None:

@@ -12,7 +12,8 @@ from typing import Any
 from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.plan.expressions import render
-from viewkeeper.plan.nodes import Call, Expr, column
+from viewkeeper.plan.expressions.rule import is_months
+from viewkeeper.plan.nodes import Call, Expr, Order, column
 
 Write = Callable[[Call, Sequence[str], str], str]
 """(call, rendered arguments, the clause behind the call: FILTER or OVER) → DuckDB text."""
@@ -24,7 +25,7 @@ def call_sql(call: Call, clause: str) -> str:
     if write is None:
         raise Unsupported(
             f"The function {call.function} is not supported in a materialized view.",
-            hint=f"Supported: Count, Sum, Average, Min, Max, {', '.join(sorted({*AGGREGATES, *WINDOWED}))}.",
+            hint=f"Supported: {', '.join(sorted({*AGGREGATES, *WINDOWED}))}.",
         )
     if parameter(call, "evalMode") == "TRY":
         raise Unsupported(f"try_{call.function.lower()} is not supported in a materialized view.")
@@ -81,10 +82,52 @@ def _sample(function: str) -> Write:
     return _plain(function)
 
 
-def _percentile(call: Call, args: Sequence[str], clause: str) -> str:
-    if len(call.args) < 2 or call.args[1].op != "literal":
-        raise Unsupported("percentile needs a constant percentage.")
-    return f"quantile_cont(CAST({args[0]} AS DOUBLE), {args[1]}){clause}"
+def _percentile(function: str) -> Write:
+    def write(call: Call, args: Sequence[str], clause: str) -> str:
+        if len(call.args) < 2 or call.args[1].op != "literal":
+            raise Unsupported("percentile needs a constant percentage.")
+        if any(f.op != "literal" or str(f.value) != "1" for f in call.args[2:]):
+            raise Unsupported("percentile with frequencies is not supported in a materialized view.")
+        order = "DESC" if parameter(call, "reverse") else "ASC"
+        return f"{function}({args[1]}) WITHIN GROUP (ORDER BY {args[0]} {order}){clause}"
+
+    return write
+
+
+def _regression(function: str, empty: str = "") -> Write:
+    """Over the rows in which both are there. NULL where x does not vary (Spark), where DuckDB divides by zero; and
+    `empty` where y does not."""
+
+    def write(call: Call, args: Sequence[str], clause: str) -> str:
+        y, x = args
+        flat = f"WHEN regr_syy({y}, {x}){clause} = 0 THEN {empty} " if empty else ""
+        fit = f"{function}({y}, {x}){clause}"
+        return f"CASE WHEN coalesce(regr_sxx({y}, {x}){clause}, 0) = 0 THEN NULL {flat}ELSE {fit} END"
+
+    return write
+
+
+def _squares(call: Call, args: Sequence[str], clause: str) -> str:
+    """The sum of squared distances from the mean."""
+    return f"var_pop({args[0]}){clause} * count({args[0]}){clause}"
+
+
+def _skewness(call: Call, args: Sequence[str], clause: str) -> str:
+    # DuckDB corrects for the sample's size and needs three rows; Spark does neither.
+    x, n = args[0], f"count({args[0]}){clause}"
+    varies = f"var_pop({x}){clause} > 0"
+    whole = f"skewness({x}){clause} * ({n} - 2) / sqrt({n}::DOUBLE * ({n} - 1))"
+    return f"CASE WHEN {varies} THEN CASE WHEN {n} = 2 THEN 0.0 ELSE {whole} END END"
+
+
+def _by(function: str) -> Write:
+    """The value of the row with the extreme; of several such rows Spark takes any, we the extreme value."""
+
+    def write(call: Call, args: Sequence[str], clause: str) -> str:
+        value, order = args
+        return f"{function}({value}, ROW({order}, {value})) FILTER ({order} IS NOT NULL){clause}"
+
+    return write
 
 
 AGGREGATES: Mapping[str, Write] = {
@@ -102,7 +145,18 @@ AGGREGATES: Mapping[str, Write] = {
     "BitAndAgg": _plain("bit_and"),
     "BitOrAgg": _plain("bit_or"),
     "BitXorAgg": _plain("bit_xor"),
-    "Percentile": _percentile,
+    "Percentile": _percentile("percentile_cont"),
+    "PercentileDisc": _percentile("percentile_disc"),
+    "Corr": _regression("corr", "NULL"),
+    "RegrR2": _regression("regr_r2", "1.0"),
+    "RegrSlope": _regression("regr_slope"),
+    "RegrIntercept": _regression("regr_intercept"),
+    "RegrSXY": _plain("regr_sxy"),
+    "RegrReplacement": _squares,
+    "Skewness": _skewness,
+    "Kurtosis": _plain("kurtosis_pop"),
+    "MaxBy": _by("arg_max_null"),
+    "MinBy": _by("arg_min_null"),
 }
 
 
@@ -136,22 +190,26 @@ PEERS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
 """Functions that treat rows with equal order as one; for all others over a ROWS frame ties must fall one way."""
 
 
-def frame_sql(call: Call) -> str:
+def frame_sql(call: Call, order: Sequence[Order]) -> str:
     """The frame clause of a window call."""
     kind, lower, upper = parameter(call, "frame")
     if call.function in WINDOWED and call.function not in ("First", "Last", "NthValue"):
         return ""
-    return f" {kind.upper()} BETWEEN {_bound(lower)} AND {_bound(upper)}"
+    dated = kind == "range" and bool(order) and order[0].expr.type == "date"
+    return f" {kind.upper()} BETWEEN {_bound(lower, dated)} AND {_bound(upper, dated)}"
 
 
-def _bound(bound: Any) -> str:
+def _bound(bound: Any, dated: bool) -> str:
+    """A frame's bound; a number is one of days where the order is by a date."""
     if isinstance(bound, str):
         return bound.upper()
-    if bound.op == "literal" and isinstance(bound.value, int):
-        return f"{abs(bound.value)} {'PRECEDING' if bound.value < 0 else 'FOLLOWING'}"
-    if bound.op == "UnaryMinus":
-        return f"{render(bound.args[0])} PRECEDING"
-    if types.decimal_digits(bound.type) and bound.op == "literal":
-        text = str(bound.value)
-        return f"{text.lstrip('-')} {'PRECEDING' if text.startswith('-') else 'FOLLOWING'}"
-    raise Unsupported(f"A window frame bound of type {bound.type} is not supported.")
+    negative = bound.op == "UnaryMinus"
+    distance = bound.args[0] if negative else bound
+    if distance.op != "literal" or distance.value is None:
+        raise Unsupported("A window frame's bound must be a constant.")
+    text = str(distance.value)
+    side = "PRECEDING" if negative != text.startswith("-") else "FOLLOWING"
+    text = text.lstrip("-")
+    if distance.type.startswith("interval "):
+        return f"INTERVAL {text} {'MONTH' if is_months(distance.type) else 'MICROSECOND'} {side}"
+    return f"INTERVAL {text} DAY {side}" if dated else f"{text} {side}"

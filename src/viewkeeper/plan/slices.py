@@ -7,7 +7,7 @@ sort's input, so that ties fall the same way in every batch and in either lane.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,7 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
         seen = _seen(call, refs)
         exact = call.function not in PEERS and functions.parameter(call, "frame")[0] == "rows"
         order = order_sql(node.order, names, extended=exact)
-        clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{functions.frame_sql(call)})"
+        clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{functions.frame_sql(call, node.order)})"
         texts.append(f"{functions.call_sql(seen, clause)} AS {quoted(results[call.name].name)}")
     listed = [quoted(c.name) for c in names.values()]
     sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM input0"
@@ -104,10 +104,12 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
     return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
-def aggregate(compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], kernel: frozenset[str]) -> list[Branch]:
+def aggregate(
+    compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], is_sum: Callable[[Call], bool]
+) -> list[Branch]:
     """Aggregates that are not sums: the rows of one group. Those that are sums stay sums, joined by the group's key."""
-    sums = tuple(c for c in calls if c.function in kernel)
-    others = tuple(c for c in calls if c.function not in kernel)
+    sums = tuple(c for c in calls if is_sum(c))
+    others = tuple(c for c in calls if not is_sum(c))
     if sums:
         again = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
         pairs = [
