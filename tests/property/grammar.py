@@ -162,10 +162,14 @@ class Grammar:
         if keys and self.rng.random() < 0.2:
             steady = [c for c in [*calls, self.count(scalars)] if not c.loose]
             having = (self._condition(Scalars(self.rng, steady, self.features)),)
+            if self.has("scalar subquery", 0.4):
+                having += breadth.threshold(self, Scalars(self.rng, steady, self.features), Scope((), (), 1))
         where = self._conjuncts(scalars, 0.35) + breadth.conditions(self, scope)
         shown = keys if self.rng.random() < 0.85 else self._some(keys) if keys else []
         if self.has("scalar subquery", 0.1) and not keys:
             calls.append(breadth.scalar_subquery(self, Scope((), (), 1)))
+        if keys and not grouping and self.has("window", 0.15) and (over := breadth.over_groups(self, keys, calls)):
+            calls.append(over)
         named, columns = self._named([*shown, *sets, *calls] or [self.count(scalars)])
         query = Select(
             named,
@@ -281,6 +285,9 @@ class Grammar:
             query, columns, rows = self.query(depth + 2)
             return Source(query, columns, rows)
         return self.rng.choice(self.named)
+
+    def source(self, query: Query, columns: tuple[Typed, ...], rows: int) -> Source:
+        return Source(query, columns, rows)
 
     def _relation(self, source: Source, how: str) -> tuple[Relation, tuple[Typed, ...], int]:
         self._aliases += 1
