@@ -5,6 +5,8 @@ Division is Spark's: a query that would divide by zero on these data is guarded,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.integration.tpcds import QUERIES, TABLES
-from tests.property.changes import Delete, random_batches, states
+from tests.property.changes import Batch, Delete, random_batches, states
 from tests.property.compare import difference
 from tests.property.oracle import SparkOracle
 from tests.property.query import View
@@ -33,39 +35,42 @@ class Text:
 VIEWS = tuple(View(f"view_{name}", Text(" ".join(sql.split())), ()) for name, sql in QUERIES.items())  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What the views held after each batch, what went wrong, and what Spark says."""
+
+    history: History
+    problems: list[Problem]
+    expected: dict[str, list[pa.Table]]
+
+
 @pytest.fixture(scope="module")
-def scenario() -> Scenario:
+def outcome(spark: Any) -> Outcome:
     rng = Random(99)
     *most, last = random_batches(rng, TABLES, BATCHES)
     emptied = Delete("web_sales", tuple(states(TABLES, most)[-1]["web_sales"]))
+    batches = (*most, (*last, emptied))
     made_at = tuple(i % 2 for i in range(len(VIEWS)))  # over nothing, and over rows that are there already
-    return Scenario(99, TABLES, VIEWS, (*most, (*last, emptied)), made_at, (False,) * len(VIEWS))
+    scenario = Scenario(99, TABLES, VIEWS, batches, made_at, (False,) * len(VIEWS))
+    with ThreadPoolExecutor(1) as pool:
+        expected = pool.submit(recomputed, spark, batches)
+        history, problems = run(scenario, spark)
+        return Outcome(history, problems, expected.result())
 
 
-@pytest.fixture(scope="module")
-def expected(scenario: Scenario, spark: Any) -> dict[str, list[pa.Table]]:
-    oracle = SparkOracle(spark, TABLES, states(TABLES, scenario.batches))
+def recomputed(spark: Any, batches: Sequence[Batch]) -> dict[str, list[pa.Table]]:
+    oracle = SparkOracle(spark, TABLES, states(TABLES, batches))
     return {view.name: oracle.answers(view) for view in VIEWS}
 
 
-@pytest.fixture(scope="module")
-def driver(scenario: Scenario, spark: Any) -> tuple[History, list[Problem]]:
-    return run(scenario, spark, "driver")
-
-
 @pytest.mark.parametrize("view", VIEWS, ids=lambda v: v.name)
-def test_a_view_equals_recompute_after_every_batch(
-    view: View, driver: tuple[History, list[Problem]], expected: dict[str, list[pa.Table]]
-) -> None:
-    history, problems = driver
-    assert [p for p in problems if p.view in ("", view.name)] == []
-    seen = 0
-    for number, found in enumerate(history):
+def test_a_view_equals_recompute_after_every_batch(view: View, outcome: Outcome) -> None:
+    assert [p for p in outcome.problems if p.view in ("", view.name)] == []
+    rows = 0
+    for number, found in enumerate(outcome.history):
         if view.name in found:
-            want, held = expected[view.name][number], found[view.name]
-            columns = tuple(
-                Typed(f.name, "", loose="near" if pa.types.is_floating(f.type) else "") for f in want.schema
-            )
-            assert difference(replace(view, columns=columns), want, held.rows, held.key) is None, f"batch {number}"
-            seen += want.num_rows
-    assert seen, "a view that never has a row shows nothing"
+            want, held = outcome.expected[view.name][number], found[view.name]
+            shape = tuple(Typed(f.name, "", loose="near" if pa.types.is_floating(f.type) else "") for f in want.schema)
+            assert difference(replace(view, columns=shape), want, held.rows, held.key) is None, f"batch {number}"
+            rows += want.num_rows
+    assert rows, "a view that never has a row shows nothing"
