@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from viewkeeper.model.delta import rearranged
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.base import Store
 
@@ -29,6 +30,6 @@ def table_at(
         done += batch.num_rows
         if progress is not None:
             progress(f"scanning {table.name}", done, max(done, expected))
-    rows = pa.Table.from_batches(batches, schema).combine_chunks()
+    rows = rearranged(pa.Table.from_batches(batches, schema))
     weights = rows[WEIGHT].to_numpy()
     return rows, bool((weights == 1).all())

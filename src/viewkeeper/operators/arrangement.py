@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from viewkeeper.model.delta import rearranged
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck, quote
@@ -202,9 +203,7 @@ def arrange(delta: pa.Table) -> Run:
     if WEIGHT in delta.column_names and bool((weights_of(delta) == 1).all()):
         delta = delta.drop_columns([WEIGHT])
     falls = int(np.count_nonzero(hashes[1:] < hashes[:-1]))
-    if falls:
-        delta = delta.combine_chunks().take(pa.array(_order(hashes, falls)))
-    return Run(delta.combine_chunks())
+    return Run(rearranged(delta, pa.array(_order(hashes, falls)) if falls else None))
 
 
 def _order(hashes: Hashes, falls: int) -> Places:
