@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from viewkeeper.engine import open_database as open
     from viewkeeper.errors import ViewkeeperError
     from viewkeeper.model.token import Token
+    from viewkeeper.read.audit import Audit
+    from viewkeeper.read.doctor import Examination
     from viewkeeper.read.levels import ANY, LATEST
     from viewkeeper.read.snapshot import Snapshot
     from viewkeeper.read.status import Status
@@ -39,9 +41,11 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY",
     "LATEST",
+    "Audit",
     "BatchReport",
     "Database",
     "Delta",
+    "Examination",
     "Maintenance",
     "Snapshot",
     "Status",
@@ -54,9 +58,11 @@ __all__ = [
 _PLACES = {
     "ANY": ("viewkeeper.read.levels", "ANY"),
     "LATEST": ("viewkeeper.read.levels", "LATEST"),
+    "Audit": ("viewkeeper.read.audit", "Audit"),
     "BatchReport": ("viewkeeper.commit.maintainer", "BatchReport"),
     "Database": ("viewkeeper.engine", "Database"),
     "Delta": ("viewkeeper.read.subscribe", "Delta"),
+    "Examination": ("viewkeeper.read.doctor", "Examination"),
     "Maintenance": ("viewkeeper.commit.continuous", "Maintenance"),
     "Snapshot": ("viewkeeper.read.snapshot", "Snapshot"),
     "Status": ("viewkeeper.read.status", "Status"),

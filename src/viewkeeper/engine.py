@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from viewkeeper.commit import definitions
 from viewkeeper.commit.continuous import Maintenance, Pace
 from viewkeeper.commit.loading import throttled
-from viewkeeper.commit.maintainer import BatchReport, Maintainer
+from viewkeeper.commit.maintainer import CONTRADICTION, BatchReport, Maintainer
 from viewkeeper.errors import BadValue, NameTaken, ReadOnly
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
@@ -20,6 +21,9 @@ from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.plan import statements
 from viewkeeper.read import levels
+from viewkeeper.read.audit import NOTE as AUDIT
+from viewkeeper.read.audit import Audit, audit, noted
+from viewkeeper.read.doctor import Examination, examine
 from viewkeeper.read.levels import ANY, After, Level
 from viewkeeper.read.reader import get_row, read_table, scan_rows
 from viewkeeper.read.regenerate import read_regenerated
@@ -130,6 +134,8 @@ class Database:
         lane: str = "auto",
         standby: bool = False,
         on_batch: Callable[[BatchReport], None] | None = None,
+        audit_every: float | None = None,
+        on_audit: Callable[[Audit], None] | None = None,
     ) -> Maintenance:
         """Keep the views fresh in the background: `with db.maintain(): …`.
 
@@ -137,7 +143,8 @@ class Database:
         (`priority`: "writers", "balanced" or "views"). `max_changes`: rows of a batch, about. `max_lag`: writes of
         this process wait while the views are more rows behind. A view that fails on its own rows is suspended; any
         other error is tried again `retries` times, then raised when the maintenance is left. `standby`: while another
-        process maintains, wait and take over when it ends; without it that is MaintainerBusy.
+        process maintains, wait and take over when it ends; without it that is MaintainerBusy. `audit_every`: seconds
+        between two audits, beside the batches; `on_audit` is given each, and `status` shows the last.
         """
         self._writable("maintain views")
         if self._maintenance is not None and self._maintenance.running:
@@ -146,7 +153,36 @@ class Database:
         self._maintenance = Maintenance(
             self._store, pace, self._maintain, self._let_go, lane=lane, standby=standby, on_batch=on_batch
         )
+        if audit_every is not None:
+            self._maintenance.beside(audit_every, lambda: _told(self.audit(), on_audit))
         return self._maintenance.start()
+
+    def audit(self, *views: str, sample: int | None = None, repair: bool = False) -> Audit:
+        """Compare views (none named: all) with their queries, run from nothing by Spark at one batch.
+
+        `sample`: about so many keys of each view. `repair`: make views that differ anew, with the state behind them;
+        exactly the rows that differ are written.
+        """
+        from viewkeeper.plan.catalyst import front_session
+
+        def compared(names: Sequence[str]) -> Audit:
+            return audit(self._store, lambda: front_session(self._spark()), names, sample)
+
+        if repair:
+            self._writable("repair views")
+        report = compared(views)
+        wrong = [v.view for v in report.views if v.differences]
+        if repair and self._store.note(CONTRADICTION) is not None:
+            self._maintain().rebuild()
+        elif repair and wrong:
+            self._maintain().repair(frozenset(self._catalog().view(name).table.id for name in wrong))
+        if repair and wrong:
+            right = {v.view for v in compared(wrong).views if not v.differences}
+            done = tuple(replace(v, repaired=v.view in right) for v in report.views)
+            report = replace(report, views=done)
+        if self._mode == "w":
+            self._store.put_note(AUDIT, noted(report))
+        return report
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -221,6 +257,10 @@ class Database:
     def explain(self, view: str) -> str:
         """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares."""
         return explain_view(self._store, self._catalog(), view)
+
+    def doctor(self) -> Examination:
+        """Formats, checksums, versions, orphaned files, log retention and space: what is wrong, and what to do."""
+        return examine(self._store)
 
     def status(self) -> Status:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
@@ -386,6 +426,11 @@ def open_database(
     store = open_store(url, mode, **options)
     durable = options.get("durability") != "none"
     return Database(store, mode=mode, spark=spark, progress=progress, durable=durable, retention=retention)
+
+
+def _told(report: Audit, listener: Callable[[Audit], None] | None) -> None:
+    if listener is not None:
+        listener(report)
 
 
 def _no_keys(table: Table) -> pa.Table:

@@ -2,6 +2,7 @@
 
     VK_CRASH_AT=commit.3.before     the process kills itself, as with SIGKILL, when it passes that point;
                                     `name@2` at the second passing
+    VK_STOP_AT=commit.3.before      … stops itself, as with SIGSTOP, and goes on when somebody continues it
     VK_CRASH_ONCE=PATH              … unless this file is there, which it makes first: one of many processes dies, once
     VK_FAIL_AT=run.sync=ENOSPC      the point raises that OSError; `name@2=EIO` from the second passing on
 
@@ -60,22 +61,27 @@ POINTS: Mapping[str, str] = {
 class _Armed:
     name: str
     at: int
-    error: int | None
+    error: int | None = None
+    signal: int = signal.SIGKILL
     passed: int = 0
 
 
-def _parse(text: str | None, fails: bool) -> list[_Armed]:
+def _parse(variable: str, signal_: int | None) -> list[_Armed]:
+    text = os.environ.get(variable)
     if not text:
         return []
     place, _, code = text.partition("=")
     name, _, at = place.partition("@")
-    return [_Armed(name, int(at or 1), getattr(errno, code or "EIO") if fails else None)]
+    if signal_ is None:
+        return [_Armed(name, int(at or 1), error=getattr(errno, code or "EIO"))]
+    return [_Armed(name, int(at or 1), signal=signal_)]
 
 
 _once = os.environ.get("VK_CRASH_ONCE")
 _armed: list[_Armed] | None = [
-    *_parse(os.environ.get("VK_CRASH_AT"), fails=False),
-    *_parse(os.environ.get("VK_FAIL_AT"), fails=True),
+    *_parse("VK_CRASH_AT", signal.SIGKILL),
+    *_parse("VK_STOP_AT", signal.SIGSTOP),
+    *_parse("VK_FAIL_AT", None),
 ] or None
 
 
@@ -89,7 +95,7 @@ def point(name: str) -> None:
 
 def _strike(armed: _Armed) -> None:
     armed.passed += 1
-    if armed.passed < armed.at:
+    if armed.passed < armed.at or (armed.signal == signal.SIGSTOP and armed.passed > armed.at):
         return
     if armed.error is not None:
         raise OSError(armed.error, os.strerror(armed.error))
@@ -98,7 +104,7 @@ def _strike(armed: _Armed) -> None:
             os.close(os.open(_once, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), armed.signal)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -129,10 +130,38 @@ def test_an_empty_directory_becomes_a_database(path: Path) -> None:
 def test_a_newer_format_is_refused(store: LmdbStore, path: Path) -> None:
     store.close()
     with lmdb.open(str(path), max_dbs=4) as raw, raw.begin(write=True) as txn:
-        txn.put(b"format", b"2", db=raw.open_db(b"meta", txn=txn))
+        txn.put(b"format", b"3", db=raw.open_db(b"meta", txn=txn))
     for mode in ("r", "w"):
-        with pytest.raises(FormatTooNew, match="format 2"):
+        with pytest.raises(FormatTooNew, match="format 3"):
             LmdbStore(path, mode)
+
+
+def test_format_1_is_read_as_it_is_and_brought_up_by_a_writer(store: LmdbStore, path: Path) -> None:
+    put(store, items((1, "a")))
+    store.close()
+
+    def stored(change: bytes | None = None) -> bytes:
+        with lmdb.open(str(path), max_dbs=4) as raw, raw.begin(write=True) as txn:
+            meta, entries = raw.open_db(b"meta", txn=txn), raw.open_db(b"log", txn=txn)
+            if change is not None:
+                txn.put(b"format", change, db=meta)
+                for key, body in list(txn.cursor(db=entries).iternext()):
+                    old = b"\x01" + body[1:2] + b"\0\0" + body[4:20]  # version 1, and no check
+                    txn.put(
+                        key, old + zlib.crc32(body[24:], zlib.crc32(old)).to_bytes(4, "little") + body[24:], db=entries
+                    )
+            return bytes(txn.get(b"format", db=meta))
+
+    stored(b"1")
+    reader = LmdbStore(path, "r")
+    assert reader.changes(ITEMS, ["id"], 0, 1).num_rows == 1
+    reader.close()
+    assert stored() == b"1"
+    writer = LmdbStore(path)
+    put(writer, items((2, "b")))
+    assert writer.changes(ITEMS, ["id"], 0, 2).num_rows == 2
+    writer.close()
+    assert stored() == b"2"
 
 
 def test_wrong_options_are_refused(path: Path) -> None:

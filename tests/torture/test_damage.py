@@ -163,3 +163,21 @@ def test_a_damaged_catalog_stops_everything(url: str, ledger: Ledger) -> None:
     ledger.injected("catalog record")
     with pytest.raises(CorruptState, match="'catalog'"), vk.open(url) as db:
         db.refresh("driver")
+
+
+def test_state_made_with_another_hash_is_made_anew(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    from viewkeeper.plan import expressions
+
+    monkeypatch.setattr(expressions, "fingerprint", lambda: "renderer 1, duckdb 9.9.9, hash 00000000")
+    with vk.open(url) as db:
+        for step in range(600):  # more than a load leaves to its last step: nothing may run over half-made state
+            db.put("orders", [shop.order(n, random.Random(step)) for n in range(step * 40, step * 40 + 40)])
+        old = shop.listed(db)
+        db.refresh("driver")
+        ledger.injected("fingerprint changes")
+        ledger.check("fingerprint changes", db)
+        assert not old & shop.listed(db)
+    with vk.open(url) as db:
+        files = shop.listed(db)
+        db.refresh("driver")
+        assert shop.listed(db) == files

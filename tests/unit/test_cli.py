@@ -56,7 +56,7 @@ def commands() -> list[str]:
 
 
 def test_every_command_of_the_issue_is_there() -> None:
-    there = "bench delete demo explain get init load put refresh run scan sql status verify watch"
+    there = "audit bench delete demo doctor explain get init load put refresh run scan sql status verify watch"
     assert " ".join(sorted(commands())) == there
 
 

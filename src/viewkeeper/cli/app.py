@@ -16,7 +16,7 @@ from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from viewkeeper import __version__
 from viewkeeper.cli import hbase
-from viewkeeper.cli.commands import proofs, rows, statements, views
+from viewkeeper.cli.commands import health, proofs, rows, statements, views
 from viewkeeper.cli.options import without_pandas
 from viewkeeper.errors import ViewkeeperError
 
@@ -45,6 +45,8 @@ for command in (
     views.watch,
     views.status,
     views.explain,
+    health.audit,
+    health.doctor,
     proofs.verify,
     proofs.bench,
     proofs.demo,

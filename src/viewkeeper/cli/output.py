@@ -53,6 +53,8 @@ def print_report(report: Any, form: str) -> None:
         value = getattr(report, field.name)
         if isinstance(value, Mapping):
             value = [list(item) for item in value.items()]
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
+            value = [[text] for text in value]
         elif isinstance(value, (list, tuple)) and value:
             names = [f.name for f in fields(value[0])]
             value = [names, *([getattr(v, name) for name in names] for v in value)]

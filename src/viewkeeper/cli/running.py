@@ -34,7 +34,14 @@ def run(database: Any, form: str, seconds: float | None, **options: Any) -> None
                 f"rows changed: {views or 'none'}"
             )
 
-    with _stopping(over), database.maintain(on_batch=told, **options) as maintenance:
+    def audited(report: Any) -> None:
+        if form == "json":
+            _say(json_line(report.to_json()))
+        else:
+            wrong = ", ".join(f"{v.view} {v.differences}" for v in report.views if v.differences)
+            _say(f"audit of batch {report.epoch}  {report.seconds:.1f} s  keys that differ: {wrong or 'none'}")
+
+    with _stopping(over), database.maintain(on_batch=told, on_audit=audited, **options) as maintenance:
         if form == "table":
             _say(f"keeping {len(database.status().views)} views of {database._store.url} fresh; Ctrl-C stops")
         left = seconds

@@ -33,7 +33,7 @@ from viewkeeper.commit.schedule import COMPLETE, is_scheduled, strategy_of
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
 from viewkeeper.commit.state import State
-from viewkeeper.errors import CorruptState
+from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
@@ -95,7 +95,7 @@ class Batches:
                 batch = store.published()
             except CorruptState:
                 batch = store.salvaged()
-            manifest = Manifest(fingerprint=expressions.FINGERPRINT)
+            manifest = Manifest(fingerprint=expressions.fingerprint())
             if batch is not None:
                 manifest = Manifest.from_json(batch.record.get("manifest", _LOST))
             self.batch = batch or Batch(0, store.head(), {})
@@ -211,6 +211,7 @@ class Batches:
 
     def _follow_catalog(self) -> None:
         """Other processes may add tables; views change only here. A commit that failed may have happened after all."""
+        self._check_lease()
         batch = self.store.published()
         if batch is not None and batch.number > self.batch.number:
             self.batch = batch
@@ -218,6 +219,13 @@ class Batches:
         current = self.store.catalog()
         if current.version != self.catalog.version:
             self._adopt_catalog(current)
+
+    def _check_lease(self) -> None:
+        """Whoever was asleep while another process took over must not go on."""
+        if self.lease.lost:
+            raise MaintainerBusy(
+                f"The lease on {self.store.url} is lost; another process may maintain it.", hint="Open it again."
+            )
 
     def _mark(self) -> Mark:
         with self.lock:
@@ -269,6 +277,7 @@ class Batches:
         if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
             return
         faults.point("commit.5.truncate")
+        self._check_lease()
         self._tidied = time.monotonic()
         upto = None
         while self._cuts and self._cuts[0][0] <= self._tidied - self.retention:
@@ -279,7 +288,8 @@ class Batches:
             self.store.truncate(min([upto, *tracked, *self._loading.values()]))
         faults.point("commit.5.collect")
         if not self._loading:
-            self.state.collect(keep=published | self._merger.files | _files(self._sets.values()))
+            kept = published | self._merger.files | _files(self._sets.values())
+            self.state.collect(keep=kept, upto=self.batch.number)
 
 
 def _files(manifests: Iterable[Manifest]) -> frozenset[str]:

@@ -78,6 +78,7 @@ class Maintenance:
         self._stopping = threading.Event()
         self._room = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._beside: threading.Thread | None = None
         self._maintainer: Maintainer | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -88,7 +89,24 @@ class Maintenance:
             self._maintainer = self._take_over()
         self._thread = threading.Thread(target=self._run, name="viewkeeper-maintenance", daemon=True)
         self._thread.start()
+        if self._beside is not None:
+            self._beside.start()
         return self
+
+    def beside(self, every: float, work: Callable[[], None]) -> None:
+        """Do this every so many seconds in a thread of its own, from the start to the end. A failure is noted only."""
+        if every <= 0:
+            raise BadValue(f"Every {every:g} seconds is no interval.", hint="Give more than 0 seconds.")
+        self._beside = threading.Thread(target=self._repeat, args=(every, work), name="viewkeeper-audit", daemon=True)
+
+    def _repeat(self, every: float, work: Callable[[], None]) -> None:
+        while not self._stopping.wait(every):
+            if self.waiting:
+                continue  # the process that maintains does it
+            try:
+                work()
+            except Exception as error:
+                self._note(error, 0)
 
     def stop(self, timeout: float | None = None) -> None:
         """End after the batch that runs. Raises what ended the maintenance, if something did."""
@@ -96,6 +114,8 @@ class Maintenance:
         self._news.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+        if self._beside is not None and self._beside is not threading.current_thread():
+            self._beside.join(timeout)
         if self.error is not None:
             error, self.error = self.error, None
             raise error

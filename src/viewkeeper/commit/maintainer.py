@@ -36,6 +36,9 @@ from viewkeeper.store.base import Store
 
 __all__ = ["BatchReport", "Maintainer"]
 
+CONTRADICTION = "contradiction"
+"""The store's record that state was found wrong though its checksums are right."""
+
 MENDED = "mended"
 """The store's record of the last damage that was mended."""
 
@@ -51,7 +54,7 @@ class Maintainer(Batches):
     ) -> None:
         super().__init__(store, spark, durable=durable, threads=threads, retention=retention)
         try:
-            if self.state.manifest.fingerprint != expressions.FINGERPRINT:
+            if self.state.manifest.fingerprint != expressions.fingerprint():
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
                 self.rebuild(None if "manifest" in self.batch.record else store.head())
@@ -67,6 +70,12 @@ class Maintainer(Batches):
             except CorruptState as damage:
                 mended = self.mend(damage)
                 return replace(super().refresh(lane, max_changes=max_changes), mended=mended)
+            except AssertionError as broken:  # operators assert what only wrong state can violate
+                self.store.put_note(CONTRADICTION, {"time": time.time(), "error": str(broken)})
+                raise CorruptState(
+                    f"The state of the views contradicts itself ({broken}); nothing was published.",
+                    hint="Run vk audit --repair: it makes anew what is wrong.",
+                ) from broken
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
@@ -193,7 +202,9 @@ class Maintainer(Batches):
     def rebuild(self, cut: int | None = None) -> None:
         """Make all state anew, at the published cut or a later one, and bring the views' tables in line with it."""
         with self.lock:
-            self._anew(Manifest(fingerprint=expressions.FINGERPRINT), frozenset(self.flow.sinks), cut)
+            self._anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(self.flow.sinks), cut)
+            if self.store.note(CONTRADICTION) is not None:
+                self.store.put_note(CONTRADICTION, None)
 
     def mend(self, damage: CorruptState) -> tuple[str, ...]:
         """Make anew what is damaged (`mending`); the files or log positions that were."""
@@ -203,7 +214,7 @@ class Maintainer(Batches):
             try:
                 if not found:
                     raise damage
-                operators, views = spoiled(self.flow, found)
+                operators, views = spoiled(self.flow, [e.slot.split("/")[0] for e in found])
                 self._anew(without(self.state.manifest, self.flow, operators), views)
             except CorruptState as log_too:
                 damage = log_too
@@ -212,6 +223,21 @@ class Maintainer(Batches):
             messages = tuple(dict.fromkeys(d.message for d in found.values())) or (damage.message,)
             self.store.put_note(MENDED, {"time": time.time(), "damage": list(messages)})
             return messages
+
+    def repair(self, views: frozenset[int]) -> None:
+        """Make these views anew, with all state behind them and whatever else was computed from it.
+
+        Rows that are right already are not written.
+        """
+        with self.lock:
+            self._follow_catalog()
+            sinks = [self.flow.sinks[v].id for v in views if v in self.flow.sinks]
+            operators, others = spoiled(self.flow, self.flow.behind(sinks))
+            self._anew(without(self.state.manifest, self.flow, operators), others | (views & set(self.flow.sinks)))
+        for view in (v for v in self.catalog.views if v.table.id in views and is_scheduled(v)):
+            with self.defining:
+                self._sets = {v: m for v, m in self._sets.items() if v != view.table.id}
+                self._remake(view)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

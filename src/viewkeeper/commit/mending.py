@@ -35,13 +35,13 @@ def damaged(state: State) -> dict[RunEntry, CorruptState]:
     return found
 
 
-def spoiled(flow: Flow, entries: Iterable[RunEntry]) -> tuple[frozenset[str], frozenset[int]]:
-    """Step 2: the operators to load anew, and the views whose rows must be compared.
+def spoiled(flow: Flow, operators: Iterable[str]) -> tuple[frozenset[str], frozenset[int]]:
+    """Step 2: with these operators, all that must be loaded anew, and the views whose rows must be compared.
 
     An arrangement holds the rows of its input, whatever was looked up in it: those are the same again. What an operator
     computed is in the operators and views after it, so they are made anew together and cannot contradict each other.
     """
-    broken = {e.slot.split("/")[0] for e in entries} & set(flow.operators)
+    broken = set(operators) & set(flow.operators)
     after = {name for name in broken if not isinstance(flow.operators[name], (Image, Arrange))}
     for name, operator in flow.operators.items():  # sources first
         if after & set(flow.sources(operator)):

@@ -208,10 +208,12 @@ def _scanned(store: Store, table: Table, columns: list[str]) -> pa.Table:
 
 
 def due(views: Iterable[View], now: float | None = None) -> list[View]:
-    """The scheduled views whose interval is over."""
+    """The scheduled views whose interval is over; a clock that was put back ends it too."""
     moment = time.time() if now is None else now
     return [
         v
         for v in views
-        if is_scheduled(v) and v.suspended is None and (v.at is None or moment >= v.at.time + interval_of(v))
+        if is_scheduled(v)
+        and v.suspended is None
+        and (v.at is None or not v.at.time <= moment < v.at.time + interval_of(v))
     ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from viewkeeper.commit.manifest import Manifest
+from viewkeeper.errors import StoreError
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
 
@@ -18,7 +19,13 @@ class State:
 
     def __init__(self, directory: str, manifest: Manifest) -> None:
         self.directory = Path(directory)
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"The directory {self.directory} for the views' state cannot be made: {error.strerror}.",
+                hint="Free space or fix the permissions.",
+            ) from error
         self.manifest = manifest
         self._open: dict[RunEntry, Run] = {}
 
@@ -47,10 +54,16 @@ class State:
         live = {e for runs in manifest.runs.values() for e in runs}
         self._open = {e: r for e, r in self._open.items() if e in live}
 
-    def collect(self, keep: frozenset[str] = frozenset()) -> int:
-        """Delete files that the manifest does not name; returns how many."""
+    def collect(self, keep: frozenset[str] = frozenset(), upto: int | None = None) -> int:
+        """Delete files that the manifest does not name; returns how many.
+
+        `upto`: only those of batches up to this one. Later ones are of a batch that is being made, maybe by a
+        successor that this process does not know of yet.
+        """
         live = self.manifest.files() | keep
-        garbage = [p for p in self.directory.glob("b*.vkr") if p.name not in live]
+        garbage = [
+            p for p in self.directory.glob("b*.vkr") if p.name not in live and (upto is None or _batch(p) <= upto)
+        ]
         for path in garbage:
             path.unlink(missing_ok=True)
         return len(garbage)
@@ -60,3 +73,9 @@ class State:
         if run is None:
             run = self._open[entry] = open_run(self.directory, entry, verify=True)
         return run
+
+
+def _batch(path: Path) -> int:
+    """The batch in a file's name."""
+    number = path.name[1:].partition("-")[0]
+    return int(number) if number.isdigit() else 0

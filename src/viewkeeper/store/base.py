@@ -168,6 +168,10 @@ class Pinned(ABC):
 class Lease(Protocol):
     """The right to maintain, until released or the process ends."""
 
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may have it by now: whoever held it must not change anything any more."""
+
     def release(self) -> None: ...
 
 

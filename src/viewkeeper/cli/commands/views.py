@@ -59,6 +59,9 @@ def run(
         bool, typer.Option("--standby", help="Wait while another process maintains, and take over when it ends.")
     ] = False,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop by itself after so long.")] = None,
+    audit_every: Annotated[
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Compare the views with Spark so often.")
+    ] = None,
     output: Output = "table",
     master: Master = None,
     conf: Conf = None,
@@ -84,6 +87,7 @@ def run(
             max_changes=max_changes,
             priority=priority,
             standby=standby,
+            audit_every=audit_every,
         )
 
 

@@ -18,12 +18,12 @@ import zlib
 from viewkeeper.errors import Unsupported
 from viewkeeper.plan.expressions import logic
 from viewkeeper.plan.expressions.faults import error_code
-from viewkeeper.plan.expressions.functions import FINGERPRINT, setup
+from viewkeeper.plan.expressions.functions import fingerprint, setup
 from viewkeeper.plan.expressions.rule import Rule, cast
 from viewkeeper.plan.expressions.table import TABLE
 from viewkeeper.plan.nodes import Expr
 
-__all__ = ["FINGERPRINT", "SUPPORTED", "can_raise", "check", "error_code", "predicate", "render", "setup"]
+__all__ = ["SUPPORTED", "can_raise", "check", "error_code", "fingerprint", "predicate", "render", "setup"]
 
 SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r in TABLE.values() if r.sql)
 """(Catalyst class, how it is written in SQL, what to know), for the reference page."""

@@ -7,7 +7,9 @@ on whole columns (numpy arrays of Python integers).
 from __future__ import annotations
 
 import decimal
+import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -17,7 +19,9 @@ import pyarrow as pa
 from viewkeeper.plan.expressions import readings
 
 VERSION = "1"
-FINGERPRINT = f"renderer {VERSION}, duckdb {duckdb.__version__}"
+"""Of the rendered expressions; a new one makes state that old ones computed anew."""
+
+_HASHED = "42::BIGINT, 'viewkeeper', 1.5::DOUBLE, 1.25::DECIMAL(10,2), DATE '2000-02-29', NULL::INTEGER, true"
 
 _FAR = """CASE
     WHEN a < 1e-42 AND vk_tiny(ltrim(t, '-')) IS NOT NULL THEN left(t, (t LIKE '-%')::INTEGER) || vk_tiny(ltrim(t, '-'))
@@ -115,6 +119,14 @@ def _integers(texts: Any) -> tuple[Any, int]:
 def _text(value: int, scale: int) -> str:
     sign, digits = ("-" if value < 0 else ""), str(abs(value)).rjust(scale + 1, "0")
     return sign + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)
+
+
+@cache
+def fingerprint() -> str:
+    """What state depends on besides its rows: the renderer, DuckDB, and how this build of DuckDB hashes."""
+    with duckdb.connect() as con:
+        hashes = con.execute(f"SELECT {', '.join(f'hash({v})' for v in _HASHED.split(', '))}").fetchall()[0]
+    return f"renderer {VERSION}, duckdb {duckdb.__version__}, hash {zlib.crc32(repr(hashes).encode()):08x}"
 
 
 def _half_up(n: Any, d: Any) -> Any:

@@ -25,8 +25,12 @@ from viewkeeper.errors import FormatTooNew, StoreError
 from viewkeeper.store.lmdb import forks
 from viewkeeper.store.lmdb.failures import is_denied, not_a_database, translated
 
-FORMAT = 1
-"""Of the whole database; a higher number is refused."""
+FORMAT = 2
+"""Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
+
+    1   entries of the change log without a check of their header
+    2   entries with one; those of format 1 stay as they are and are read without it
+"""
 
 MAP_SIZE = 1 << 40
 """Address space, not disk: growing it later would need every transaction closed."""
@@ -198,6 +202,8 @@ class Environment:
                 if meta is None or log is None:
                     raise not_a_database(self.path, "it is an LMDB environment of another program")
                 self._check_format(handle, meta)
+                if self.writable:
+                    self._upgrade(handle, meta)
             except BaseException:
                 handle.close()
                 raise
@@ -231,6 +237,15 @@ class Environment:
         if int(found) > FORMAT:
             raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
         self.uuid = name.decode()
+
+    def _upgrade(self, handle: Any, meta: Any) -> None:
+        """What is written from now on, an older version cannot read: the number says so to it."""
+        with handle.begin(db=meta) as txn:
+            found = int(txn.get(b"format"))
+        if found < FORMAT:
+            self._check_not_writing()
+            with handle.begin(write=True, db=meta) as txn:
+                txn.put(b"format", b"%d" % FORMAT)
 
     def _make(self, handle: Any) -> None:
         """Make the database in an empty environment, in one transaction: whoever comes first."""

@@ -39,6 +39,8 @@ def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
         )
     if isinstance(error, lmdb.ReadersFullError):
         return StoreError(f"Too many reads of {path} are going on.", hint="Close some readers.")
+    if isinstance(error, lmdb.PanicError):
+        return StoreError(f"A write to {path} failed half-way and LMDB stopped.", hint="Close it and open it again.")
     if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
         return not_a_database(path, "its data file is not LMDB's, or is damaged")
     return StoreError(f"The database {path} failed: {error}.")

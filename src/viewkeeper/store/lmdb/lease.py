@@ -1,6 +1,8 @@
 """The maintainer's lease: a lock on the file `maintainer.lock`, which names its holder inside.
 
-The kernel drops the lock when the process ends, however it ends, so there is no stale lease. A forked child closes its
+The kernel drops the lock when the process ends, however it ends, so there is no stale lease; while it lives, even
+stopped, nobody else gets it. If the file is removed the lease is lost, and its holder learns so before it publishes or
+deletes anything. A forked child closes its
 copy of the file at once: the lock belongs to the parent.
 """
 
@@ -10,6 +12,7 @@ import fcntl
 import os
 import socket
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,14 +25,27 @@ _held: set[FileLease] = set()
 class FileLease:
     """The right to maintain the database in a directory, until released or the process ends."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor: int | None = descriptor
+        self._path = path
         _held.add(self)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock is on a file that is no longer the one others look at: somebody removed it."""
+        if self._descriptor is None:
+            return True
+        try:
+            mine, there = os.fstat(self._descriptor), self._path.stat()
+        except OSError:
+            return True
+        return (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino)
 
     def release(self) -> None:
         """Give the lease back; again is no error."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            with suppress(OSError):  # a disk that fails now must not keep the lock
+                os.ftruncate(self._descriptor, 0)
             self._close()
 
     def _close(self) -> None:
@@ -60,9 +76,10 @@ def acquire(directory: Path) -> FileLease:
                 ) from None
             time.sleep(0.005)
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-    return FileLease(descriptor)
+    with suppress(OSError):  # the lock is what counts; on a full disk its holder has no name
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+    return FileLease(descriptor, directory / _FILE)
 
 
 def holder(directory: Path) -> str | None:

@@ -126,6 +126,17 @@ def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) ->
             yield Entry(position, table, time, rows, body)
 
 
+def raw(txn: Any, log: Any) -> Iterator[tuple[int, memoryview | bytes]]:
+    """Every chunk as it lies there, with its position."""
+    return ((_KEY.unpack(key)[0], body) for key, body in txn.cursor(db=log).iternext())
+
+
+def is_whole(body: memoryview | bytes) -> bool:
+    """Whether a chunk's checksum is right."""
+    checksum = int.from_bytes(body[_CHECKED : _HEADER.size], "little")
+    return zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKED])) == checksum
+
+
 def gather(found: Iterable[Entry]) -> Iterator[Images]:
     """The images of many chunks, checked and copied out of the log, some at a time."""
     group: list[Entry] = []
@@ -146,8 +157,8 @@ def images(found: Sequence[Entry]) -> Images:
     data: tuple[list[bytes], ...] = ([], [], [])
     for entry in found:
         body = entry.body
-        _, flags, _, _, _, rows, checksum = _HEADER.unpack_from(body)
-        if zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKED])) != checksum:
+        _, flags, _, _, _, rows, _ = _HEADER.unpack_from(body)
+        if not is_whole(body):
             raise _damaged(entry.position)
         at, size = _HEADER.size, 4 * rows
         for kind, there in enumerate((True, flags & _BEFORE, flags & _AFTER)):

@@ -23,10 +23,11 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
-from viewkeeper.store.base import Batch, Capabilities, Hold, Pending, Store, StreamChange, ViewChange, Written
+from viewkeeper.store.base import Batch, Capabilities, Finding, Hold, Pending, Store, StreamChange, ViewChange, Written
 from viewkeeper.store.lmdb import lease, log, records, rows
 from viewkeeper.store.lmdb.calls import Call, delta, encoded, stream
 from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
+from viewkeeper.store.lmdb.examine import examine
 from viewkeeper.store.lmdb.failures import translate
 from viewkeeper.store.lmdb.pinned import PinnedState
 from viewkeeper.store.lmdb.sharing import attach, detach
@@ -54,6 +55,7 @@ class LmdbStore(Store):
         self.state_path = str(self._path / "state")
         self._catalog = Catalog()
         self._batch: Batch | None = None
+        self._lease: lease.FileLease | None = None
         if mode == "w" and self._environment.references == 1:
             records.purge(self._environment)
 
@@ -364,7 +366,7 @@ class LmdbStore(Store):
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
         with environment.write() as txn:
             published = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
-            if batch.number != published + 1:
+            if batch.number != published + 1 or (self._lease is not None and self._lease.lost):
                 raise MaintainerBusy(
                     f"Batch {batch.number} cannot follow batch {published}, which is published: another process"
                     f" maintains {self._path}.",
@@ -387,7 +389,8 @@ class LmdbStore(Store):
 
     def acquire_lease(self) -> lease.FileLease:
         self._writable()
-        return lease.acquire(self._path)
+        self._lease = lease.acquire(self._path)
+        return self._lease
 
     def lease_holder(self) -> str | None:
         """Who maintains the database now; None if nobody does."""
@@ -403,6 +406,9 @@ class LmdbStore(Store):
         environment = self._writable()
         with environment.write() as txn:
             records.put_note(txn, environment.meta, name, note)
+
+    def examine(self) -> Iterator[Finding]:
+        return examine(self._live(), self.state_path)
 
     def sync(self) -> None:
         """Flush every commit to disk, for durability 'group' and 'none'."""

@@ -1,0 +1,90 @@
+"""`vk audit`, `vk doctor`: are the views right, and is the database well."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from viewkeeper.cli.options import FORMATS, Conf, Db, Master, Output, cluster, one_of, open_database, open_reader
+
+
+def audit(
+    context: typer.Context,
+    db: Db,
+    views: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="All views if none is named.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Compare about so many keys of each view.")] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make views that differ anew; only rows that differ are written.")
+    ] = False,
+    output: Output = "table",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Compare views with their queries.
+
+    Spark runs each view's SQL from nothing over the tables at one published batch. The first keys that differ are
+    printed, with the row that the query gives and the row that the view has.
+
+    The exit code is 1 if a view differs and was not repaired.
+
+    Example: vk audit by_category --sample 1000 --db lmdb:./shop
+    """
+    one_of(context, "output", output, FORMATS[:2])
+    from viewkeeper.cli.hush import hushed
+    from viewkeeper.cli.output import json_line
+
+    with open_database(db, spark=cluster(master, conf)) as database, hushed():
+        report = database.audit(*(views or ()), sample=sample, repair=repair)
+    if output == "json":
+        typer.echo(json_line(report.to_json()))
+    else:
+        _print_audit(report)
+    if any(v.differences and not v.repaired for v in report.views):
+        raise typer.Exit(1)
+
+
+def _print_audit(report: Any) -> None:
+    from viewkeeper.cli.output import aligned, cell
+
+    def row(values: Any) -> str:
+        return "no row" if values is None else "  ".join(f"{k} {cell(v)}" for k, v in values.items())
+
+    rows: list[list[Any]] = [["view", "rows", "differences", ""]]
+    rows += [[v.view, v.rows, v.differences, v.skipped or ("repaired" if v.repaired else "")] for v in report.views]
+    typer.echo("\n".join(aligned(rows)))
+    for view in report.views:
+        for found in view.examples:
+            typer.echo(
+                f"{view.view}: expected {row(found.expected)}\n{' ' * len(view.view)}  found    {row(found.found)}"
+            )
+    typer.echo(f"batch {report.epoch}, {report.seconds:.1f} s")
+
+
+def doctor(context: typer.Context, db: Db, output: Output = "table") -> None:
+    """Look for damage and trouble ahead.
+
+    Formats, versions, checksums of every record, log entry and state file, orphaned files, log retention, disk space,
+    permissions, suspended views and the last audit; and what to do about each. It changes nothing.
+
+    The exit code is 1 if something is wrong.
+
+    Example: vk doctor --db lmdb:./shop
+    """
+    one_of(context, "output", output, FORMATS[:2])
+    from viewkeeper.cli.output import aligned, json_line
+
+    with open_reader(db) as store:
+        from viewkeeper.read.doctor import examine
+
+        report = examine(store)
+    if output == "json":
+        typer.echo(json_line(report.to_json()))
+    else:
+        lines = aligned([["ok" if f.ok else "WRONG", f.check, f.message] for f in report.findings])
+        for finding, line in zip(report.findings, lines, strict=True):
+            typer.echo(line)
+            if finding.advice:
+                typer.echo(f"       → {finding.advice}")
+    if not report.healthy:
+        raise typer.Exit(1)

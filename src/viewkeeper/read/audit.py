@@ -1,0 +1,231 @@
+"""Audit: every view against its query, run from nothing by Spark over the tables at the view's own batch.
+
+    1  one state of the database: the tables at the published batch's cut, and the views of that batch
+    2  Spark runs each view's SQL text over these tables; a view over views reads what Spark said of those
+    3  rows are compared by the view's key: missing here, too many here, or other values
+
+The text is run, not our plan: an error of the planner would show too. Two things a query does not determine: the last
+digits of a floating-point sum, where nine equal ones are enough here, and which of several tied rows a LIMIT or
+`row_number` takes, where Spark may choose others and the audit then says so.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.schema import Table
+from viewkeeper.read.reader import outside
+from viewkeeper.read.regenerate import regenerated
+from viewkeeper.store.base import Store
+
+NOTE = "audit"
+"""The store's record of the last audit."""
+
+_SHOWN = 20
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key of a view: the row that its query gives and the row that the view has; None where there is none."""
+
+    key: Mapping[str, Any]
+    expected: Mapping[str, Any] | None
+    found: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class ViewAudit:
+    """What was found of one view: rows compared, keys that differ, the first of them; or why it was left out."""
+
+    view: str
+    rows: int
+    differences: int
+    skipped: str | None = None
+    repaired: bool = False
+    examples: tuple[Difference, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit of one batch."""
+
+    epoch: int
+    seconds: float
+    views: tuple[ViewAudit, ...]
+
+    @property
+    def differences(self) -> int:
+        return sum(v.differences for v in self.views)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"differences": self.differences}
+
+
+@dataclass(frozen=True)
+class _State:
+    """The database at one batch, in memory as a user sees it."""
+
+    catalog: Catalog
+    epoch: int
+    tables: Mapping[str, pa.Table]
+    views: Mapping[str, pa.Table]
+    skipped: Mapping[str, str]
+
+
+def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), sample: int | None = None) -> Audit:
+    """Compare these views (none named: all). `sample`: about so many keys of each, chosen anew every time.
+
+    `session` gives a Spark session of our settings, in which the tables are registered for the time being.
+    """
+    if sample is not None and sample < 1:
+        raise BadValue(f"A sample of {sample} keys is none.", hint="Give a number of keys, 1 or more.")
+    started = time.perf_counter()
+    for name in names:
+        store.catalog().view(name)
+    state = _state(store)
+    wanted = {n.lower() for n in names} or {v.table.name.lower() for v in state.catalog.views}
+    needed = _needed(state.catalog, wanted)
+    found: dict[str, ViewAudit] = {}
+    if any(v.table.name in state.views for v in needed):
+        spark = session()
+        try:
+            for table in state.catalog.tables:
+                _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(table.name)
+            for view in needed:
+                frame = spark.sql(view.query)
+                frame.createOrReplaceTempView(view.table.name)
+                if view.table.name.lower() in wanted and view.table.name in state.views:
+                    found[view.table.name] = _compared(view.table, frame, state.views[view.table.name], spark, sample)
+        finally:
+            for name in [*state.tables, *(v.table.name for v in needed)]:
+                spark.catalog.dropTempView(name)
+    skipped = {n: ViewAudit(n, 0, 0, why) for n, why in state.skipped.items() if n.lower() in wanted}
+    order = [v.table.name for v in state.catalog.views if v.table.name.lower() in wanted]
+    views = tuple({**found, **skipped}[n] for n in order)
+    return Audit(state.epoch, time.perf_counter() - started, views)
+
+
+def noted(report: Audit) -> dict[str, Any]:
+    """What is kept of an audit for others to see."""
+    views = [[v.view, v.differences] for v in report.views if v.differences]
+    return {"time": time.time(), "epoch": report.epoch, "differences": report.differences, "views": views}
+
+
+# -- step 1 -----------------------------------------------------------------------------------------------------------
+
+
+def _state(store: Store) -> _State:
+    pinned = store.pin()
+    try:
+        catalog = pinned.catalog
+
+        def rows(table: Table) -> pa.Table:
+            if not table.is_stored:
+                return regenerated(store, pinned, table)
+            return outside(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
+
+        kept, skipped = _auditable(catalog, pinned.batch.cut)
+        tables = {t.name: rows(t) for t in catalog.tables}
+        return _State(catalog, pinned.batch.number, tables, {t.name: rows(t) for t in kept}, skipped)
+    finally:
+        pinned.close()
+
+
+def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:
+    kept, skipped = [], {}
+    for view in catalog.views:
+        table = view.table
+        if view.suspended is not None:
+            skipped[table.name] = "it is suspended"
+        elif view.at is not None and (view.at.low, view.at.cut) != (cut, cut):
+            skipped[table.name] = f"it has a cut of its own, {view.at.cut}"
+        else:
+            kept.append(table)
+    return kept, skipped
+
+
+def _needed(catalog: Catalog, wanted: set[str]) -> list[View]:
+    """The wanted views and those that they may read: all that were made before the last of them."""
+    last = max((i for i, v in enumerate(catalog.views) if v.table.name.lower() in wanted), default=-1)
+    return list(catalog.views[: last + 1])
+
+
+# -- steps 2 and 3 ----------------------------------------------------------------------------------------------------
+
+
+def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: int | None) -> ViewAudit:
+    names = [c.name for c in table.columns]
+    keys = names if table.is_bag else [k.column for k in table.key]
+    frame = frame.toDF(*names)
+    if sample is not None and keys and stored.num_rows > sample:
+        # The same share of the keys on both sides, by a hash: a key that is missing here can be drawn too.
+        share = math.ceil(stored.num_rows / sample)
+        chosen = f"pmod(xxhash64({', '.join(f'`{k}`' for k in keys)}), {share}) = {random.randrange(share)}"
+        stored = _frame(spark, table, stored).where(chosen).toArrow().cast(table.outside)
+        frame = frame.where(chosen)
+    expected = frame.toArrow().cast(table.outside)
+    found, examples = compare(names, keys, table.is_bag, expected, stored)
+    return ViewAudit(table.name, max(expected.num_rows, stored.num_rows), found, examples=examples)
+
+
+def _frame(spark: Any, table: Table, rows: pa.Table) -> Any:
+    return spark.createDataFrame(rows, ", ".join(f"`{c.name}` {c.type}" for c in table.columns))
+
+
+def compare(
+    names: Sequence[str], keys: Sequence[str], is_bag: bool, expected: pa.Table, stored: pa.Table
+) -> tuple[int, tuple[Difference, ...]]:
+    """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
+    listed = ", ".join(_quoted(n) for n in names)
+    counted = f"SELECT {listed}, count(*) AS _n FROM {{}} GROUP BY ALL" if is_bag else "SELECT *, 1 AS _n FROM {}"
+    floats = {f.name for f in expected.schema if pa.types.is_floating(f.type)}
+    others = [n for n in names if n not in keys]
+    same = ["e._n = s._n", *(_same(n, n in floats) for n in others)]
+    on = " AND ".join(f"e.{_quoted(k)} IS NOT DISTINCT FROM s.{_quoted(k)}" for k in keys) or "true"
+    with duckdb.connect() as duck:
+        duck.register("expected", expected)
+        duck.register("stored", stored)
+        wrong = duck.sql(
+            f"""SELECT e, s FROM ({counted.format("expected")}) e FULL JOIN ({counted.format("stored")}) s ON {on}
+                WHERE e._n IS NULL OR s._n IS NULL OR NOT ({" AND ".join(same)})"""
+        )
+        rows = wrong.limit(_SHOWN).fetchall()
+        total = wrong.aggregate("count(*)").fetchall()[0][0]
+    return int(total), tuple(_difference(keys, is_bag, e, s) for e, s in rows)
+
+
+def _same(name: str, is_float: bool) -> str:
+    e, s = f"e.{_quoted(name)}", f"s.{_quoted(name)}"
+    exact = f"{e} IS NOT DISTINCT FROM {s}"
+    if not is_float:
+        return f"({exact})"
+    return f"({exact} OR coalesce(abs({e} - {s}) <= {_NEAR} * greatest(abs({e}), abs({s})), false))"
+
+
+def _difference(keys: Sequence[str], is_bag: bool, expected: Any, found: Any) -> Difference:
+    sides = [_row(side, is_bag) for side in (expected, found)]
+    one = sides[0] or sides[1] or {}
+    return Difference({k: one[k] for k in keys}, sides[0], sides[1])
+
+
+def _row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:
+    if side is None or side["_n"] is None:
+        return None
+    row = dict(side)
+    count = row.pop("_n")
+    return {**row, "count": count} if is_bag else row
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,150 @@
+"""Doctor: is everything as it should be, and if not, what to do. It changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from viewkeeper.commit.continuous import NOTE as MAINTENANCE
+from viewkeeper.commit.maintainer import CONTRADICTION, MENDED
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.mending import damaged
+from viewkeeper.commit.state import State
+from viewkeeper.errors import CorruptState, ViewkeeperError
+from viewkeeper.plan import expressions
+from viewkeeper.read.audit import NOTE as AUDIT
+from viewkeeper.read.status import database_status
+from viewkeeper.store.base import Batch, Finding, Store
+
+_LIBRARIES = ("viewkeeper", "duckdb", "pyarrow", "pyspark", "lmdb")
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was looked at: `ok`, or what is wrong and what to do."""
+
+    url: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return all(f.ok for f in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"healthy": self.healthy}
+
+
+def examine(store: Store) -> Examination:
+    """Every check, each whatever the others found."""
+    checks: list[Callable[[Store], Iterator[Finding]]] = [_versions, Store.examine, _state, _views, _notes]
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found.extend(store.examine() if check is Store.examine else check(store))
+        except ViewkeeperError as error:
+            if not any(error.message in f.message for f in found):
+                found.append(Finding(check.__name__.strip("_"), False, error.message, error.hint))
+    return Examination(store.url, tuple(found))
+
+
+def _versions(store: Store) -> Iterator[Finding]:
+    shown = [f"{name} {_version(name)}" for name in _LIBRARIES]
+    yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *shown]))
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _state(store: Store) -> Iterator[Finding]:
+    """The runs that the batch record lists, and files that it does not."""
+    batch = _published(store)
+    if batch is None or not Path(store.state_path).is_dir():
+        yield Finding("state", True, "there is none yet")
+        return
+    manifests = [Manifest.from_json(m) for m in (batch.record["manifest"], *batch.record.get("sets", {}).values())]
+    made = manifests[0].fingerprint
+    if made == expressions.fingerprint():
+        yield Finding("fingerprint", True, f"state was made with {made}")
+    else:
+        text = f"state was made with {made}, this is {expressions.fingerprint()}"
+        yield Finding("fingerprint", False, text, "Refresh: it is made anew from the tables.")
+    bad = {e: d for m in manifests for e, d in damaged(State(store.state_path, m)).items()}
+    # A batch that was published meanwhile may have replaced files: those are not damaged, they are old.
+    now = _published(store)
+    if bad and now is not None and now.number == batch.number:
+        for damage in dict.fromkeys(d.message for d in bad.values()):
+            yield Finding("state files", False, damage, "Refresh: it is made anew from the tables.")
+    else:
+        runs = sum(len(r) for m in manifests for r in m.runs.values())
+        size = sum(e.length for m in manifests for r in m.runs.values() for e in r)
+        yield Finding("state files", True, f"{runs} runs, {size / 1e6:.1f} MB; every checksum is right")
+    named = frozenset().union(*(m.files() for m in manifests))
+    orphans = [p for p in Path(store.state_path).glob("*.vkr") if p.name not in named]
+    if orphans:
+        text = f"{len(orphans)} files, {sum(_size(p) for p in orphans) / 1e6:.1f} MB, that no batch lists"
+        busy = store.lease_holder() is not None
+        # A maintainer writes files before it lists them, and removes others a moment later.
+        yield Finding("orphaned files", busy, text, "" if busy else "The next maintainer removes them: vk refresh.")
+    else:
+        yield Finding("orphaned files", True, "none")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _published(store: Store) -> Batch | None:
+    try:
+        return store.published()
+    except CorruptState:
+        return None  # the store's own examination says so
+
+
+def _views(store: Store) -> Iterator[Finding]:
+    status = database_status(store, store.catalog())
+    for view in status.views:
+        if view.suspended is not None:
+            advice = f"Correct the rows, then: ALTER MATERIALIZED VIEW {view.name} RESUME."
+            yield Finding(f"view {view.name}", False, f"it is suspended: {view.suspended}", advice)
+    behind = status.lag_changes > 0 and status.maintainer is None
+    text = f"{len(status.views)} views, {status.lag_changes} changes behind ({status.lag_seconds:.0f} s)"
+    yield Finding("freshness", not behind, text, "Nobody maintains: vk refresh or vk run." if behind else "")
+
+
+def _notes(store: Store) -> Iterator[Finding]:
+    failed = store.note(MAINTENANCE)
+    if failed is not None:
+        yield Finding(
+            "maintenance", False, f"{_ago(failed)} it failed: {failed['error']}", "Correct that, then vk run."
+        )
+    contradiction = store.note(CONTRADICTION)
+    if contradiction is not None:
+        text = f"{_ago(contradiction)} it contradicted itself: {contradiction['error']}"
+        yield Finding("state", False, text, "vk audit --repair makes all of it anew.")
+    mended = store.note(MENDED)
+    if mended is not None:
+        text = f"{_ago(mended)} damage was made good: {'; '.join(mended['damage'])}"
+        yield Finding("mended", True, text, "Look at the disk if it happens again.")
+    audited = store.note(AUDIT)
+    if audited is None:
+        yield Finding("audit", True, "there was none yet", "vk audit compares the views with Spark.")
+    else:
+        wrong = audited["differences"]
+        text = f"{_ago(audited)} {wrong} keys differed" + "".join(f"; {view}: {n}" for view, n in audited["views"])
+        yield Finding("audit", not wrong, text, "vk audit --repair makes these views anew." if wrong else "")
+
+
+def _ago(note: Any) -> str:
+    return f"{max(0.0, time.time() - note['time']):.0f} s ago"

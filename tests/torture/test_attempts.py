@@ -1,0 +1,111 @@
+"""Attempts that somebody gave up on: a maintainer that slept while another took over, and what the dead left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import viewkeeper as vk
+from viewkeeper.errors import MaintainerBusy
+
+from . import shop
+from .harness import DEEP, Ledger
+
+Victim = Callable[..., subprocess.Popen[str]]
+
+POINTS = ["commit.1.after", "commit.2.after", "commit.3.before", "commit.4.after", "commit.5.collect"]
+
+
+def stopped(process: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Wait until it has stopped itself."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()[-3000:] if process.stderr else ""
+        if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not stop")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see that a process has stopped")
+@pytest.mark.parametrize("passing", [1, 3] if DEEP else [2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_maintainer_that_slept_changes_nothing(
+    url: str, victim: Victim, ledger: Ledger, point: str, passing: int
+) -> None:
+    path = Path(url.removeprefix("lmdb:"))
+    process = victim(url, steps=50, VK_STOP_AT=f"{point}@{passing}")
+    stopped(process)
+    with vk.open(url) as db, pytest.raises(MaintainerBusy):
+        db.refresh("driver")  # it sleeps, but the kernel still holds its lock
+    (path / "maintainer.lock").unlink()  # what an operator does who believes it dead
+    ledger.injected("maintainer stalls, loses its lease")
+    with vk.open(url, retention=0) as db:
+        for step in range(100, 103):
+            shop.change(db, step)
+            db.refresh("driver")
+        epoch = db.status().epoch
+        os.kill(process.pid, signal.SIGCONT)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 1, errors[-2000:]
+        assert "VK601" in errors
+        assert db.status().epoch == epoch
+        assert shop.listed(db) <= {p.name for p in shop.state_files(url)}
+        ledger.check("maintainer stalls, loses its lease", db)
+        for step in range(103, 106):
+            shop.change(db, step)
+            assert db.refresh("driver").mended == ()
+            ledger.check("maintainer stalls, loses its lease", db)
+
+
+def test_what_dead_attempts_left_is_collected_and_never_read(url: str, ledger: Ledger) -> None:
+    state = Path(url.removeprefix("lmdb:")) / "state"
+    with vk.open(url) as db:
+        number = db.status().epoch
+    good = shop.state_files(url)[0].read_bytes()
+    left = [f"b{number}-dead.vkr", f"b{number + 1}-0-dead.vkr", f"b{number + 7}-mdead.vkr", "b1-half.vkr"]
+    for name in left:
+        (state / name).write_bytes(good if "half" not in name else good[:100])
+    (state / "notes.txt").write_text("not ours")
+    ledger.injected("files of dead attempts", len(left))
+    with vk.open(url) as db:
+        shop.change(db, 1)
+        db.refresh("driver")
+        ledger.check("files of dead attempts", db)
+        assert not [name for name in left if (state / name).exists()]
+        assert (state / "notes.txt").exists()
+
+
+def test_a_file_of_a_batch_to_come_is_left_alone(url: str) -> None:
+    """A successor that this process does not know of yet writes files before it publishes."""
+    state = Path(url.removeprefix("lmdb:")) / "state"
+    with vk.open(url, retention=0) as db:
+        db._maintain()
+        (state / "b999-0-successor.vkr").write_bytes(b"")
+        old = state / "b1-0-old.vkr"
+        old.write_bytes(b"")
+        shop.change(db, 1)
+        db.refresh("driver")
+        assert not old.exists()
+        assert (state / "b999-0-successor.vkr").exists()
+
+
+def test_two_maintainers_never_both_publish(url: str, ledger: Ledger) -> None:
+    """The number of a batch decides, whatever the lock says."""
+    with vk.open(url) as db:
+        shop.change(db, 1)
+        maintainer = db._maintain()
+        batch: Any = db._store.published()
+        db._store.commit(type(batch)(batch.number + 1, batch.cut, batch.record), [])  # somebody else
+        maintainer.batch = batch
+        with pytest.raises(MaintainerBusy):
+            maintainer._publish(batch.number + 1, batch.cut, maintainer.state.manifest, [])
+        db.refresh("driver")
+        ledger.check("maintainer stalls, loses its lease", db)
