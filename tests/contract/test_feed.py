@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.conftest import ITEMS, PAIRS, delete, emptied, ids, items, pairs, put, read, summed
+from tests.contract.conftest import ITEMS, PAIRS, delete, emptied, ids, items, pairs, put, read, skip_if_small, summed
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.keys import encode_whole_key
@@ -30,20 +31,39 @@ def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple
     return summed(pa.Table.from_batches(batches, schema))
 
 
+def difference(store: Store, table: Table, names: list[str], after: int, upto: int) -> dict[tuple[Any, ...], int]:
+    """What happened between two positions. A store without before-images says which keys and how they are then; what
+    they were is known, as the table image knows it."""
+    if store.capabilities.before_images or store.capabilities.cell_versions:
+        return summed(store.changes(table, names, after, upto))
+    changed = store.changed(table, table.arrow.names, after, upto)
+    touched = None if changed.keys is None else {tuple(key.values()) for key in changed.keys.to_pylist()}
+    total: Counter[tuple[Any, ...]] = Counter()
+    for row in changed.rows.to_pylist():
+        total[tuple(row[name] for name in names)] += 1
+    for values in state_at(store, table, after):
+        row = dict(zip(table.arrow.names, values, strict=True))
+        if touched is None or tuple(row[c.name] for c in table.key_columns) in touched:
+            total[tuple(row[name] for name in names)] -= 1
+    return {row: weight for row, weight in total.items() if weight}
+
+
 def test_a_put_over_a_row_takes_the_old_one_back(store: Store) -> None:
     start = store.head()
     first = put(store, items((1, "a"), (2, "b")))
     second = put(store, items((1, "A")))
     third = delete(store, ids(2))
     names = ["id", "category"]
-    assert summed(store.changes(ITEMS, names, start, first)) == {(1, "a"): 1, (2, "b"): 1}
-    assert summed(store.changes(ITEMS, names, first, second)) == {(1, "a"): -1, (1, "A"): 1}
-    assert summed(store.changes(ITEMS, names, second, third)) == {(2, "b"): -1}
-    assert summed(store.changes(ITEMS, names, start, third)) == {(1, "A"): 1}
-    assert store.changes(ITEMS, names, third, third).num_rows == 0
+    assert difference(store, ITEMS, names, start, first) == {(1, "a"): 1, (2, "b"): 1}
+    assert difference(store, ITEMS, names, first, second) == {(1, "a"): -1, (1, "A"): 1}
+    assert difference(store, ITEMS, names, second, third) == {(2, "b"): -1}
+    assert difference(store, ITEMS, names, start, third) == {(1, "A"): 1}
+    assert difference(store, ITEMS, names, third, third) == {}
 
 
 def test_changes_have_the_columns_asked_for_and_a_weight(store: Store) -> None:
+    if not (store.capabilities.before_images or store.capabilities.cell_versions):
+        pytest.skip("the store knows keys, not differences")
     start = store.head()
     end = put(store, items((1, "a", Decimal(3))))
     delta = store.changes(ITEMS, ["price"], start, end)
@@ -57,14 +77,14 @@ def test_changes_of_another_table_do_not_show(store: Store) -> None:
     start = store.head()
     put(store, items((1, "a")))
     end = put(store, pairs(("w", 1, "n")), PAIRS)
-    assert summed(store.changes(ITEMS, ["id"], start, end)) == {(1,): 1}
-    assert summed(store.changes(PAIRS, ["word"], start, end)) == {("w",): 1}
+    assert difference(store, ITEMS, ["id"], start, end) == {(1,): 1}
+    assert difference(store, PAIRS, ["word"], start, end) == {("w",): 1}
 
 
 def test_an_update_is_in_the_feed(store: Store) -> None:
     first = put(store, items((1, "a", Decimal(1))))
     second = store.update(ITEMS, ids(1), pa.table({"category": ["b"]})).position
-    assert summed(store.changes(ITEMS, ["category", "price"], first, second)) == {
+    assert difference(store, ITEMS, ["category", "price"], first, second) == {
         ("a", Decimal("1.00")): -1,
         ("b", Decimal("1.00")): 1,
     }
@@ -87,6 +107,7 @@ def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> 
 
 
 def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None:
+    skip_if_small(store)
     many = 60_000
     start = store.head()
     rows = pa.table([range(many), ["x" * 100] * many, [None] * many, [None] * many], schema=ITEMS.arrow)
@@ -95,9 +116,7 @@ def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None
     assert pending.rows == many
     if store.capabilities.atomic_batch:
         assert (pending.calls, end) == (1, 1)
-    delta = store.changes(ITEMS, ["id"], start, end)
-    assert sorted(delta["id"].to_pylist()) == list(range(many))
-    assert set(delta["_w"].to_pylist()) == {1}
+    assert difference(store, ITEMS, ["id"], start, end) == {(n,): 1 for n in range(many)}
 
 
 def test_scan_at_is_the_state_at_its_cut(store: Store) -> None:
@@ -134,9 +153,9 @@ def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
     store.truncate(2)
     assert store.head() == 3
     assert len(read(store)) == 3
-    assert summed(store.changes(ITEMS, ["id"], 2, 3)) == {(3,): 1}
+    assert difference(store, ITEMS, ["id"], 2, 3) == {(3,): 1}
     for forgotten in (
-        lambda: store.changes(ITEMS, ["id"], 1, 3),
+        lambda: difference(store, ITEMS, ["id"], 1, 3),
         lambda: list(store.scan_at(ITEMS, ["id"], 1)),
         lambda: store.pending(0, [ITEMS.id]),
     ):
@@ -145,7 +164,7 @@ def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
     store.truncate(99)
     assert store.head() == 3
     assert put(store, items((4,))) == 4
-    assert summed(store.changes(ITEMS, ["id"], 3, 4)) == {(4,): 1}
+    assert difference(store, ITEMS, ["id"], 3, 4) == {(4,): 1}
 
 
 ROWS = st.dictionaries(st.integers(0, 5), st.sampled_from(["x", "y", None]), max_size=4)
@@ -167,9 +186,9 @@ def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[i
     for position, bag in bags.items():
         assert state_at(store, table, position) == bag
     for low, high in itertools.combinations(sorted(bags), 2):
-        difference = {
+        expected = {
             row: weight
             for row in bags[low].keys() | bags[high].keys()
             if (weight := bags[high].get(row, 0) - bags[low].get(row, 0))
         }
-        assert summed(store.changes(table, table.arrow.names, low, high)) == difference
+        assert difference(store, table, table.arrow.names, low, high) == expected

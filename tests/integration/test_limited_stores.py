@@ -1,20 +1,21 @@
-"""A store without before-images, without HBase: the table image supplies them, and views are the same."""
+"""Stores that can do less: the table image supplies before-images, whole scans a feed, a redo log atomic batches. The
+views are those of a store that can do everything."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from tests.contract.limited import LIMITED
+from tests.contract.small_hbase import SmallHBase
 
 from viewkeeper.engine import Database
-from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Changed
+from viewkeeper.store.base import Store
 from viewkeeper.store.lmdb import LmdbStore
+from viewkeeper.store.registry import open_store
 
 VIEWS = {
     "totals": "SELECT category, count(*) AS n, sum(price) AS total, max(price) AS top FROM items GROUP BY category",
@@ -23,30 +24,20 @@ VIEWS = {
 }
 
 
-class OnlyKeys(LmdbStore):
-    """LMDB whose feed says which keys were touched, and more than need be, but not what was there."""
-
-    capabilities = replace(LmdbStore.capabilities, before_images=False)
-
-    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
-        raise AssertionError("this feed has no before-images")
-
-    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
-        names = [c.name for c in table.key_columns]
-        touched = super().changes(table, names, max(0, after - 2), upto).select(names)  # an overlap
-        keys = touched.group_by(names).aggregate([])
-        if after % 3 == 0:  # as after a long pause: the whole table
-            return Changed(None, pa.Table.from_batches(self.scan(table, columns), _schema(table, columns)))
-        return Changed(keys, self.get_many(table, keys, columns))
-
-
-def _schema(table: Table, columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([table.arrow.field(name) for name in columns])
-
-
 @pytest.fixture
-def both(tmp_path: Path, spark: Any) -> Iterator[list[Database]]:
-    stores = [LmdbStore(tmp_path / "whole"), OnlyKeys(tmp_path / "keys")]
+def small() -> Iterator[SmallHBase]:
+    server = SmallHBase()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=[*LIMITED, "atomic rows only"])
+def both(request: pytest.FixtureRequest, tmp_path: Path, spark: Any, small: SmallHBase) -> Iterator[list[Database]]:
+    if request.param in LIMITED:
+        less: Store = LIMITED[request.param](tmp_path / "less")
+    else:
+        less = open_store(f"hbase://{small.host}:{small.port}/shop", create=True, state=str(tmp_path / "state"))
+    stores = [LmdbStore(tmp_path / "whole"), less]
     opened = [Database(store, mode="w", spark=spark, progress=None) for store in stores]
     for db in opened:
         db.sql("CREATE TABLE items (id BIGINT PRIMARY KEY, category STRING, price INT, note STRING)")
@@ -59,7 +50,7 @@ def both(tmp_path: Path, spark: Any) -> Iterator[list[Database]]:
 
 
 @pytest.mark.parametrize("lane", ["driver", "spark"])
-def test_views_are_the_same_with_before_images_from_the_table_image(both: list[Database], lane: str) -> None:
+def test_views_are_the_same(both: list[Database], lane: str) -> None:
     chance = random.Random(7)
     for _ in range(6 if lane == "driver" else 2):
         for _ in range(3):
@@ -75,5 +66,5 @@ def test_views_are_the_same_with_before_images_from_the_table_image(both: list[D
         for db in both:
             db.refresh(lane)
         for name in VIEWS:
-            whole, keys = (db.read(name) for db in both)
-            assert keys.equals(whole), name
+            whole, less = (db.read(name) for db in both)
+            assert less.equals(whole), name
