@@ -92,6 +92,19 @@ def test_a_view_over_a_view_changes_in_the_same_batch(shop: Any) -> None:
         shop.sql("DROP MATERIALIZED VIEW stars")
 
 
+def test_an_arrangement_that_comes_to_hold_fewer_columns_goes_on(shop: Any) -> None:
+    """The first arrangement of a table holds all columns for later loads, until one by primary key takes that over."""
+    numbered = "SELECT review_id, row_number() OVER (PARTITION BY {} ORDER BY review_id) AS place FROM reviews"
+    shop.sql(f"CREATE MATERIALIZED VIEW by_item AS {numbered.format('item_id')}")
+    shop.sql("CREATE MATERIALIZED VIEW by_rating AS SELECT rating, count(*) AS n FROM reviews GROUP BY rating")
+    shop.sql(f"CREATE MATERIALIZED VIEW alone AS {numbered.format('review_id')}")
+    for review_id in (1, 7):
+        shop.put("reviews", {"review_id": review_id, "item_id": 3, "rating": 1})
+        shop.refresh()
+    places = {r["review_id"]: r["place"] for r in rows(shop, "by_item")}
+    assert [places[i] for i in (1, 2, 7, 8)] == [1, 2, 3, 4]
+
+
 def test_a_view_without_a_unique_key_repeats_rows(shop: Any) -> None:
     shop.sql("CREATE MATERIALIZED VIEW ratings AS SELECT rating FROM reviews")
     assert sorted(r["rating"] for r in rows(shop, "ratings")) == sorted(i % 5 for i in range(30))
