@@ -1,7 +1,8 @@
 """After every batch each view equals Spark SQL's recompute, and DuckDB's where both mean the same.
 
 A seed makes a database: a schema, ten views, four batches; even ones draw from the whole breadth of SQL. CI runs fixed
-seeds, so a failure is the same for everyone; hypothesis draws a few more. `VK_PROFILE=deep` runs more of both. A seed that once failed is kept in REGRESSIONS.
+seeds, so a failure is the same for everyone; hypothesis draws a few more. `VK_PROFILE=deep` runs more of both. A seed
+that once failed is kept in REGRESSIONS.
 """
 
 from __future__ import annotations
