@@ -12,7 +12,7 @@ between write calls, so the state after step 2 is that of loading at c₁: nothi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,11 +21,16 @@ import pyarrow as pa
 from viewkeeper.commit.load import loaded_tables, missing_state, plan_load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, choose_lane, given_rows, in_batches
+from viewkeeper.model.schema import Table
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.dataflow import Image
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Computed, Given, ImageRows, Progress, StoreScan
 from viewkeeper.rounds.site import Site, full
+
+
+class CutMoved(Exception):
+    """What a load read as of its cut is more than the cut's batch saw: a batch comes first, then the load again."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,12 @@ def load(
     *,
     known: Mapping[str, Given] | None = None,
     keep: bool = True,
+    alone: bool = False,
 ) -> Loaded:
     """Step 1. The stage's state is that of the published batch with this cut.
 
     `known`: inputs whose rows are at hand. Without `keep` only the views' rows are wanted, not the operators' state.
+    `alone`: no other view shares what is read, so that it need not be what others saw (else: CutMoved).
     """
     new = missing_state(flow, stage.state) | {flow.sinks[v].id for v in views}
     chosen = choose_lane(lane, sum(stage.store.count(flow.tables[t]) for t in flow.used))
@@ -79,11 +86,14 @@ def load(
     for name, table in loaded_tables(flow, plan).items():
         given[name] = _whole_table(stage, flow, plan.new, table, cut, progress)
     given |= {name: rows for name, rows in (known or {}).items() if name in given}
+    scanned = [rows.table for rows in given.values() if isinstance(rows, StoreScan)]
+    _watch(stage, scanned, cut, alone)
     site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
     for name in plan.whole:
         given[name] = Computed(partial(full, site, flow.operators[name]))
     only = None if keep else frozenset[str]()
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only)
+    _watch(stage, scanned, cut, alone)
     return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views})
 
 
@@ -127,6 +137,12 @@ def throttled(progress: Progress | None, rows_per_second: float) -> Progress:
             progress(what, done, expected)
 
     return report
+
+
+def _watch(stage: Stage, tables: Iterable[Table], cut: int, alone: bool) -> None:
+    for table in tables:
+        if not stage.store.watch(table, cut) and not alone:
+            raise CutMoved
 
 
 def _whole_table(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from viewkeeper import faults
 from viewkeeper.commit.batches import Batches, BatchReport
 from viewkeeper.commit.load import missing_state
-from viewkeeper.commit.loading import Loaded, catch_up, load
+from viewkeeper.commit.loading import CutMoved, Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import damaged, spoiled, without
 from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
@@ -290,7 +290,8 @@ class Maintainer(Batches):
         base: Manifest | None = None,
         cut: int | None = None,
     ) -> bool:
-        """The numbered steps of `loading`; False if what it shared with other views is gone, and it must start over.
+        """The numbered steps of `loading`; False if it must start over: what it shared with other views is gone, or
+        they have not seen all that it read.
 
         `base`: the state to load beside, other than the published one, and `cut` where; the caller holds the lock.
         """
@@ -306,9 +307,12 @@ class Maintainer(Batches):
             changed = change(mark.catalog, 0)
             flow = self._flow(changed)
             names = {v.table.id: v.table.name for v in changed.views}
-            loaded = load(  # 1
-                stage, flow, views, cut or mark.batch.cut, mark.batch.number + 1, names, lane, progress
-            )
+            at, number = cut or mark.batch.cut, mark.batch.number + 1
+            try:
+                loaded = load(stage, flow, views, at, number, names, lane, progress, alone=base is not None)  # 1
+            except CutMoved:
+                self.refresh()
+                return False
             faults.point("load.1.after")
             while True:
                 state.adopt(loaded.beside(flow, mark.manifest))

@@ -113,7 +113,9 @@ def _all(stage: Stage, flow: Flow, view: View, cut: int, number: int, *, live: b
             given[Input(table).id] = Rows(_scanned(stage.store, flow.tables[table], [c.name for c in columns]))
         cut = stage.store.head()
     names = {view.table.id: view.table.name}
-    loaded = load(stage, flow, frozenset([view.table.id]), cut, number, names, "driver", known=given, keep=keep)
+    loaded = load(
+        stage, flow, frozenset([view.table.id]), cut, number, names, "driver", known=given, keep=keep, alone=True
+    )
     manifest = loaded.beside(flow, Manifest()) if keep else None
     return Remade(low, cut, list(loaded.rows[view.table.id]), True, manifest, 0)
 

@@ -253,6 +253,13 @@ class Store(ABC):
         Batches carry `_w`; their consolidated sum is the state at the cut (a batch may hold retractions).
         """
 
+    def watch(self, table: Table, cut: int) -> bool:
+        """Called before and after a table is read as of a batch's cut: whether the cut is still what that batch saw.
+
+        Where writes become visible late, a read may find what the batch did not; the next batch brings it to all views.
+        """
+        return True
+
     @abstractmethod
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         """Up to `parts - 1` encoded keys that cut the table into ranges of similar size."""

@@ -99,8 +99,6 @@ class Feed:
         """The rows of a range of row keys at a cut, with weights."""
         layout = self._layouts.of(table)
         span: TimeRange | None = (0, cut + 1) if self._layouts.is_exact(layout) else None
-        if start is None and stop is None:
-            self.note(table, cut)
         for found in self._reader.scan_span(layout, columns, span, start, stop):
             if found.rejects:
                 self._rejects.note(table, None, found.rejects)
@@ -155,6 +153,18 @@ class Feed:
         """Remember which cells of the last seconds before a cut can be seen now."""
         seen = self._look(self._layouts.of(table), cut - self._overlap, cut)
         self._remember(table, cut, seen.sight(cut - self._overlap, cut))
+
+    def watch(self, table: Table, cut: int) -> bool:
+        """Whether the last seconds before a cut have the cells that its batch saw; if none did, they are noted."""
+        known = self._digests.get((table.id, cut))
+        published = self._known.published()
+        if known is None and published is not None and published.batch.cut == cut:
+            known = published.seen.get(str(table.id))
+        if known is None:
+            self.note(table, cut)
+            return True
+        seen = self._look(self._layouts.of(table), cut - self._overlap, cut)
+        return seen.sight(cut - self._overlap, cut).digest() == known
 
     def _remember(self, table: Table, cut: int, sight: Sight) -> None:
         self._sights[table.id] = (cut, sight)

@@ -208,6 +208,10 @@ class HBaseStore(Store):
         self._live()
         return self._feed.at(table, column_names(table, columns), cut, start, stop)
 
+    def watch(self, table: Table, cut: int) -> bool:
+        self._live()
+        return self._feed.watch(table, cut)
+
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         self._live()
         return sizes.split_points(self._size(table), parts)
@@ -302,6 +306,7 @@ class HBaseStore(Store):
             before = self._known.published()
             seen = self._feed.noted(batch.cut, before)
             claimed = None
+            self._unfinished = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
                 current = self._known.catalog(now=True)
                 changed = current if change_catalog is None else change_catalog(current)
@@ -310,7 +315,6 @@ class HBaseStore(Store):
                 published = Published(batch, seen, commit.past(before, batch.number, self.head()))
                 redo = Redo(published, None if changed == current else changed.to_json(), tables)
                 claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
-            self._unfinished = True
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
             self._known.learn(None)
