@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep lint format bench docs clean setup java
+.PHONY: help demo test deep torture audit lint format bench docs clean setup java
 
 help:            ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -17,10 +17,16 @@ demo: setup      ## five analytical views over a stream of orders, live; then ch
 	@$(BIN)/vk demo
 
 test: setup      ## all tests: first those that need no Java, then those on Spark
-	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/docs -m "not deep" $(ARGS)
+	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/torture tests/docs -m "not deep" $(ARGS)
 
 deep: setup      ## the long tests: clusters, kills, consistency of every strategy, HBase's faults
 	$(PYTEST) tests -m deep $(ARGS)
+
+torture: setup   ## every fault many times, for about an hour; prints a table: fault, injected, checked, differences
+	VK_PROFILE=deep $(PYTEST) tests/torture --timeout=3600 $(ARGS)
+
+audit:           ## look the pinned packages up in the list of known vulnerabilities
+	@PYTHON=$(PYTHON) tools/audit
 
 lint: $(STAMP)   ## ruff, mypy --strict, and the layers of the source tree
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ def stopped(process: subprocess.Popen[str], seconds: float = 120) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see that a process has stopped")
 @pytest.mark.parametrize("passing", [1, 3] if DEEP else [2])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", POINTS if DEEP else POINTS[2:4])
 def test_a_maintainer_that_slept_changes_nothing(
     url: str, victim: Victim, ledger: Ledger, point: str, passing: int
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_maintainer_that_slept_changes_nothing(
         os.kill(process.pid, signal.SIGCONT)
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 1, errors[-2000:]
-        assert "VK601" in errors
+        assert "VK601" in errors or "VK604" in errors, errors[-2000:]  # busy, or the log it wanted is gone
         assert db.status().epoch == epoch
         assert shop.listed(db) <= {p.name for p in shop.state_files(url)}
         ledger.check("maintainer stalls, loses its lease", db)

@@ -31,7 +31,7 @@ def lose(path: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("harm", [flip, cut, lose])
-@pytest.mark.parametrize("seed", range(20 if DEEP else 3))
+@pytest.mark.parametrize("seed", range(20 if DEEP else 2))
 def test_damaged_state_is_mended(url: str, ledger: Ledger, harm: Any, seed: int) -> None:
     rng = random.Random(seed)
     fault = f"state file {harm.__name__}"

@@ -51,6 +51,8 @@ _SLOTS = {
     "binary": ("<u4", "I"),
 }
 _WIDE = Context(prec=40)
+_SHORTEST = 4
+"""Bytes of a row: version, count, and one of the bitmap at least."""
 
 
 def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
@@ -94,8 +96,10 @@ def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | N
     if not wanted:  # a table without columns that still knows its rows, for `count(*)`
         return pa.table({"": pa.nulls(rows)}).select([])
     starts = np.frombuffer(values.buffers()[1], np.int32, rows + 1, values.offset * 4)
-    data = np.frombuffer(values.buffers()[2], np.uint8)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
     first = starts[:-1]
+    if int(np.diff(starts).min()) < _SHORTEST:
+        raise CorruptState(f"A row of {table.name} is shorter than its columns.")
     counts = data[first + 1] | data[first + 2].astype(np.uint16) << 8
     if not (data[first] == VERSION).all():
         raise CorruptState(f"A row of {table.name} has an unknown format.")
@@ -115,6 +119,15 @@ def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | N
 
 def decode_row(table: Table, value: bytes) -> dict[str, Any]:
     """One row as Python values of the *outside* types."""
+    try:
+        return _decoded(table, value)
+    except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+        raise CorruptState(f"A row of {table.name} is damaged: {error}.") from error
+
+
+def _decoded(table: Table, value: bytes) -> dict[str, Any]:
+    if value[0] != VERSION:
+        raise CorruptState(f"A row of {table.name} has an unknown format.")
     layout = _layout(table, value[1] | value[2] << 8)
     fields = layout.unpack_from(value)
     row = dict(zip(layout.names, fields[3:], strict=True))
@@ -300,7 +313,7 @@ class _Variable:
             ends[:, 0] = body
             for place, column in enumerate(self.columns, 1):
                 ends[:, place] = body + self.fixed[f"c{column}"].astype(np.int32)
-            if not (ends[:, -1] == self.starts[1:]).all():
+            if not (ends[:, -1] == self.starts[1:]).all() or (each > 2 and (ends[:, 1:] < ends[:, :-1]).any()):
                 raise CorruptState("A row's strings do not end where the row ends.")
             offsets = np.empty(rows * each + 1, np.int32)
             offsets[0] = self.starts[0]

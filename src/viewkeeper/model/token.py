@@ -31,6 +31,12 @@ class Token:
     @staticmethod
     def parse(text: str) -> Token:
         parts = text.split(":")
-        if len(parts) != 3 or parts[0] != "vk1" or not parts[2].isascii() or not parts[2].isdigit():
+        if (
+            len(parts) != 3
+            or parts[0] != "vk1"
+            or not parts[2].isascii()
+            or not parts[2].isdigit()
+            or len(parts[2]) > 20
+        ):
             raise BadToken(f"{text[:60]!r} is no token.", hint="A token looks like vk1:<database>:<position>.")
         return Token(parts[1], int(parts[2]))

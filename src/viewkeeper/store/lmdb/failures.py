@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lmdb
 
-from viewkeeper.errors import NotADatabase, ReadOnly, StoreError, ViewkeeperError
+from viewkeeper.errors import NotADatabase, ReadOnly, StoreError, TooLarge, ViewkeeperError
 
 
 def is_denied(error: lmdb.Error) -> bool:
@@ -33,6 +33,8 @@ def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
         return StoreError(f"The database {path} has reached its map size.", hint="Open it with a larger map_size=.")
     if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC:
         return StoreError(f"The disk of {path} is full; nothing was written.", hint="Free some space and try again.")
+    if isinstance(error, lmdb.TxnFullError):
+        return TooLarge(f"A write call to {path} changes too many pages at once.", hint="Write it in several calls.")
     if isinstance(error, lmdb.MemoryError):
         return StoreError(
             f"The database {path} could not be mapped into memory.", hint="Open it with a smaller map_size=."

@@ -32,7 +32,9 @@ LONGEST_KEY = 510
 """Stored as it is; a longer one becomes a bucket's."""
 
 PREFIX = 495
-LARGEST_ROW = 1 << 30
+LARGEST_KEY = 1 << 16
+LARGEST_ROW = 256 << 20
+"""Bytes. A scan holds a few rows at a time in memory, and a log entry holds one twice."""
 
 _LONG = b"long:%d"
 _BUCKET = b"\xb1"
@@ -50,8 +52,14 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
         return Images(keys, after, after)
     keys, after = _by_key(table, keys, after)
     if pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
-        raise TooLarge(f"A row of {table.name} has more than {LARGEST_ROW} bytes.")
+        raise TooLarge(
+            f"A row of {table.name} has more than {LARGEST_ROW >> 20} MB.", hint="Keep large objects elsewhere."
+        )
     lengths = pc.binary_length(keys)
+    if pc.max(lengths).as_py() > LARGEST_KEY:
+        raise TooLarge(
+            f"A key of {table.name} has more than {LARGEST_KEY >> 10} KB.", hint="Use a digest of it as the key."
+        )
     if pc.max(lengths).as_py() <= LONGEST_KEY:
         return _apply_short(txn, db, keys, after)
     short = pc.less_equal(lengths, LONGEST_KEY)

@@ -16,7 +16,7 @@ import lmdb
 import pyarrow as pa
 
 from viewkeeper import faults
-from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, UnknownName
+from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, TooLarge, UnknownName
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
@@ -31,6 +31,9 @@ from viewkeeper.store.lmdb.examine import examine
 from viewkeeper.store.lmdb.failures import translate
 from viewkeeper.store.lmdb.pinned import PinnedState
 from viewkeeper.store.lmdb.sharing import attach, detach
+
+LARGEST_CALL = 8 << 30
+"""Bytes of a write call: a transaction holds all the pages it changes."""
 
 _READY_ROWS = 1 << 20
 
@@ -94,6 +97,12 @@ class LmdbStore(Store):
 
     def _write(self, table: Table, puts: pa.Table, deletes: pa.Table, once: tuple[str, int] | None) -> Written:
         environment = self._writable()
+        if puts.nbytes + deletes.nbytes > LARGEST_CALL:
+            raise TooLarge(
+                f"A write call to {table.name} has {(puts.nbytes + deletes.nbytes) / 1e9:.1f} GB,"
+                f" {LARGEST_CALL / 1e9:.0f} GB is the limit.",
+                hint="Write it in several calls: each is a transaction.",
+            )
         db = environment.table(table.id, create=True)
         slices = encoded(table, puts, deletes)
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
