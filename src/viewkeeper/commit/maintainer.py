@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 
 from viewkeeper import faults
 from viewkeeper.commit.batches import Batches, BatchReport
+from viewkeeper.commit.crossover import rows_beyond
 from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import CutMoved, Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import damaged, spoiled, without
 from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews, Stage
+from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, View
@@ -76,6 +77,25 @@ class Maintainer(Batches):
                     f"The state of the views contradicts itself ({broken}); nothing was published.",
                     hint="Run vk audit --repair: it makes anew what is wrong.",
                 ) from broken
+
+    def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
+        """A batch, or everything anew where that is cheaper (`crossover`).
+
+        Not where each write call's state must show, nor under views that are not stored, whose subscribers would have
+        to start over.
+        """
+        started = time.perf_counter()
+        self._follow_catalog()
+        if self._complete or not all(v.table.is_stored for v in self.catalog.views):
+            return super()._refresh(lane, max_changes)
+        rows = rows_beyond(self.store, self.flow, self.batch.cut)
+        if rows is None:
+            return super()._refresh(lane, max_changes)
+        choose_lane(lane, 0)
+        self.rebuild(self.store.head())
+        seconds = time.perf_counter() - started
+        self.recent.add(seconds, rows, (0.0, seconds, 0.0))
+        return BatchReport(self.batch.number, rows, "rebuild", seconds)
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""

@@ -1,12 +1,12 @@
 """EXPLAIN: a view's maintenance plan as text, round by round.
 
-Each line is an operator: its number, its kind and what it does, what feeds it, the state it keeps with rows and bytes,
-and the other views that share it.
+Each operator has a line: its number, its kind and what it does, the state it keeps with rows and bytes, and the other
+views that share it. Under it: why it is of this kind or what a change costs there (`reasons`), and what feeds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from viewkeeper.model.schema import Table
@@ -25,14 +25,22 @@ from viewkeeper.plan.dataflow import (
     TopK,
 )
 from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.plan.reasons import FanOut, reason
 from viewkeeper.plan.text import expr_text
 
 Sizes = Mapping[str, tuple[int, int]]
 """Slot → (rows, bytes)."""
 
 
-def explain(flow: Flow, table: Table, sizes: Sizes, names: Mapping[int, str]) -> str:
-    """The plan of one view. `names`: view and table names by id."""
+def explain(
+    flow: Flow,
+    table: Table,
+    sizes: Sizes,
+    names: Mapping[int, str],
+    fan_out: FanOut | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The plan of one view. `names`: view and table names by id; `notes` come last."""
     mine = flow.behind([flow.sinks[table.id].id])
     shown = [o for n, o in flow.operators.items() if n in mine and not isinstance(o, BulkJoin)]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
@@ -43,12 +51,18 @@ def explain(flow: Flow, table: Table, sizes: Sizes, names: Mapping[int, str]) ->
         lines.append(f"round {level}")
         for operator in shown:
             if flow.levels[operator.id] == level:
-                lines.extend(_lines(flow, operator, table.id, numbers, sizes, names))
-    return "\n".join(lines)
+                lines.extend(_lines(flow, operator, table.id, numbers, sizes, names, fan_out or {}))
+    return "\n".join([*lines, *notes])
 
 
 def _lines(
-    flow: Flow, operator: Operator, view: int, numbers: Mapping[str, int], sizes: Sizes, names: Mapping[int, str]
+    flow: Flow,
+    operator: Operator,
+    view: int,
+    numbers: Mapping[str, int],
+    sizes: Sizes,
+    names: Mapping[int, str],
+    fan_out: FanOut,
 ) -> list[str]:
     text = f"  #{numbers[operator.id]} {_DESCRIBE[operator.kind](flow, operator, numbers, names)}"
     held = [sizes.get(s, (0, 0)) for s in slots(operator)]
@@ -58,7 +72,8 @@ def _lines(
     if others and not isinstance(operator, Input):
         text += f"  shared with {', '.join(others)}"
     segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in operator.segments() if s.source in numbers]
-    return [text, *segments]
+    why = reason(flow, operator, fan_out)
+    return [text, *([f"      {why}"] if why else []), *segments]
 
 
 def _segment(segment: Segment) -> str:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from viewkeeper.commit.continuous import NOTE
+from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.schedule import strategy_of
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.operators.runs import open_run
 from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.dataflow import Arrange, Image
 from viewkeeper.plan.explain import Sizes, explain
 from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan.reasons import FanOut
 from viewkeeper.store.base import Store
+
+_SAMPLED = 10_000
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,23 @@ def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     view = catalog.view(name)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    return explain(_flow(store, catalog), view.table, _sizes(store), names)
+    flow = _flow(store, catalog)
+    notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
+    return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
+
+
+def _fan_out(store: Store, flow: Flow) -> FanOut:
+    """Rows of one hash in each arrangement, from the first rows of its longest run."""
+    batch = store.published()
+    manifest = Manifest() if batch is None else Manifest.from_json(batch.record["manifest"])
+    found = {}
+    for operator in flow.operators.values():
+        runs = manifest.runs.get(f"{operator.id}/0", ()) if isinstance(operator, (Image, Arrange)) else ()
+        if runs and Path(store.state_path).is_dir():
+            run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
+            hashes = run.hashes[:_SAMPLED]
+            found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
+    return found
 
 
 def _flow(store: Store, catalog: Catalog) -> Flow:
