@@ -14,6 +14,7 @@ from viewkeeper.commit import definitions
 from viewkeeper.commit.continuous import Maintenance, Pace
 from viewkeeper.commit.loading import throttled
 from viewkeeper.commit.maintainer import CONTRADICTION, BatchReport, Maintainer
+from viewkeeper.commit.memory import budget
 from viewkeeper.errors import BadValue, NameTaken, ReadOnly
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
@@ -55,6 +56,7 @@ class Database:
         progress: Progress | None,
         durable: bool = True,
         retention: float = RETENTION,
+        batch_memory: int | None = None,
     ) -> None:
         self._store = store
         self._mode = mode
@@ -63,6 +65,7 @@ class Database:
         self._progress = progress
         self._durable = durable
         self._retention = retention
+        self._memory = batch_memory
         self._lock = threading.RLock()
         self._maintainer: Maintainer | None = None
         self._maintenance: Maintenance | None = None
@@ -309,7 +312,7 @@ class Database:
         with self._lock:
             if self._maintainer is None:
                 self._maintainer = Maintainer(
-                    self._store, self._spark, durable=self._durable, retention=self._retention
+                    self._store, self._spark, durable=self._durable, retention=self._retention, memory=self._memory
                 )
             return self._maintainer
 
@@ -411,21 +414,32 @@ def open_database(
     spark: Any = None,
     progress: Progress | None = None,
     retention: float = RETENTION,
+    batch_memory: int | None = None,
     **options: Any,
 ) -> Database:
     """Open a database, created if absent: `lmdb:PATH`. `mode="r"` only reads.
 
     `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
     `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
-    changes in the log, for subscribers that come back.
+    changes in the log, for subscribers that come back. `batch_memory`: bytes that a batch may take, about; a
+    larger one is split. A quarter of the machine's memory if not given.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
     if not isinstance(retention, (int, float)) or retention < 0:
         raise BadValue(f"retention is {retention!r}.", hint="Give a number of seconds, 0 or more.")
+    budget(batch_memory)
     store = open_store(url, mode, **options)
     durable = options.get("durability") != "none"
-    return Database(store, mode=mode, spark=spark, progress=progress, durable=durable, retention=retention)
+    return Database(
+        store,
+        mode=mode,
+        spark=spark,
+        progress=progress,
+        durable=durable,
+        retention=retention,
+        batch_memory=batch_memory,
+    )
 
 
 def _told(report: Audit, listener: Callable[[Audit], None] | None) -> None:

@@ -27,13 +27,14 @@ import pyarrow as pa
 
 from viewkeeper import faults
 from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.memory import RAN_OUT, budget, fitting, out_of_memory
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.schedule import COMPLETE, is_scheduled, strategy_of
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
 from viewkeeper.commit.state import State
-from viewkeeper.errors import CorruptState, MaintainerBusy
+from viewkeeper.errors import CorruptState, MaintainerBusy, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
@@ -76,10 +77,18 @@ class Batches:
     """Owns the lease, the graph of all views, and the open state. One at a time for each database.
 
     `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
+    `memory`: bytes that a batch may take (`memory`).
     """
 
     def __init__(
-        self, store: Store, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2, retention: float = 0.0
+        self,
+        store: Store,
+        spark: Callable[[], Any],
+        *,
+        durable: bool = True,
+        threads: int = 2,
+        retention: float = 0.0,
+        memory: int | None = None,
     ) -> None:
         self.store = store
         self.lock = threading.RLock()
@@ -88,6 +97,9 @@ class Batches:
         self.suspends = False
         self.on_batch: Callable[[BatchReport], None] | None = None
         self.recent = Recent()
+        self.memory = budget(memory)
+        self._tried = 0
+        self._fits: int | None = None
         self.lease = store.acquire_lease()
         try:
             self._spark, self._durable, self._threads = spark, durable, threads
@@ -129,11 +141,13 @@ class Batches:
         """
         stopped: list[str] = []
         with self.lock:
+            target = self.store.head()
             while True:
                 try:
                     report = self._refresh(lane, 1 if self._complete else max_changes)
-                    while self._complete and max_changes is None and self._behind():
-                        report = self._refresh(lane, 1)
+                    # Batches that show every call, or that do not fit into memory at once: on to where the log was.
+                    while max_changes is None and self.batch.cut < target and self._behind():
+                        report = self._refresh(lane, 1 if self._complete else None)
                     report = replace(report, suspended=tuple(stopped))
                     if self.on_batch is not None and (report.lane != "none" or stopped):
                         self.on_batch(report)
@@ -142,6 +156,10 @@ class Batches:
                     if not self.suspends or not broken.views:
                         raise
                     stopped += self.suspend(broken.views, broken.message)
+                except RAN_OUT as short:
+                    if self._tried <= 1:
+                        raise short if isinstance(short, ViewkeeperError) else out_of_memory("a batch") from short
+                    self._fits = self._tried // 2
 
     def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
         started = time.perf_counter()
@@ -153,8 +171,10 @@ class Batches:
         waiting = self.store.pending(self.batch.cut, tables)
         if waiting.calls == 0:
             return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
-        if max_changes is not None and waiting.rows > max_changes:
-            cut = self.store.cut_after(self.batch.cut, tables, max_changes)
+        limits = [n for n in (max_changes, self._fits, fitting(waiting, self.memory)) if n is not None]
+        self._tried = min([waiting.rows, *limits])
+        if self._tried < waiting.rows:
+            cut = self.store.cut_after(self.batch.cut, tables, self._tried)
         faults.point("commit.1.after")
         self._merger.adopt()
         number = self.batch.number + 1
@@ -170,6 +190,8 @@ class Batches:
         self._publish(number, cut, self.state.manifest.plus(outcome.entries), views)
         done = time.perf_counter()
         self.recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
+        if self._fits is not None:  # what was short may not be any more
+            self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
         self._tidy({e.slot for e in outcome.entries})
         changed = {c.table.name: _size(c) for c in views}
         return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)

@@ -51,9 +51,16 @@ class Maintainer(Batches):
     """Adds the life of views: create, replace, drop, resume, and strategies that run at intervals."""
 
     def __init__(
-        self, store: Store, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2, retention: float = 0.0
+        self,
+        store: Store,
+        spark: Callable[[], Any],
+        *,
+        durable: bool = True,
+        threads: int = 2,
+        retention: float = 0.0,
+        memory: int | None = None,
     ) -> None:
-        super().__init__(store, spark, durable=durable, threads=threads, retention=retention)
+        super().__init__(store, spark, durable=durable, threads=threads, retention=retention, memory=memory)
         try:
             if self.state.manifest.fingerprint != expressions.fingerprint():
                 self._sets = {}

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from viewkeeper import faults
+from viewkeeper.commit.memory import RAN_OUT
 from viewkeeper.commit.state import State
 from viewkeeper.errors import StoreError
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.duck import Duck, spilling
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
@@ -41,7 +42,7 @@ class Merger:
     def __init__(self, state: State, durable: bool) -> None:
         self.state = state
         self.durable = durable
-        self._duck = Duck(threads=1)
+        self._duck = Duck(threads=1, setup=spilling(state.directory))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
         self._work: Future[list[RunEntry]] | None = None
         self._tasks: Sequence[_Task] = ()
@@ -82,7 +83,7 @@ class Merger:
         self._work, self._tasks, self._file = None, (), None
         try:
             written = {e.slot: e for e in work.result()}
-        except StoreError:
+        except (StoreError, *RAN_OUT):
             # The runs that were to be merged are there and count; a later batch begins again.
             self._behind.update(task.slot for task in tasks)
             return

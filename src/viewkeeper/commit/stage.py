@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.capture.feed import table_changes
+from viewkeeper.commit.memory import RAN_OUT, out_of_memory
 from viewkeeper.commit.state import State
 from viewkeeper.errors import EvaluationError, UnknownName
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.duck import Duck, spilling
 from viewkeeper.operators.image import taken_back
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan import expressions
@@ -63,7 +64,7 @@ class Stage:
         self.state = state
         self.spark = spark
         self.durable = durable
-        self.crew = Crew(threads, expressions.setup)
+        self.crew = Crew(threads, spilling(state.directory, expressions.setup))
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
 
@@ -147,6 +148,9 @@ def choose_lane(asked: str, rows: int) -> str:
 
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
     """An expression's error, naming the views it stops; anything else as it is."""
+    if isinstance(error, RAN_OUT):
+        short = sorted(names.get(v, "the new view") for v in flow.views_of.get(operator.id, frozenset()))
+        return out_of_memory(f"the {operator.kind} of {', '.join(short)}")
     found = expressions.error_code(error)
     if found is None:
         return error

@@ -10,10 +10,12 @@ millisecond, where registering tables anew costs several times that. The least r
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -151,6 +153,18 @@ class Duck:
     def _drop(self, slots: tuple[_Slot, ...]) -> None:
         for slot in slots:
             self._con.unregister(slot.name)
+
+
+def spilling(directory: str | os.PathLike[str], setup: Callable[[Any], None] | None = None) -> Callable[[Any], None]:
+    """A setup after which what does not fit into memory goes to this directory, not to wherever the process runs."""
+    place = str(Path(directory) / "spill").replace("'", "''")
+
+    def both(con: Any) -> None:
+        con.execute(f"SET temp_directory = '{place}'").fetchall()
+        if setup is not None:
+            setup(con)
+
+    return both
 
 
 def _over(sql: str, names: dict[str, str]) -> str:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from viewkeeper import faults
 from viewkeeper.errors import CorruptState, EvaluationError, StoreError
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.duck import Duck, spilling
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
 from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import HASH, Operator, Sink
@@ -158,7 +158,7 @@ class _Level:
                     onward.append((dest, node, port, payload))
                 else:
                     waiting[node][port].append(_unpacked(payload))
-        site = Site(_duck(), job.flow, lambda slot: _old(job, slot), job.active)
+        site = Site(_duck(job.directory), job.flow, lambda slot: _old(job, slot), job.active)
         site.carried = {slot: arrange(_joined(tables)) for slot, tables in carried.items()}
         onward += self._run(job, site, waiting, fetched)
         onward += self._carry(job, site, here)
@@ -261,9 +261,9 @@ def _written(job: Job, level: int, added: Mapping[str, Run]) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _duck() -> Duck:
+def _duck(directory: str) -> Duck:
     """One DuckDB for each Python worker, kept while the worker is reused."""
-    return Duck(threads=1, setup=expressions.setup)
+    return Duck(threads=1, setup=spilling(directory, expressions.setup))
 
 
 def _old(job: Job, slot: str) -> Arrangement:

@@ -108,6 +108,8 @@ class Pending:
     """Position of the oldest waiting call, where the store knows it."""
     last: int | None = None
     """Position of the newest waiting call, where the store knows it."""
+    size: int = 0
+    """Bytes of what waits, where the store knows it."""
 
 
 @dataclass(frozen=True)

@@ -280,11 +280,12 @@ class LmdbStore(Store):
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
             head = records.read_number(txn, environment.meta, records.HEAD)
-            found = [(e.position, e.rows, e.time) for e in log.entries(txn, environment.log, after, head, tables)]
+            waiting = log.entries(txn, environment.log, after, head, tables)
+            found = [(e.position, e.rows, e.time, len(e.body)) for e in waiting]
         if not found:
             return Pending(0, 0, None)
-        calls = len({position for position, _, _ in found})
-        return Pending(calls, sum(count for _, count, _ in found), found[0][2], found[0][0], found[-1][0])
+        positions, rows, times, sizes = zip(*found, strict=True)
+        return Pending(len(set(positions)), sum(rows), times[0], positions[0], positions[-1], sum(sizes))
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         environment = self._live()
