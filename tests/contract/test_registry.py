@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import viewkeeper
 from viewkeeper.errors import BadValue, MissingDependency
 from viewkeeper.store import registry
 from viewkeeper.store.lmdb import LmdbStore
@@ -65,3 +66,29 @@ def test_another_package_adds_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "entry_points", points)
     assert open_store("cloud:x", "r", zone=1) == ("cloud:x", "r", {"zone": 1})
     assert schemes() == ["cloud", "hbase", "lmdb"]
+
+
+def test_an_installed_package_brings_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip leaves it: a module, and a dist-info that names its entry point."""
+    (tmp_path / "cloudstore.py").write_text(
+        "from viewkeeper.store.lmdb import LmdbStore\n"
+        "class CloudStore(LmdbStore):\n"
+        "    pass\n"
+        "def open_url(url, mode, *, zone='here'):\n"
+        f"    store = CloudStore({str(tmp_path)!r} + '/' + zone + url.partition(':')[2], mode)\n"
+        "    return store\n"
+    )
+    info = tmp_path / "cloudstore-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cloudstore\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[viewkeeper.stores]\ncloud = cloudstore:open_url\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "cloud" in schemes()
+    with viewkeeper.open("cloud:shop", zone="north") as db:
+        assert type(db._store).__name__ == "CloudStore"
+        db.sql("CREATE TABLE items (id BIGINT PRIMARY KEY, name STRING)")
+        db.put("items", {"id": 1, "name": "ball"})
+        assert db.get("items", 1) == {"id": 1, "name": "ball"}
+    assert (tmp_path / "northshop").is_dir()
+    with pytest.raises(BadValue, match="colour"):
+        open_store("cloud:shop", colour="red")
