@@ -47,6 +47,7 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=600_000, help="of the table")
     options.add_argument("--changes", type=int, default=10_000, help="captured")
     options.add_argument("--scale", type=float, default=0.1, help="of TPC-H")
+    options.add_argument("--part", choices=("store", "tpch"), default=None, help="only this part")
     options.add_argument("--json", type=Path, default=None, help="write the results there")
     given = options.parse_args()
     rows, changes = (20_000, 1_000) if given.small else (given.rows, given.changes)
@@ -56,7 +57,9 @@ def main() -> None:
         ran = server.status().hbase
         server.start(timeout=240)
         try:
-            results = measure(server, Path(scratch), rows, changes, scale)
+            results = {} if given.part == "tpch" else measure(server, Path(scratch), rows, changes)
+            if given.part != "store":
+                results |= tpch(server, Path(scratch), scale)
         finally:
             if not ran:
                 server.stop()
@@ -80,9 +83,7 @@ def main() -> None:
     sys.exit(1 if missed and not given.small else 0)
 
 
-def measure(
-    server: Server, scratch: Path, rows: int, changes: int, scale: float
-) -> dict[str, tuple[float, float, str]]:
+def measure(server: Server, scratch: Path, rows: int, changes: int) -> dict[str, tuple[float, float, str]]:
     namespace = f"bench_{secrets.token_hex(4)}"
     url = f"hbase://{server.host}:{server.port}/{namespace}?create=true"
     results: dict[str, tuple[float, float, str]] = {}
@@ -99,7 +100,6 @@ def measure(
         results["capture"] = capture(db, client, layout, changes, rows)
         report = db.refresh()
         results["copies"] = (report.changes / report.seconds, 0.0, f"changes/s, {report.changes} in one batch")
-    results |= tpch(server, scratch, scale)
     return results
 
 

@@ -30,7 +30,7 @@ def fill(db: Any) -> Any:
 @contextmanager
 def opened(server: Server, state: Path, spark: Any) -> Iterator[Any]:
     """A shop in a namespace of its own."""
-    url = f"hbase://{server.host}:{server.port}/vk_{secrets.token_hex(4)}?create=true&lease=1"
+    url = f"hbase://{server.host}:{server.port}/vk_{secrets.token_hex(4)}?create=true&lease=1&retries=1"
     with vk.open(url, spark=spark, state=str(state)) as db:
         yield fill(db)
 

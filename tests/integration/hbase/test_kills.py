@@ -23,14 +23,25 @@ from viewkeeper.store.hbase.pool import Retry
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.server import Server
 
-pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.hbase]
+pytestmark = [pytest.mark.slow, pytest.mark.hbase]
+
+SETTINGS = {
+    # A call that finds no region server fails after seconds: what is tested is what follows.
+    "hbase.client.retries.number": "3",
+    "hbase.client.operation.timeout": "8000",
+    "hbase.client.meta.operation.timeout": "8000",
+    "hbase.rpc.timeout": "8000",
+    "zookeeper.session.timeout.localHBaseCluster": "40000",
+}
 
 
 @pytest.fixture(scope="module")
 def mortal(hbase: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An HBase to be killed. (`hbase` says why, where there cannot be one.)"""
-    with Server(tmp_path_factory.mktemp("mortal")) as server:
-        yield server
+    server = Server(tmp_path_factory.mktemp("mortal"), settings=SETTINGS)
+    server.start(timeout=240)
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -39,7 +50,9 @@ def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
         yield db
 
 
-@pytest.mark.parametrize("at", ["capture", "cells", "publish"])
+@pytest.mark.parametrize(
+    "at", [pytest.param("capture", marks=pytest.mark.deep), "cells", pytest.param("publish", marks=pytest.mark.deep)]
+)
 def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
