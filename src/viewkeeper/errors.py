@@ -73,7 +73,10 @@ class EvaluationError(ViewkeeperError):
     """An expression of a view failed on the data (ANSI: division by zero, overflow, bad cast)."""
 
     code = "VK401"
-    default_hint = "Correct or delete the row, or drop the view; nothing was published."
+    default_hint = (
+        "Nothing was published. Correct or delete the row, or ALTER MATERIALIZED VIEW … SUSPEND the view "
+        "(or drop it) so that the others go on."
+    )
 
 
 class NotADatabase(ViewkeeperError):

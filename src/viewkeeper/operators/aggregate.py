@@ -138,7 +138,7 @@ def _difference(
         else:
             (one, _), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
             if beyond is not None and (beyond & now).any():
-                what = f"{measure.function.lower()} ({measure.name})"
+                what = f"A group's {measure.function.lower()}"
                 raise EvaluationError(f"ARITHMETIC_OVERFLOW: {what} does not fit {measure.type.upper()}.")
         changed |= _differ(one, other)
         before.append(one)

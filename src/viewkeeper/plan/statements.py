@@ -124,6 +124,13 @@ def _statement(words: Words) -> Statement:
             "A query by itself is not run here.",
             hint="CREATE MATERIALIZED VIEW name AS the query, then read, scan or get from the view.",
         )
+    if any(words.at(verb) for verb in ("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")):
+        raise BadStatement(
+            f"{first}: rows are not written by SQL here.",
+            hint="Use db.put, db.update and db.delete. The command `vk sql` does run INSERT, UPSERT and DELETE.",
+        )
+    if words.take("CREATE", "OR", "REPLACE"):
+        raise BadStatement("Only a materialized view can be replaced.", hint="DROP TABLE, then CREATE TABLE.")
     raise BadStatement(f"{first} starts no statement known here.", hint=f"Statements are: {SUPPORTED}.")
 
 
@@ -328,7 +335,7 @@ def _checked_table(made: CreateTable) -> CreateTable:
         if name.lower() not in columns:
             raise BadStatement(
                 f"{where}: key column {name} is not one of its columns.",
-                hint=f"They are: {', '.join(c.name for c in made.columns)}.",
+                hint=f"They are: {', '.join(c.name for c in made.columns)}." if made.columns else "It has none yet.",
             )
         if types.is_float(columns[name.lower()].type):
             raise BadStatement(

@@ -31,7 +31,10 @@ def open_store(url: str, mode: str = "w", **options: Any) -> Store:
         return opener(url, mode, **options)
     except TypeError as error:
         if "unexpected keyword argument" in str(error):
-            raise BadValue(f"The store {scheme}: has no such option: {error}.") from error
+            unknown = str(error).rpartition("argument ")[2]
+            raise BadValue(
+                f"The store {scheme}: has no option {unknown}.", hint="docs/stores.md lists each store's options."
+            ) from error
         raise
 
 

@@ -88,4 +88,6 @@ def _check_place(path: Path, mode: str) -> None:
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ReadOnly(f"The path {path} cannot be written: {error.strerror}.", hint="Choose another.") from error
-        raise StoreError(f"The path {path} cannot be used: {error.strerror}.") from error
+        raise StoreError(
+            f"The path {path} cannot be used: {error.strerror}.", hint="Choose a directory that can be written."
+        ) from error
