@@ -79,6 +79,7 @@ class Maintainer(Batches):
                 mended = self.mend(damage)
                 return replace(super().refresh(lane, max_changes=max_changes), mended=mended)
             except AssertionError as broken:  # operators assert what only wrong state can violate
+                self._check_lease()  # or state that another process has changed meanwhile
                 self.store.put_note(CONTRADICTION, {"time": time.time(), "error": str(broken)})
                 raise CorruptState(
                     f"The state of the views contradicts itself ({broken}); nothing was published.",
