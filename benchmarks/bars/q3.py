@@ -1,0 +1,139 @@
+"""The Q3 view alone: how soon 1,000 changes are seen, and how many changes a second go through it in large batches.
+
+freshness    from `put` having returned to `refresh` having returned and `get` showing the changed row
+throughput   batches of a million changes in the driver lane, with and without the writing of them
+lanes        the same on Spark, with one core and with two, each in a process of its own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import viewkeeper as vk
+from bars import stream
+from bars.check import compare
+from bars.setting import Q3, Q3_TABLES, Setting, opened, settled
+from bars.stream import Batch
+
+SMALL_ROWS, SMALL_TIMES, LARGE_TIMES = 1_000, 30, 3
+NAME = "q3"
+
+
+def place(setting: Setting) -> Path:
+    return setting.keep / "stream"
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    counts = [SMALL_ROWS] * 2 * SMALL_TIMES + [setting.rows] * LARGE_TIMES
+    with opened(setting, NAME, tables=Q3_TABLES, seed=2) as (db, model):
+        if not db.status().views:
+            db.sql(f"CREATE MATERIALIZED VIEW q3 AS {Q3}")
+        db.refresh("driver")
+        before = time.perf_counter()
+        stream.make(model, place(setting), counts)
+        print(f"stream made in {time.perf_counter() - before:.0f} s", flush=True)
+        expected = model.rows(Q3)
+        batches = stream.batches(place(setting))
+        none = freshness(db, batches[:SMALL_TIMES])
+    with vk.open(f"lmdb:{setting.keep / NAME}", durability="commit") as db:
+        durable = freshness(db, batches[SMALL_TIMES : 2 * SMALL_TIMES])
+    with vk.open(f"lmdb:{setting.keep / NAME}", durability="none") as db:
+        large = [passed(db, batch, "driver") for batch in batches[2 * SMALL_TIMES :]]
+        compare("q3", expected, db.read("q3"))
+    return {"freshness": {"none": none, "durable": durable}, "throughput": summary(large)}
+
+
+def freshness(db: vk.Database, batches: Sequence[Batch]) -> dict[str, float]:
+    times = []
+    for batch in batches:
+        db.put("lineitem", batch.rows)
+        started = time.perf_counter()
+        db.refresh("driver")
+        seen = db.get("q3", batch.key)
+        times.append((time.perf_counter() - started) * 1e3)
+        if seen is None or seen["revenue"] != Decimal(batch.revenue):
+            sys.exit(f"q3 does not show the change of {batch.key}: {seen}, not {batch.revenue}")
+        settled(db)
+    return {"p50_ms": statistics.median(times[5:]), "worst_ms": max(times[5:]), "first_ms": times[0]}
+
+
+def passed(db: vk.Database, batch: Batch, lane: str) -> dict[str, float]:
+    started = time.perf_counter()
+    db.put("lineitem", batch.rows)
+    put = time.perf_counter() - started
+    started = time.perf_counter()
+    db.refresh(lane)
+    refreshed = time.perf_counter() - started
+    print(f"{batch.rows.num_rows:,} changes, {lane}: put {put:.1f} s, refresh {refreshed:.1f} s", flush=True)
+    settled(db)
+    return {"rows": batch.rows.num_rows, "put": put, "refresh": refreshed}
+
+
+def summary(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
+    return {
+        "rows": runs[-1]["rows"],
+        "put": statistics.median(r["put"] for r in runs),
+        "refresh": statistics.median(r["refresh"] for r in runs),
+        "rows_per_second": statistics.median(r["rows"] / r["refresh"] for r in runs),
+        "rows_per_second_with_put": statistics.median(r["rows"] / (r["put"] + r["refresh"]) for r in runs),
+        "runs": list(runs),
+    }
+
+
+# -- on Spark ---------------------------------------------------------------------------------------------------------
+
+
+def measure_lanes(setting: Setting) -> dict[str, Any]:
+    """Every lane in a process of its own, over the same database; two batches each, of which the second counts."""
+    return {"lanes": {lane: _in_process(setting, lane) for lane in ("driver", "spark on 1 core", "spark on 2 cores")}}
+
+
+def _in_process(setting: Setting, lane: str) -> dict[str, float]:
+    told = json.dumps({k: str(v) for k, v in vars(setting).items()} | {"lane": lane})
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); from bars import q3; q3.as_process()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=told, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    print(f"{lane}: {found['refresh']:.1f} s", flush=True)
+    return found
+
+
+def as_process() -> None:
+    """What a process of `measure_lanes` does; its setting comes as JSON."""
+    told = json.loads(sys.stdin.read())
+    lane = told["lane"]
+    setting = Setting(float(told["scale"]), 0, 0, int(told["rows"]), Path(told["data"]), Path(told["keep"]))
+    spark = _spark(lane.split()[2]) if lane.startswith("spark") else None
+    with opened(setting, NAME, tables=Q3_TABLES, spark=spark, seed=os.getpid()) as (db, model):
+        made = replace(setting).keep / f"stream-{os.getpid()}"
+        stream.make(model, made, [setting.rows] * 2)
+        runs = [passed(db, batch, lane.split()[0]) for batch in stream.batches(made)]
+        compare("q3", model.rows(Q3), db.read("q3"))
+        for file in made.iterdir():
+            file.unlink()
+        made.rmdir()
+    print(json.dumps(runs[-1]))
+
+
+def _spark(cores: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    return SparkSession.builder.master(f"local[{cores}]").config(map=settings).getOrCreate()

@@ -1,0 +1,111 @@
+"""Where the measurements happen: the databases of a run, the data beside them, and what the run is about.
+
+A database is kept with its name below `keep`, so that stages can be run one by one. The model of a database that is
+opened again is read from files that were made from its tables at the same position of its log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+
+import viewkeeper as vk
+from viewkeeper.tpch import QUERIES, SCHEMAS
+from viewkeeper.tpch.changes import Model, generate
+from viewkeeper.tpch.verify import load
+
+Q3 = QUERIES[3].split("ORDER BY")[0]
+"""The third query without its limit: a row for each order, read by its key."""
+
+Q3_TABLES = ("customer", "orders", "lineitem")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`orders`: orders made, deleted and updated in a batch. `rows`: changes in a large batch."""
+
+    scale: float
+    orders: int
+    batches: int
+    rows: int
+    data: Path
+    keep: Path
+    peers: Path | None = None
+    """Where the peers' environments are; None: they are left out."""
+
+    def files(self, scale: float | None = None) -> Path:
+        return generate(self.scale if scale is None else scale, self.data)
+
+
+@contextmanager
+def opened(
+    setting: Setting,
+    name: str,
+    *,
+    scale: float | None = None,
+    tables: Iterable[str] = SCHEMAS,
+    durability: str = "none",
+    spark: Any = None,
+    seed: int = 1,
+) -> Iterator[tuple[vk.Database, Model]]:
+    """A database with these tables loaded, and its model; made on first use."""
+    place = setting.keep / name
+    is_new = not place.exists()
+    with vk.open(f"lmdb:{place}", durability=durability, spark=spark) as db:
+        files = setting.files(scale) if is_new else _as_files(db, setting, place, scale)
+        model = Model(files, seed)
+        try:
+            if is_new:
+                load(db, model, tables)
+            yield db, model
+        finally:
+            model.close()
+
+
+def _as_files(db: vk.Database, setting: Setting, place: Path, scale: float | None) -> Path:
+    """The tables as Parquet files; those that the database lacks as they were generated."""
+    there = {t.name for t in db.status().tables}
+    position = db.token("lineitem").position
+    files = place.with_name(f"{place.name}-files")
+    if (files / "position").exists() and int((files / "position").read_text()) == position:
+        return files
+    files.mkdir(exist_ok=True)
+    for table in SCHEMAS:
+        target = files / f"{table}.parquet"
+        target.unlink(missing_ok=True)
+        if table in there:
+            pq.write_table(db.read(table), target)
+        else:
+            target.symlink_to((setting.files(scale) / target.name).resolve())
+    (files / "position").write_text(str(position))
+    return files
+
+
+def settled(db: vk.Database) -> float:
+    """Wait until no merge runs beside what is measured next; the seconds that took."""
+    started = time.perf_counter()
+    merger = db._maintain()._merger
+    while merger._work is not None and not merger._work.done():
+        time.sleep(0.005)
+    return time.perf_counter() - started
+
+
+def anonymous_bytes() -> int:
+    """Anonymous resident memory of this process and all it started (mapped state files can be dropped at any time)."""
+    own = psutil.Process()
+    return sum(_anonymous(p.pid) for p in [own, *own.children(recursive=True)])
+
+
+def _anonymous(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0  # it ended meanwhile
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
