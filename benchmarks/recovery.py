@@ -2,10 +2,10 @@
 
     python benchmarks/recovery.py [--small] [--rows 10000,100000,1000000] [--json results.json]
 
-    recovery     a maintainer is killed with SIGKILL in mid-batch, its changes waiting in the log. From the start of recovery to the
-                 first read of a view that has them: in a process that has the database open (`standby`), and in one
-                 that starts from nothing (`restart`: with the start of Python and the imports). `mend`: the same when
-                 a state file was damaged as well, so that state is made anew first.
+    recovery     a maintainer is killed with SIGKILL in mid-batch, its changes waiting in the log. From the start of
+                 recovery to the first read of a view that has them: in a process that has the lease (`standby`), and in
+                 one that starts from nothing (`restart`: with the start of Python and the imports). `mend`: the same
+                 when a state file was damaged as well, so that state is made anew first.
     durability   batches of 100 changed rows, each a write call and a refresh, by what is flushed: nothing, groups, or
                  every commit (the dissertation's figure 4.5.9 has none, group and immediate logging).
 
