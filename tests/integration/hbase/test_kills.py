@@ -23,7 +23,7 @@ from viewkeeper.store.hbase.pool import Retry
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.hbase]
+pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.hbase]
 
 SETTINGS = {
     # A call that finds no region server fails after seconds: what is tested is what follows.
@@ -50,9 +50,7 @@ def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
         yield db
 
 
-@pytest.mark.parametrize(
-    "at", [pytest.param("capture", marks=pytest.mark.deep), "cells", pytest.param("publish", marks=pytest.mark.deep)]
-)
+@pytest.mark.parametrize("at", ["capture", "cells", "publish"])
 def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])

@@ -15,7 +15,7 @@ from tests.integration.hbase.shop import expected, totals
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.store.hbase import commit as commits
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.deep, pytest.mark.slow]
 
 
 def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_nothing(

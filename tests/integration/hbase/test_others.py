@@ -22,7 +22,7 @@ from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.server import Server
 from viewkeeper.store.hbase.tables import Family
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.deep, pytest.mark.slow]
 
 STRANGER = """
 import json, struct, sys, thriftpy2
