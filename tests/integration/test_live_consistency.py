@@ -10,19 +10,16 @@ import pytest
 from viewkeeper.verify import bank
 from viewkeeper.verify.consistency import Plan, check, verify_consistency
 
-pytestmark = pytest.mark.deep
-
 
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(seconds=6),
-        Plan(seconds=8, kill=True),
-        Plan(seconds=6, strategy="IN", rate=2, readers=1),
-        Plan(seconds=6, strategy="ISN", readers=1),
-        Plan(seconds=6, strategy="SC", readers=1),
+        pytest.param(Plan(seconds=6), id="micro-batches"),
+        pytest.param(Plan(seconds=6, strategy="IN", rate=2, readers=1), id="every write call its own batch"),
+        pytest.param(Plan(seconds=8, kill=True), id="maintainers killed", marks=pytest.mark.deep),
+        pytest.param(Plan(seconds=6, strategy="ISN", readers=1), id="incremental snapshots", marks=pytest.mark.deep),
+        pytest.param(Plan(seconds=6, strategy="SC", readers=1), id="scans", marks=pytest.mark.deep),
     ],
-    ids=["micro-batches", "maintainers killed", "every write call its own batch", "incremental snapshots", "scans"],
 )
 def test_every_state_that_anybody_saw_is_one_state_of_the_tables(plan: Plan, spark: Any, tmp_path: Path) -> None:
     verdict = verify_consistency(f"lmdb:{tmp_path / 'bank'}", spark, tmp_path / "journals", plan)
