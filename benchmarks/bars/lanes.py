@@ -5,6 +5,7 @@ Spark recomputes from Parquet files of the same rows; its second pass counts, th
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from typing import Any
@@ -21,12 +22,13 @@ _TIMES = 3
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Each view made alone, changed in both lanes, and dropped."""
-    found = {}
+    """Each view made alone, changed in both lanes, and dropped. A run that was cut short goes on where it was."""
+    done = setting.keep / "alone.json"
+    found: dict[str, dict[str, float]] = json.loads(done.read_text()) if done.exists() else {}
     with opened(setting, "alone", scale=setting.scale / 10) as (db, model):
         for view in db.status().views:
             db.sql(f"DROP MATERIALIZED VIEW {view.name}")
-        for number in QUERIES:
+        for number in (n for n in QUERIES if f"q{n}" not in found):
             create_views(db, [number])
             lanes = {lane: [timed(db, model, setting, lane) for _ in range(_TIMES)] for lane in ("driver", "spark")}
             recomputed(db, model, [number])
@@ -34,6 +36,8 @@ def measure(setting: Setting) -> dict[str, Any]:
             found[f"q{number}"] = {lane: statistics.median(seconds[1:]) for lane, seconds in lanes.items()}
             told = ", ".join(f"{lane} {seconds * 1e3:.0f} ms" for lane, seconds in found[f"q{number}"].items())
             print(f"q{number} alone: {told}", flush=True)
+            done.write_text(json.dumps(found))
+    done.unlink()
     return {"alone": found}
 
 

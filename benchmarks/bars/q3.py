@@ -8,13 +8,11 @@ lanes        the same on Spark, with one core and with two, each in a process of
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -93,36 +91,46 @@ def summary(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
 # -- on Spark ---------------------------------------------------------------------------------------------------------
 
 
+LANES = ("driver", "spark on 1 core", "spark on 2 cores")
+
+
 def measure_lanes(setting: Setting) -> dict[str, Any]:
     """Every lane in a process of its own, over the same database; two batches each, of which the second counts."""
-    return {"lanes": {lane: _in_process(setting, lane) for lane in ("driver", "spark on 1 core", "spark on 2 cores")}}
+    with opened(setting, NAME, tables=Q3_TABLES, seed=3) as (_, model):
+        stream.make(model, place(setting) / "lanes", [setting.rows] * 2 * len(LANES))
+        expected = model.rows(Q3)
+    found = {lane: _in_process(setting, number) for number, lane in enumerate(LANES)}
+    with vk.open(f"lmdb:{setting.keep / NAME}", mode="r") as db:
+        compare("q3", expected, db.read("q3"))
+    return {"lanes": found}
 
 
-def _in_process(setting: Setting, lane: str) -> dict[str, float]:
-    told = json.dumps({k: str(v) for k, v in vars(setting).items()} | {"lane": lane})
+def _in_process(setting: Setting, number: int) -> dict[str, float]:
+    told = json.dumps([str(setting.keep / NAME), str(place(setting) / "lanes"), number])
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); from bars import q3; q3.as_process()"
     )
-    done = subprocess.run([sys.executable, "-c", program], input=told, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=told,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{lane}: {found['refresh']:.1f} s", flush=True)
+    print(f"{LANES[number]}: {found['refresh']:.1f} s", flush=True)
     return found
 
 
 def as_process() -> None:
-    """What a process of `measure_lanes` does; its setting comes as JSON."""
-    told = json.loads(sys.stdin.read())
-    lane = told["lane"]
-    setting = Setting(float(told["scale"]), 0, 0, int(told["rows"]), Path(told["data"]), Path(told["keep"]))
+    """What a process of `measure_lanes` does: two batches of the stream, its own."""
+    url, batches, number = json.loads(sys.stdin.read())
+    lane = LANES[number]
     spark = _spark(lane.split()[2]) if lane.startswith("spark") else None
-    with opened(setting, NAME, tables=Q3_TABLES, spark=spark, seed=os.getpid()) as (db, model):
-        made = replace(setting).keep / f"stream-{os.getpid()}"
-        stream.make(model, made, [setting.rows] * 2)
-        runs = [passed(db, batch, lane.split()[0]) for batch in stream.batches(made)]
-        compare("q3", model.rows(Q3), db.read("q3"))
-        for file in made.iterdir():
-            file.unlink()
-        made.rmdir()
+    with vk.open(f"lmdb:{url}", durability="none", spark=spark) as db:
+        mine = stream.batches(Path(batches))[2 * number : 2 * number + 2]
+        runs = [passed(db, batch, lane.split()[0]) for batch in mine]
     print(json.dumps(runs[-1]))
 
 

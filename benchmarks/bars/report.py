@@ -124,7 +124,7 @@ def markdown(found: Found) -> str:
 
 
 BY_VIEW = """Milliseconds for the batch of orders. *ours*: the view's share of the one refresh of all 22, driver lane, \
-as thread time (two threads work side by side, so the sum exceeds the refresh). *DuckDB*, *Spark*: recompute of the query, \
+as thread time (two threads work side by side, so the sum exceeds the refresh). *DuckDB*, *Spark*: recompute, \
 over its own tables in memory and over Parquet. *alone*: the view by itself at scale {tenth:g}, in either lane.
 """
 
