@@ -51,5 +51,5 @@ def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
 def not_a_database(path: Path, why: str) -> NotADatabase:
     return NotADatabase(
         f"{path} is not a Viewkeeper database: {why}.",
-        hint="Give the directory of a database. A new one is made where nothing is, by opening it to write (vk init).",
+        hint="Give the directory of a database, or make one: vk init, or vk.open without mode='r'.",
     )
