@@ -13,7 +13,7 @@ from typing import Any
 
 import viewkeeper as vk
 from bars.check import SparkFiles, recomputed
-from bars.setting import Setting, opened
+from bars.setting import Setting, opened, session
 from viewkeeper.tpch.verify import create_views
 
 FIRST, LATER = 1, 6
@@ -22,7 +22,7 @@ _TIMES, _WARM = 3, 5
 
 def measure(setting: Setting) -> dict[str, Any]:
     runs: list[dict[str, float]] = []
-    with opened(setting, "first", tables=["lineitem"]) as (db, model):
+    with opened(setting, "first", tables=["lineitem"], spark=session()) as (db, model):
         for view in db.status().views:
             db.sql(f"DROP MATERIALIZED VIEW {view.name}")
         spark = SparkFiles(db._spark(), model.files)

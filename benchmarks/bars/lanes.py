@@ -12,7 +12,7 @@ from typing import Any
 
 import viewkeeper as vk
 from bars.check import SparkFiles, compare, recomputed
-from bars.setting import Setting, opened, settled
+from bars.setting import Setting, opened, session, settled
 from bars.views import FULL
 from viewkeeper.tpch import QUERIES
 from viewkeeper.tpch.changes import Model
@@ -62,7 +62,7 @@ def measure_all(setting: Setting) -> dict[str, Any]:
 
 def measure_recompute(setting: Setting) -> dict[str, Any]:
     """Spark SQL's own time for each query, and the exact comparison."""
-    with opened(setting, FULL) as (db, model):
+    with opened(setting, FULL, spark=session()) as (db, model):
         spark = SparkFiles(db._spark(), model.files)
         times: dict[str, float] = {}
         for warm in (False, True):

@@ -88,6 +88,21 @@ def _as_files(db: vk.Database, setting: Setting, place: Path, scale: float | Non
     return files
 
 
+def session(cores: int = 2) -> Any:
+    """A Spark with the memory that recomputing TPC-H at scale 1 needs, for its lane and to compare with."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.memory": "4g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    return SparkSession.builder.master(f"local[{cores}]").config(map=settings).getOrCreate()
+
+
 def settled(db: vk.Database) -> float:
     """Wait until no merge runs beside what is measured next; the seconds that took."""
     started = time.perf_counter()

@@ -33,10 +33,10 @@ PATHWAY = Peer(
 )
 
 LEFT_OUT = {
-    "Feldera": "from PyPI comes only the client; the engine is a server, to be run as a container",
-    "Materialize": "a server, to be run as a container; no package on PyPI",
-    "RisingWave": "a server, to be run as a container or a downloaded binary; no package on PyPI",
-    "pg_ivm": "an extension of PostgreSQL that has to be built against an installed server",
+    "Feldera": "from PyPI comes a client of 90 kB; the engine is a server, to be run as a container",
+    "RisingWave": "from PyPI comes a client of 11 kB; the engine is a server, to be run as a container or a binary",
+    "Materialize": "a server, to be run as a container; the package of that name on PyPI (2 kB) is no engine",
+    "pg_ivm": "neither on PyPI nor among the packages of Debian 12: it has to be built against a PostgreSQL server",
 }
 
 
