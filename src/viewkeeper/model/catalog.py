@@ -91,7 +91,7 @@ class Catalog:
     def view(self, name: str) -> View:
         found = self.find(name)
         if found is not None and not isinstance(found, View):
-            raise UnknownName(f"{found.name!r} is a table, not a materialized view.", hint="SHOW VIEWS lists the views.")
+            raise UnknownName(f"{found.name!r} is a table, not a materialized view.", hint="SHOW VIEWS lists views.")
         if found is None:
             raise UnknownName(f"There is no materialized view {name!r}.")
         return found
