@@ -45,8 +45,14 @@ def compare(view: str, expected: pa.Table, got: pa.Table, approximate: Sequence[
         order = [(c, "ascending") for c in exact]
         sides = ((t.sort_by(order) if order else t)[column].to_pylist() for t in (expected, got))
         for want, have in zip(*sides, strict=True):
-            if abs(float(want) - float(have)) > 1e-6 * max(1.0, abs(float(want))):
+            if not close(want, have):
                 sys.exit(f"{view}.{column} differs: expected {want}, got {have}")
+
+
+def close(want: Any, have: Any) -> bool:
+    if want is None or have is None:
+        return want is have
+    return abs(float(want) - float(have)) <= 1e-6 * max(1.0, abs(float(want)))
 
 
 class SparkFiles:

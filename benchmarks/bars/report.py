@@ -34,7 +34,8 @@ class Bar:
     def cells(self) -> list[str]:
         side = "≥" if self.at_least else "≤"
         limit = "–" if self.limit is None else f"{side} {self.limit:.3g}{self.unit}"
-        return [self.name, f"{self.value:.3g}{self.unit}", limit, self.verdict, self.detail]
+        value = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.3g}"
+        return [self.name, f"{value}{self.unit}", limit, self.verdict, self.detail]
 
 
 def bars(found: Found) -> list[Bar]:
