@@ -40,8 +40,10 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from viewkeeper.errors import MissingDependency
     from viewkeeper.store.hbase.server import Server
 
-    # On a busy machine HBase may stand still for longer than the 10 s after which it gives itself up.
-    patient = {"zookeeper.session.timeout.localHBaseCluster": "40000"}
+    # A machine that is busy with other things may let HBase stand still for minutes, after which it gives itself up.
+    patient = dict.fromkeys(
+        ("zookeeper.session.timeout.localHBaseCluster", "hbase.zookeeper.property.maxSessionTimeout"), "600000"
+    )
     server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"), settings=patient)
     ran = server.status().hbase
     try:

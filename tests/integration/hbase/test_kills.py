@@ -31,7 +31,6 @@ SETTINGS = {
     "hbase.client.operation.timeout": "8000",
     "hbase.client.meta.operation.timeout": "8000",
     "hbase.rpc.timeout": "8000",
-    "zookeeper.session.timeout.localHBaseCluster": "40000",
 }
 
 

@@ -300,6 +300,8 @@ class Server:
             "hbase.client.operation.timeout": "20000",
             "hbase.client.meta.operation.timeout": "20000",
             "hbase.rpc.timeout": "20000",
+            # On a busy machine HBase may stand still for longer than the 10 s after which it gives itself up.
+            "zookeeper.session.timeout.localHBaseCluster": "40000",
             **self.settings,
         }
         lines = (
