@@ -24,7 +24,7 @@ from viewkeeper.store.hbase.known import Known
 from viewkeeper.store.hbase.layout import Layout, Rows
 from viewkeeper.store.hbase.layouts import Layouts, if_there
 from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.records import Published, Records
+from viewkeeper.store.hbase.records import Noted, Published, Records
 from viewkeeper.store.hbase.rejects import Rejects
 from viewkeeper.store.hbase.windows import NOTHING, Look, Sight
 
@@ -47,7 +47,7 @@ class Feed:
         self._head = 0
         self._looks: dict[int, Look] = {}
         self._sights: dict[int, tuple[int, Sight]] = {}
-        self._digests: dict[tuple[int, int], str] = {}
+        self._noted: dict[tuple[int, int], Noted] = {}
 
     def head(self) -> int:
         """HBase's clock: every write call that has ended has a position up to it."""
@@ -81,13 +81,14 @@ class Feed:
             return Changed(None, self._whole(layout, columns, span))
         # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
         seen = self._looks.pop(table.id, None)
-        low = min(after, upto) - self._overlap
+        told = self._told(table, after)
+        low = min(upto, after - self._overlap if told is None else told.low)
         if seen is None or not seen.covers(low, upto):
             seen = self._look(layout, low, upto)
-        early, late = seen.sight(after - self._overlap, after), seen.sight(after, upto)
+        early, late = seen.sight(low, after), seen.sight(after, upto)
         cut, known = self._sights.get(table.id, (-1, NOTHING))
         keys = windows.join(early.without(known) if cut == after else early, late)
-        self._remember(table, upto, seen.sight(upto - self._overlap, upto))  # before rows are read
+        self._remember(table, upto, max(low, upto - self._overlap), seen)  # before rows are read
         rows = self._reader.rows(layout, keys, columns, span)
         key_columns, bad = layout.keys.decode(keys)
         self._rejects.note(table, keys, rows.rejects)
@@ -120,17 +121,17 @@ class Feed:
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         published = self._known.published()
-        digests = published.seen if published is not None and published.batch.cut == after else {}
+        told = published.seen if published is not None and published.batch.cut == after else {}
         now = self.head()
         rows = calls = 0
         first: int | None = None
         last: int | None = None
         for table in self._tables(tables):
-            digest = digests.get(str(table.id))
-            low = after if digest is None else after - self._overlap
+            noted = told.get(str(table.id), Noted(after, ""))
+            low = noted.low
             seen = self._looks[table.id] = self._look(self._layouts.of(table), low, now)
             early, late = seen.sight(low, after), seen.sight(after, now)
-            if digest is not None and early.digest() != digest:
+            if early.digest() != noted.digest:
                 # Something became visible late: no batch up to this cut has it.
                 rows, calls, last = rows + 1, calls + 1, max(last or 0, after + 1)
                 first = after + 1
@@ -151,33 +152,45 @@ class Feed:
 
     def note(self, table: Table, cut: int) -> None:
         """Remember which cells of the last seconds before a cut can be seen now."""
-        seen = self._look(self._layouts.of(table), cut - self._overlap, cut)
-        self._remember(table, cut, seen.sight(cut - self._overlap, cut))
+        low = cut - self._overlap
+        self._remember(table, cut, low, self._look(self._layouts.of(table), low, cut))
 
     def watch(self, table: Table, cut: int) -> bool:
-        """Whether the last seconds before a cut have the cells that its batch saw; if none did, they are noted."""
-        known = self._digests.get((table.id, cut))
-        published = self._known.published()
-        if known is None and published is not None and published.batch.cut == cut:
-            known = published.seen.get(str(table.id))
-        if known is None:
+        """Whether the last seconds before a cut have the cells that its batch saw; if none did, they are noted.
+
+        Once the overlap is over, what turns up there is too late to be found: nobody looks at these seconds again. A
+        view that is loaded just after its tables thus does not read what was loaded last once more in its first batch.
+        """
+        told = self._told(table, cut)
+        if told is None:
             self.note(table, cut)
             return True
-        seen = self._look(self._layouts.of(table), cut - self._overlap, cut)
-        return seen.sight(cut - self._overlap, cut).digest() == known
+        now = self.head()
+        seen = self._look(self._layouts.of(table), told.low, cut)
+        if seen.sight(told.low, cut).digest() != told.digest:
+            return False
+        if now - cut >= self._overlap:
+            self._remember(table, cut, cut, seen)
+        return True
 
-    def _remember(self, table: Table, cut: int, sight: Sight) -> None:
+    def _told(self, table: Table, cut: int) -> Noted | None:
+        """What is known of the last seconds before a cut: in this process, or by the batch that has it."""
+        published = self._known.published()
+        by_batch = published.seen.get(str(table.id)) if published is not None and published.batch.cut == cut else None
+        return self._noted.get((table.id, cut), by_batch)
+
+    def _remember(self, table: Table, cut: int, low: int, seen: Look) -> None:
+        sight = seen.sight(low, cut)
         self._sights[table.id] = (cut, sight)
-        self._digests[table.id, cut] = sight.digest()
+        self._noted[table.id, cut] = Noted(low, sight.digest())
 
-    def noted(self, cut: int, before: Published | None) -> dict[str, str]:
-        """What to publish with a batch of this cut: the digest of each table's overlap. An earlier batch's hold on for
-        one with the same cut."""
-        own = {str(table): digest for (table, at), digest in self._digests.items() if at == cut}
+    def noted(self, cut: int, before: Published | None) -> dict[str, Noted]:
+        """What to publish with a batch of this cut. An earlier batch's notes hold on for one with the same cut."""
+        own = {str(table): noted for (table, at), noted in self._noted.items() if at == cut}
         return {**(before.seen if before is not None and before.batch.cut == cut else {}), **own}
 
     def published(self, cut: int) -> None:
-        self._digests = {key: digest for key, digest in self._digests.items() if key[1] >= cut}
+        self._noted = {key: noted for key, noted in self._noted.items() if key[1] >= cut}
 
     def _look(self, layout: Layout, after: int, upto: int) -> Look:
         found = if_there(layout, lambda: windows.look(self._client, layout, after, upto))

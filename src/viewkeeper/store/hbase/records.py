@@ -88,23 +88,33 @@ class Past:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """What a batch saw of a table's last seconds before its cut: the time after which to look again, and a digest of
+    the cells from there up to the cut."""
+
+    low: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class Published:
     """The value of `m:batch`: the published batch, what capture had seen of each table's last seconds (`windows`), and
     the batches back to which views can be read, the oldest first, this one last."""
 
     batch: Batch
-    seen: Mapping[str, str]
+    seen: Mapping[str, Noted]
     past: tuple[Past, ...]
 
     def to_json(self) -> dict[str, Any]:
         past = [[p.number, p.position, p.time] for p in self.past]
         batch = {"number": self.batch.number, "cut": self.batch.cut, "record": self.batch.record}
-        return {**batch, "seen": dict(self.seen), "past": past}
+        return {**batch, "seen": {t: [n.low, n.digest] for t, n in self.seen.items()}, "past": past}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Published:
         batch = Batch(data["number"], data["cut"], data["record"])
-        return Published(batch, data["seen"], tuple(Past(*one) for one in data["past"]))
+        seen = {table: Noted(*noted) for table, noted in data["seen"].items()}
+        return Published(batch, seen, tuple(Past(*one) for one in data["past"]))
 
 
 class Records:
