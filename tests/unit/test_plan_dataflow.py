@@ -7,7 +7,8 @@ from collections import Counter
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.dataflow import Consolidate, Image, Lookup, Recompute
-from viewkeeper.plan.flow import Flow, assemble
+from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan.levels import BROADCAST_BYTES, broadcast, levels
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column
 
 
@@ -101,12 +102,27 @@ def test_rounds_follow_the_lookups() -> None:
     made = flow(
         Aggregate(CHAIN, (Named("k", column("ar", "bigint")),), (Call("n", "Count", (), "bigint", nullable=False),))
     )
-    assert sorted(set(made.levels.values())) == [0, 1, 2, 3]
+    rounds = levels(made)
+    assert sorted(set(rounds.values())) == [0, 1, 2, 3]
     aggregate = next(o for o in made.operators.values() if o.kind == "aggregate")
-    assert made.levels[aggregate.id] == 3
+    assert rounds[aggregate.id] == 3
     for operator in made.operators.values():
         for segment in operator.segments():
-            assert made.levels[segment.source] <= made.levels[operator.id]
+            assert rounds[segment.source] <= rounds[operator.id]
+
+
+def test_a_lookup_in_a_small_side_makes_no_round() -> None:
+    made = flow(
+        Aggregate(CHAIN, (Named("k", column("ar", "bigint")),), (Call("n", "Count", (), "bigint", nullable=False),))
+    )
+    small = {slots(o)[0]: (5, 100) for o in made.operators.values() if isinstance(o, Image) and o.table == 2}
+    stay = broadcast(made, small)
+    assert {made.operators[n].arrangement for n in stay} == {slot.split("/")[0] for slot in small}
+    rounds = levels(made, stay)
+    for operator in (o for o in made.operators.values() if isinstance(o, Lookup)):
+        for segment in operator.segments():
+            assert (rounds[operator.id] == rounds[segment.source]) == (operator.id in stay)
+    assert not broadcast(made, dict.fromkeys(small, (10**6, BROADCAST_BYTES + 1)))
 
 
 def test_a_table_image_holds_the_columns_that_any_view_uses() -> None:

@@ -103,12 +103,15 @@ class Stage:
         seeds = [fed for name in new for fed in seed(self.duck, flow.operators[name])]
         fail = partial(_failure, flow, names)
         if lane == "spark":
+            from viewkeeper.rounds.reach import all_near
             from viewkeeper.rounds.spark import run_on_spark
 
             manifest = {s: r for s, r in self.state.manifest.runs.items() if s not in hidden}
             directory = str(self.state.directory)
+            session = self.spark()
+            near = all_near(session, self.store)
             reached, entries = run_on_spark(
-                self.spark(), flow, active, given, seeds, manifest, directory, number, self.durable, self.duck, fail
+                session, flow, active, given, seeds, manifest, directory, number, self.durable, self.duck, fail, near
             )
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB; a batch has many short statements.

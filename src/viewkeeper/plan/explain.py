@@ -25,11 +25,9 @@ from viewkeeper.plan.dataflow import (
     TopK,
 )
 from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.plan.levels import Sizes, broadcast, levels
 from viewkeeper.plan.reasons import FanOut, reason
 from viewkeeper.plan.text import expr_text
-
-Sizes = Mapping[str, tuple[int, int]]
-"""Slot → (rows, bytes)."""
 
 
 def explain(
@@ -47,10 +45,11 @@ def explain(
     key = ", ".join(k.column + (" DESC" if k.descending else "") for k in table.key)
     kind = "the whole row, with a count" if table.is_bag else "unique"
     lines = [f"view {table.name}  key ({key}), {kind}"]
-    for level in sorted({flow.levels[o.id] for o in shown}):
+    rounds = levels(flow, broadcast(flow, sizes))
+    for level in sorted({rounds[o.id] for o in shown}):
         lines.append(f"round {level}")
         for operator in shown:
-            if flow.levels[operator.id] == level:
+            if rounds[operator.id] == level:
                 lines.extend(_lines(flow, operator, table.id, numbers, sizes, names, fan_out or {}))
     return "\n".join([*lines, *notes])
 
@@ -72,7 +71,7 @@ def _lines(
     if others and not isinstance(operator, Input):
         text += f"  shared with {', '.join(others)}"
     segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in operator.segments() if s.source in numbers]
-    why = reason(flow, operator, fan_out)
+    why = reason(flow, operator, fan_out, sizes)
     return [text, *([f"      {why}"] if why else []), *segments]
 
 

@@ -1,9 +1,4 @@
-"""All live views as one graph: who feeds whom, in which order, and in which round.
-
-A *round* (level) is a stage of the Spark job. An input is level 0; an operator with a key comes one level after its
-last source, because its rows must travel; a lookup in the fresh state of an arrangement comes no earlier than the
-arrangement itself. Segments and sinks run where their source ran.
-"""
+"""All live views as one graph: who feeds whom, in which order. In which round, `levels` says."""
 
 from __future__ import annotations
 
@@ -86,19 +81,6 @@ class Flow:
                 wanted = {n.lower() for n in names[image.id]}
                 columns = self.used[table]
                 found[image.id] = columns if image is whole else tuple(c for c in columns if c.name.lower() in wanted)
-        return found
-
-    @cached_property
-    def levels(self) -> Mapping[str, int]:
-        found: dict[str, int] = {}
-        for operator in self.operators.values():
-            if isinstance(operator, Input):
-                found[operator.id] = 0
-                continue
-            level = max((found[s.source] for s in operator.segments()), default=0)
-            if operator.keyed:
-                level += 1
-            found[operator.id] = max([level, *(found[a] for a in operator.looked_up)])
         return found
 
     @cached_property

@@ -24,8 +24,8 @@ from viewkeeper.plan.dataflow import (
     Sink,
     TopK,
 )
-from viewkeeper.plan.explain import Sizes
 from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.plan.levels import Sizes, broadcast, levels
 from viewkeeper.plan.nodes import Expr
 from viewkeeper.plan.text import expr_text
 
@@ -73,7 +73,8 @@ def picture(flow: Flow, table: Table, sizes: Sizes, names: Mapping[int, str]) ->
     shown = [o for n, o in flow.operators.items() if n in mine and not isinstance(o, BulkJoin)]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     traced = _Traced(flow)
-    boxes = [_box(flow, o, table, numbers, sizes, names, traced) for o in shown]
+    rounds = levels(flow, broadcast(flow, sizes))
+    boxes = [_box(flow, o, table, numbers, sizes, names, traced, rounds[o.id]) for o in shown]
     return Picture(
         table.name,
         tuple(k.column + (" DESC" if k.descending else "") for k in table.key),
@@ -111,6 +112,7 @@ def _box(
     sizes: Sizes,
     names: Mapping[int, str],
     traced: _Traced,
+    level: int,
 ) -> Box:
     held = [sizes.get(s, (0, 0)) for s in slots(operator)]
     others = sorted(names[v] for v in flow.views_of[operator.id] if v != view.id)
@@ -119,7 +121,7 @@ def _box(
         operator.kind,
         operator.kind,
         (),
-        flow.levels[operator.id],
+        level,
         rows=sum(r for r, _ in held) if held else None,
         bytes=sum(b for _, b in held) if held else None,
         shared=tuple(others) if not isinstance(operator, Input) else (),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from viewkeeper.plan.dataflow import Aggregate, Arrange, Image, Lookup, Operator, Recompute, TopK
-from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.plan.levels import BROADCAST_BYTES, Sizes, is_small
 
 FanOut = Mapping[str, float]
 """Rows that one probe finds, by the arrangement's id, as far as they are known."""
@@ -17,10 +18,10 @@ FanOut = Mapping[str, float]
 _VALUES = ("Min", "Max")
 
 
-def reason(flow: Flow, operator: Operator, fan_out: FanOut) -> str | None:
+def reason(flow: Flow, operator: Operator, fan_out: FanOut, sizes: Sizes) -> str | None:
     """One sentence, or None where the kind says it all."""
     if isinstance(operator, Lookup):
-        return _lookup(flow, operator, fan_out)
+        return _lookup(flow, operator, fan_out) + _broadcast(flow, operator, sizes)
     if isinstance(operator, Aggregate):
         return _aggregate(operator)
     if isinstance(operator, TopK):
@@ -44,6 +45,16 @@ def _lookup(flow: Flow, operator: Lookup, fan_out: FanOut) -> str:
         return "no equality to look up by: every probe meets all rows, so the cost follows the data"
     rows = fan_out.get(operator.arrangement)
     return "rows a probe: not known yet" if rows is None else f"about {rows:,.1f} rows a probe"
+
+
+def _broadcast(flow: Flow, operator: Lookup, sizes: Sizes) -> str:
+    """Which side is broadcast, and why; nothing where that is not known yet or not a question."""
+    rows, size = sizes.get(slots(flow.operators[operator.arrangement])[0], (0, 0))
+    if is_small(flow, operator.arrangement, sizes):
+        return f"; broadcast: with {rows:,} rows every task reads it whole, so that the probes need not travel"
+    if size > BROADCAST_BYTES:
+        return f"; not broadcast: over {BROADCAST_BYTES >> 20} MB, so on a cluster the probes travel to its parts"
+    return ""
 
 
 def _aggregate(operator: Aggregate) -> str:

@@ -19,8 +19,9 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.operators.runs import open_run
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.dataflow import Arrange, Image
-from viewkeeper.plan.explain import Sizes, explain
+from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan.levels import Sizes
 from viewkeeper.plan.reasons import FanOut
 from viewkeeper.store.base import Store
 

@@ -35,6 +35,10 @@ class Share(Protocol):
 class Given(Protocol):
     """The output of an operator that is not computed in this batch but known."""
 
+    @property
+    def count(self) -> int | None:
+        """How many rows, if that is known beforehand."""
+
     def rows(self, duck: Duck) -> pa.Table:
         """All rows, as a consolidated delta."""
 
@@ -47,6 +51,10 @@ class Rows:
     """Rows in memory; as a share they travel inside the job."""
 
     table: pa.Table
+
+    @property
+    def count(self) -> int:
+        return int(self.table.num_rows)
 
     def rows(self, duck: Duck) -> pa.Table:
         return self.table
@@ -65,6 +73,10 @@ class Computed:
 
     make: Callable[[], pa.Table]
 
+    @property
+    def count(self) -> None:
+        return None
+
     def rows(self, duck: Duck) -> pa.Table:
         return self.make()
 
@@ -81,6 +93,10 @@ class ImageRows:
     columns: tuple[str, ...]
     low: int = 0
     high: int = 2**64 - 1
+
+    @property
+    def count(self) -> int:
+        return sum(e.rows for e in self.entries)
 
     def rows(self, duck: Duck) -> pa.Table:
         return self.fetch(duck)
@@ -125,6 +141,10 @@ class StoreScan:
     columns: tuple[str, ...]
     cut: int
     progress: Progress | None
+
+    @property
+    def count(self) -> int:
+        return self.store.count(self.table)
 
     def rows(self, duck: Duck) -> pa.Table:
         rows, clean = table_at(self.store, self.table, self.columns, self.cut, self.progress)

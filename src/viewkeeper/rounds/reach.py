@@ -40,6 +40,11 @@ def sight(path: str) -> Sight:
     return Sight(machine, (found.st_dev, found.st_ino))
 
 
+def all_near(spark: Any, store: Store) -> bool:
+    """Whether all tasks run on one machine, where mapping a file of the state costs nothing (see `check_reach`)."""
+    return store.one_machine or bool(spark.sparkContext.master.startswith("local"))
+
+
 def check_reach(spark: Any, store: Store) -> None:
     """Raise Unsupported if the store is one machine's and some worker of the session is elsewhere."""
     context = spark.sparkContext

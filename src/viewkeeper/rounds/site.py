@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators import aggregate, recompute, topk
+from viewkeeper.operators import aggregate, join, recompute, topk
 from viewkeeper.operators.arrangement import Arrangement, Hashes, Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
@@ -64,7 +63,7 @@ class Site:
     def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The output through every segment over it, ready for the consumers' ports."""
         if isinstance(source, Input):
-            yield from self._images(source, output)
+            yield from self.images(source, output)
         for consumer, port, segment in self.flow.consumers.get(source.id, ()):
             if consumer not in self.active:
                 continue
@@ -84,7 +83,7 @@ class Site:
                 yield consumer, port, delta
         self.feeding = None
 
-    def _images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
+    def images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
         """The table's arrangements: each its own columns, and the hash of its own key."""
         images = [i for i in self.flow.images.get(source.table, ()) if i.id in self.active]
         if images and output.num_rows:
@@ -155,14 +154,10 @@ def _lookup(site: Site, operator: Lookup, ports: list[pa.Table | None]) -> pa.Ta
         return None
     slot = f"{operator.arrangement}/0"
     arrangement = site.fresh(slot) if operator.fresh else site.old(slot)
-    asked, rows = arrangement.probe(probe[HASH].to_numpy(), [name for name, _ in operator.take])
-    if len(asked) == 0:
+    if not arrangement.runs:
         return None
-    picked = probe.drop_columns([HASH]).take(pa.array(asked))
-    weight = pc.multiply(picked[WEIGHT], rows[WEIGHT])
-    columns = {c.name: picked[c.name] for c in operator.probe[0].columns}
-    columns |= {c.name: rows[name] for name, c in operator.take}
-    return pa.table({**columns, WEIGHT: weight})
+    found = join.lookup(probe, arrangement, [name for name, _ in operator.take])
+    return found.rename_columns([c.name for c in operator.columns] + [WEIGHT])
 
 
 def _consolidate(site: Site, operator: Consolidate, ports: list[pa.Table | None]) -> pa.Table | None:

@@ -1,0 +1,77 @@
+"""Where a Spark job's operators run: decided anew for each batch, from what changes and how large the state is.
+
+*Live* operators are those that anything can reach in this batch; only they make rounds. A lookup *stays* where its
+source ran (`plan.levels`) if every task can read the whole arrangement in the state that the lookup wants:
+
+    its old state     the runs that the manifest lists, if they are few bytes or on the tasks' own machine (`near`)
+    its fresh state   the same, if nothing reaches the arrangement, or if the driver arranges its few changes itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from viewkeeper.operators.arrangement import Run, arrange
+from viewkeeper.plan.dataflow import Input, Lookup
+from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.plan.levels import Sizes, is_small, levels
+from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.site import Fed, Site
+
+FEW_ROWS = 65_536
+"""Changes of a table up to which the driver arranges them, for all tasks."""
+
+
+@dataclass(frozen=True)
+class Placing:
+    """`levels` has the live operators; `staying` the lookups that need no exchange; `arranged` what the driver adds."""
+
+    levels: Mapping[str, int]
+    staying: frozenset[str]
+    arranged: Mapping[str, Run]
+    given: Mapping[str, Given]
+
+
+def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: Sizes, near: bool) -> Placing:
+    """`site` is the driver's; `sizes` those of the published state, without what is loaded anew."""
+    flow = site.flow
+    given = {n: _at_hand(site, g) if _is_few(g) else g for n, g in given.items()}
+    live = _live(
+        flow, site.active, [n for n, g in given.items() if g.count != 0], [consumer for consumer, _, _ in seeds]
+    )
+    arranged: dict[str, Run] = {}
+    for name, source in given.items():
+        operator = flow.operators[name]
+        if isinstance(operator, Input) and isinstance(source, Rows) and _is_few(source):
+            fed = site.images(operator, source.table)
+            arranged |= {slots(flow.operators[image])[0]: arrange(delta) for image, _, delta in fed}
+
+    def stays(lookup: Lookup) -> bool:
+        name = lookup.arrangement
+        slot = slots(flow.operators[name])[0]
+        if not near and not is_small(flow, name, sizes) and not (slot in arranged and slot not in sizes):
+            return False
+        return not lookup.fresh or name not in live or slot in arranged
+
+    staying = frozenset(n for n in live if isinstance(o := flow.operators[n], Lookup) and stays(o))
+    return Placing(levels(flow, staying, live), staying, arranged, given)
+
+
+def _is_few(given: Given) -> bool:
+    return given.count is not None and given.count <= FEW_ROWS
+
+
+def _at_hand(site: Site, given: Given) -> Given:
+    return given if isinstance(given, Rows) else Rows(given.rows(site.duck))
+
+
+def _live(flow: Flow, active: frozenset[str], given: Iterable[str], seeded: Iterable[str]) -> frozenset[str]:
+    """The active operators that rows can reach."""
+    found = {*given, *seeded}
+    for name, operator in flow.operators.items():
+        if name in active and any(s.source in found for s in operator.segments()):
+            found.add(name)
+        if name in found and isinstance(operator, Input):
+            found.update(i.id for i in flow.images.get(operator.table, ()) if i.id in active)
+    return frozenset(found)

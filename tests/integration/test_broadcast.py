@@ -1,0 +1,58 @@
+"""A small side of a join is read whole by every task of a Spark job; it may change like any other table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from viewkeeper.plan import levels as plan_levels
+from viewkeeper.rounds import placing, reach
+from viewkeeper.rounds import spark as lane
+
+VIEW = """CREATE MATERIALIZED VIEW by_zone AS
+          SELECT z.name, count(*) AS n, sum(o.amount) AS total
+          FROM orders o JOIN shops s ON o.shop = s.id JOIN zones z ON s.zone = z.id
+          WHERE z.open GROUP BY z.name"""
+
+
+@pytest.fixture
+def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Three tables, of which only the zones are small; the tasks are held to be on other machines."""
+    monkeypatch.setattr(reach, "all_near", lambda *_: False)
+    monkeypatch.setattr(plan_levels, "BROADCAST_BYTES", 4_096)
+    db = make_db(spark=spark, durability="none")
+    db.sql("CREATE TABLE zones (id INT, name STRING, open BOOLEAN, PRIMARY KEY (id))")
+    db.sql("CREATE TABLE shops (id INT, zone INT, PRIMARY KEY (id))")
+    db.sql("CREATE TABLE orders (id INT, shop INT, amount DECIMAL(9,2), PRIMARY KEY (id))")
+    db.put("zones", [{"id": i, "name": f"zone {i % 3}", "open": i != 4} for i in range(5)])
+    db.put("shops", [{"id": i, "zone": i % 6} for i in range(400)])
+    db.put("orders", [{"id": i, "shop": i % 410, "amount": i} for i in range(2_000)])
+    return db
+
+
+def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[placing.Placing] = []
+    monkeypatch.setattr(lane, "place", lambda *given: placed.append(placing.place(*given)) or placed[-1])
+    db.sql(VIEW)
+    told = db.explain("by_zone")
+    assert "broadcast: with 5 rows every task reads it whole" in told
+    assert "not broadcast: over" in told
+    rng = Random(4)
+    for number in range(3):
+        if number != 1:
+            db.put("orders", [{"id": rng.randrange(2_500), "shop": rng.randrange(410), "amount": 7} for _ in range(50)])
+        if number:  # the small side changes, also together with the large one
+            db.put("zones", [{"id": rng.randrange(6), "name": "another", "open": rng.random() < 0.5}])
+            db.delete("zones", rng.randrange(6))
+            db.put("shops", [{"id": rng.randrange(410), "zone": rng.randrange(6)}])
+        db.refresh(lane="spark")
+        assert db.audit().differences == 0
+    flow = db._maintain().flow
+    looked_up = {flow.tables[flow.operators[flow.operators[n].arrangement].table].name for n in placed[0].staying}
+    assert looked_up == {"zones"}
+    # orders → shops (exchange) → zones (none) → sums (exchange): three levels where there were four.
+    assert max(placed[0].levels.values()) == 2
+    assert {e.split("-")[0] for e in placed[1].arranged} == {"image"}
