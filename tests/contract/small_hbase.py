@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ class Table:
         self.descriptor = descriptor
         self.keeps = {f.name: f.keepDeletedCells == HBASE.TKeepDeletedCells.TRUE for f in descriptor.columns}
         self.rows: dict[bytes, dict[Column, list[Version]]] = {}
+        self.splits: list[bytes] = []
+        """Where its regions begin."""
+        self.scanned: list[Any] = []
+        """The scans that it was asked for."""
 
     def add(self, row: bytes, column: Column, version: Version) -> None:
         """Cells of one time replace one another."""
@@ -199,6 +204,7 @@ class SmallHBase:
 
     def _scan(self, table: bytes, tscan: Any) -> Iterator[Any]:
         there = self._table(table)
+        there.scanned.append(tscan)
         raw = b"_raw_" in (tscan.attributes or {})
         keys = sorted(k for k in there.rows if k >= (tscan.startRow or b"") and k < (tscan.stopRow or b"\xff" * 9))
         pick = _filter((tscan.filterString or b"").decode())
@@ -238,9 +244,13 @@ class SmallHBase:
         return [t.descriptor.tableName for n, t in self.tables.items() if n.startswith(name.encode() + b":")]
 
     def getAllRegionLocations(self, table: bytes) -> list[Any]:
-        self._table(table)
-        info = HBASE.THRegionInfo(regionId=1, tableName=table, startKey=b"", endKey=b"")
-        return [HBASE.THRegionLocation(HBASE.TServerName("localhost", 1), info)]
+        there = self._table(table)
+        server = HBASE.TServerName("localhost", 1)
+        infos = [
+            HBASE.THRegionInfo(regionId=n, tableName=table, startKey=a, endKey=b)
+            for n, (a, b) in enumerate(pairwise([b"", *there.splits, b""]))
+        ]
+        return [HBASE.THRegionLocation(server, info) for info in infos]
 
     def createNamespace(self, namespaceDesc: Any) -> None:
         self.namespaces.add(namespaceDesc.name)

@@ -31,7 +31,7 @@ def run(rows: int, first: int = 0) -> Run:
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, list[RunEntry], dict[str, Run]]:
     runs = {"join-1/0": run(1000), "empty/0": run(0), "agg-2/1": run(3, 2**63)}
-    return tmp_path, write_container(tmp_path / "b1-t0.vkr", runs, fsync=True), runs
+    return tmp_path, write_container(tmp_path, "b1-t0.vkr", runs, fsync=True), runs
 
 
 def test_runs_come_back_as_they_were(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
@@ -44,7 +44,7 @@ def test_runs_come_back_as_they_were(written: tuple[Path, list[RunEntry], dict[s
 
 
 def test_reading_copies_nothing(tmp_path: Path) -> None:
-    (entry,) = write_container(tmp_path / "f", {"s": run(100_000)}, fsync=False)
+    (entry,) = write_container(tmp_path, "f", {"s": run(100_000)}, fsync=False)
     before = pa.total_allocated_bytes()
     opened = open_run(tmp_path, entry, verify=True)
     assert opened.hashes[0] == entry.low
@@ -58,7 +58,7 @@ def test_only_the_owner_may_read_it(written: tuple[Path, list[RunEntry], dict[st
 def test_a_leftover_of_a_dead_attempt_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "b1-t0.vkr"
     path.write_bytes(b"half")
-    (entry,) = write_container(path, {"s": run(5)}, fsync=False)
+    (entry,) = write_container(path.parent, path.name, {"s": run(5)}, fsync=False)
     assert open_run(tmp_path, entry, verify=True).num_rows == 5
 
 
@@ -116,7 +116,7 @@ def test_a_newer_format_says_upgrade(written: tuple[Path, list[RunEntry], dict[s
 
 def test_a_directory_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="missing"):
-        write_container(tmp_path / "missing" / "f", {"s": run(1)}, fsync=False)
+        write_container(tmp_path / "missing", "f", {"s": run(1)}, fsync=False)
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,5 +125,5 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("viewkeeper.operators.runs.os.fsync", full)
     with pytest.raises(StoreError, match="No space left"):
-        write_container(tmp_path / "f", {"s": run(1)}, fsync=True)
+        write_container(tmp_path, "f", {"s": run(1)}, fsync=True)
     assert list(tmp_path.iterdir()) == []

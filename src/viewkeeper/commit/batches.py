@@ -140,7 +140,7 @@ class Batches:
         go on.
         """
         stopped: list[str] = []
-        with self.lock:
+        with self.lock, self.stage.capturing(lane):
             target = self.store.head()
             while True:
                 try:

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from viewkeeper import faults
 from viewkeeper.commit.memory import RAN_OUT
@@ -71,7 +70,7 @@ class Merger:
         if tasks:
             self._tasks = tasks
             self._file = f"b{batch}-m{secrets.token_hex(4)}.vkr"
-            self._work = self._thread.submit(self._merge, tasks, self.state.directory / self._file)
+            self._work = self._thread.submit(self._merge, tasks, self._file)
 
     def adopt(self) -> None:
         """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs."""
@@ -100,10 +99,10 @@ class Merger:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._duck.close()
 
-    def _merge(self, tasks: Sequence[_Task], path: Path) -> list[RunEntry]:
+    def _merge(self, tasks: Sequence[_Task], file: str) -> list[RunEntry]:
         merged: Mapping[str, Run] = {t.slot: _merged(self._duck, t) for t in tasks}
         faults.point("merge.write.before")
-        written = write_container(path, merged, fsync=self.durable)
+        written = write_container(self.state.directory, file, merged, fsync=self.durable)
         faults.point("merge.write.after")
         return written
 

@@ -6,7 +6,8 @@ the state as it was at one published batch: runs are immutable, so the two do no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,6 +75,18 @@ class Stage:
     @property
     def duck(self) -> Duck:
         return self.crew.first
+
+    @contextmanager
+    def capturing(self, lane: str) -> Iterator[None]:
+        """In the Spark lane the reads of capture are a Spark stage too, where the store can divide them."""
+        if lane == "spark" and not self.store.capabilities.before_images:
+            from viewkeeper.rounds.spark import spread_on
+
+            self.store.capture_by(spread_on(self.spark()))
+        try:
+            yield
+        finally:
+            self.store.capture_by(None)
 
     def changes(self, flow: Flow, after: int, upto: int) -> dict[str, pa.Table]:
         """What happened to each table that the flow uses, consolidated before any expression runs."""

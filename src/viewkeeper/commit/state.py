@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.errors import StoreError
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
+from viewkeeper.store.files import Directory
 
 _KEPT_ROWS = 100_000
 
@@ -18,14 +17,8 @@ class State:
     """Opens runs once and keeps them; `manifest` is what the last published batch lists (merges included)."""
 
     def __init__(self, directory: str, manifest: Manifest) -> None:
-        self.directory = Path(directory)
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"The directory {self.directory} for the views' state cannot be made: {error.strerror}.",
-                hint="Free space or fix the permissions.",
-            ) from error
+        self.directory = Directory(directory)
+        self.directory.make()
         self.manifest = manifest
         self._open: dict[RunEntry, Run] = {}
 
@@ -43,7 +36,7 @@ class State:
         if not runs:
             return []
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
-        entries = write_container(self.directory / name, runs, fsync=durable)
+        entries = write_container(self.directory, name, runs, fsync=durable)
         # A small run stays in memory as it is; a large one is mapped when it is needed, so that it can be paged out.
         self._open |= {e: runs[e.slot] for e in entries if e.rows <= _KEPT_ROWS}
         return entries
@@ -61,11 +54,9 @@ class State:
         successor that this process does not know of yet.
         """
         live = self.manifest.files() | keep
-        garbage = [
-            p for p in self.directory.glob("b*.vkr") if p.name not in live and (upto is None or _batch(p) <= upto)
-        ]
-        for path in garbage:
-            path.unlink(missing_ok=True)
+        garbage = [n for n in self.directory.names("b*.vkr") if n not in live and (upto is None or _batch(n) <= upto)]
+        for name in garbage:
+            self.directory.remove(name)
         return len(garbage)
 
     def _run(self, entry: RunEntry) -> Run:
@@ -75,7 +66,7 @@ class State:
         return run
 
 
-def _batch(path: Path) -> int:
+def _batch(name: str) -> int:
     """The batch in a file's name."""
-    number = path.name[1:].partition("-")[0]
+    number = name[1:].partition("-")[0]
     return int(number) if number.isdigit() else 0

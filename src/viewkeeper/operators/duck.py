@@ -23,6 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from viewkeeper.model.delta import plain
+from viewkeeper.store.files import Directory
 
 STATEMENTS_KEPT = 1024
 _BATCH_ROWS = 1 << 20
@@ -157,7 +158,7 @@ class Duck:
 
 def spilling(directory: str | os.PathLike[str], setup: Callable[[Any], None] | None = None) -> Callable[[Any], None]:
     """A setup after which what does not fit into memory goes to this directory, not to wherever the process runs."""
-    place = str(Path(directory) / "spill").replace("'", "''")
+    place = str(Path(Directory(directory)) / "spill").replace("'", "''")
 
     def both(con: Any) -> None:
         con.execute(f"SET temp_directory = '{place}'").fetchall()

@@ -26,6 +26,7 @@ from viewkeeper import faults
 from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.plan.dataflow import HASH
+from viewkeeper.store.files import Directory
 
 MAGIC = b"VKRUNS\r\n"
 VERSION = 1
@@ -55,15 +56,18 @@ class RunEntry:
         return RunEntry(*data)
 
 
-def write_container(path: str | os.PathLike[str], runs: Mapping[str, Run], fsync: bool) -> list[RunEntry]:
+def write_container(
+    directory: str | os.PathLike[str], name: str, runs: Mapping[str, Run], fsync: bool
+) -> list[RunEntry]:
     """Write the runs, by slot, to a new file that only its owner may read. A failed write leaves no file."""
-    path = Path(path)
+    place = Directory(directory)
+    path = place / name
     try:
         faults.point("run.write.before")
         path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            entries = _write_runs(file, path.name, runs)
+            entries = _write_runs(file, name, runs)
             faults.point("run.write.middle")
             if fsync:
                 file.flush()
@@ -71,6 +75,7 @@ def write_container(path: str | os.PathLike[str], runs: Mapping[str, Run], fsync
                 os.fsync(file.fileno())
         if fsync:
             _sync_directory(path.parent)
+        place.save(name)
         faults.point("run.write.after")
     except OSError as error:
         with suppress(OSError):
@@ -84,7 +89,16 @@ def write_container(path: str | os.PathLike[str], runs: Mapping[str, Run], fsync
 
 def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool) -> Run:
     """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify`."""
-    path = Path(directory) / entry.file
+    place = Directory(directory)
+    try:
+        return _opened(place.fetch(entry.file), entry, verify)
+    except CorruptState:
+        if place.is_local:
+            raise
+    return _opened(place.fetch(entry.file, again=True), entry, verify)  # the copy may be damaged, and the file not
+
+
+def _opened(path: Path, entry: RunEntry, verify: bool) -> Run:
     try:
         with pa.memory_map(str(path), "r") as file:
             _check_header(path, file.read_at(_ALIGNMENT, 0))

@@ -20,6 +20,7 @@ from viewkeeper.plan import expressions
 from viewkeeper.read.audit import NOTE as AUDIT
 from viewkeeper.read.status import database_status
 from viewkeeper.store.base import Batch, Finding, Store
+from viewkeeper.store.files import Directory
 
 _LIBRARIES = ("viewkeeper", "duckdb", "pyarrow", "pyspark", "lmdb")
 
@@ -67,7 +68,8 @@ def _version(name: str) -> str:
 def _state(store: Store) -> Iterator[Finding]:
     """The runs that the batch record lists, and files that it does not."""
     batch = _published(store)
-    if batch is None or not Path(store.state_path).is_dir():
+    place = Directory(store.state_path)
+    if batch is None or not place.exists():
         yield Finding("state", True, "there is none yet")
         return
     manifests = [Manifest.from_json(m) for m in (batch.record["manifest"], *batch.record.get("sets", {}).values())]
@@ -88,7 +90,7 @@ def _state(store: Store) -> Iterator[Finding]:
         size = sum(e.length for m in manifests for r in m.runs.values() for e in r)
         yield Finding("state files", True, f"{runs} runs, {size / 1e6:.1f} MB; every checksum is right")
     named = frozenset().union(*(m.files() for m in manifests))
-    orphans = [p for p in Path(store.state_path).glob("*.vkr") if p.name not in named]
+    orphans = [place / name for name in place.names("*.vkr") if name not in named]
     if orphans:
         text = f"{len(orphans)} files, {sum(_size(p) for p in orphans) / 1e6:.1f} MB, that no batch lists"
         busy = store.lease_holder() is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import Sizes
 from viewkeeper.plan.reasons import FanOut
 from viewkeeper.store.base import Store
+from viewkeeper.store.files import Directory
 
 _SAMPLED = 10_000
 
@@ -160,7 +160,7 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
     found = {}
     for operator in flow.operators.values():
         runs = manifest.runs.get(f"{operator.id}/0", ()) if isinstance(operator, (Image, Arrange)) else ()
-        if runs and Path(store.state_path).is_dir():
+        if runs and Directory(store.state_path).exists():
             run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
             hashes = run.hashes[:_SAMPLED]
             found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))

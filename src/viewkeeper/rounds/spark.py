@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +25,10 @@ from viewkeeper.rounds.given import Given, Share
 from viewkeeper.rounds.placing import place
 from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.rounds.task import PARTITIONS, SCHEMA, Job, Level, Message, as_batch, routed, unpacked
+from viewkeeper.store.base import Spread
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def run_on_spark(
@@ -88,10 +91,28 @@ def run_on_spark(
     return reached, [*arranged, *entries]
 
 
+def spread_on(spark: Any) -> Spread:
+    """Pieces of work as the tasks of a Spark stage."""
+
+    def spread(work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]:
+        if not pieces:
+            return []
+        try:
+            done: list[R] = spark.sparkContext.parallelize(pieces, len(pieces)).map(work).collect()
+        except Exception as error:
+            raise StoreError(
+                f"Capture on Spark failed: {_cause(error)}",
+                hint="Nothing was published; correct the cause and refresh again.",
+            ) from error
+        return done
+
+    return spread
+
+
 def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool) -> list[RunEntry]:
     if not runs:
         return []
-    return write_container(Path(directory) / f"b{number}-{secrets.token_hex(6)}.vkr", runs, fsync=durable)
+    return write_container(directory, f"b{number}-{secrets.token_hex(6)}.vkr", runs, fsync=durable)
 
 
 def _collected(

@@ -13,10 +13,8 @@ that came is an upsert and one that only went is a delete. Rows of one key keep 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from viewkeeper.errors import BadValue
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table
 from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.store.files import Directory
 from viewkeeper.store.registry import open_store
 
 ORPHANED = 86_400.0
@@ -49,7 +48,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         self.url, self.table = url, table
         self.deletes = _operation(options) == "delete"
         store = open_store(url, "r")
-        self.directory = str(Path(store.state_path) / "staged")
+        self.directory = str(Directory(store.state_path).below("staged"))
         store.close()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -57,7 +56,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[Staged | None]) -> None:
         files = _files(messages)
-        puts, deletes = resolved(self.table, files, self.deletes)
+        puts, deletes = resolved(self.table, self.directory, files, self.deletes)
         store = open_store(self.url, "w")
         try:
             store.write(self.table, puts, deletes)
@@ -83,7 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         queries = {m.query for m in messages if m is not None and m.query}
         if len(queries) != 1:
             raise BadValue("The tasks of the batch do not know which query they work for.", hint="")
-        puts, deletes = resolved(self.batch.table, files, self.batch.deletes)
+        puts, deletes = resolved(self.batch.table, self.batch.directory, files, self.batch.deletes)
         store = open_store(self.batch.url, "w")
         try:
             store.write_once(self.batch.table, puts, deletes, f"{queries.pop()}:{self.batch.table.id}", batchId)
@@ -103,23 +102,26 @@ def staged(directory: str, batches: Iterator[pa.RecordBatch]) -> Staged:
     first = next(batches, None)
     if first is None:
         return Staged(None, partition, query)
-    place = Path(directory)
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = place / f"{partition}-{secrets.token_hex(8)}.arrow"
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as writer:
+    place = Directory(directory)
+    place.make()
+    name = f"{partition}-{secrets.token_hex(8)}.arrow"
+    with pa.OSFile(str(place / name), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
-    return Staged(str(file), partition, query)
+    place.save(name)
+    return Staged(name, partition, query)
 
 
-def resolved(table: Table, files: Sequence[str], delete: bool) -> tuple[pa.Table, pa.Table]:
+def resolved(table: Table, directory: str, files: Sequence[str], delete: bool) -> tuple[pa.Table, pa.Table]:
     """The rows to put and the keys to delete, unique by key over both."""
     keys = [c.name for c in table.key_columns]
     none = table.arrow.empty_table()
     if not files:
         return none, none.select(keys)
-    rows = pa.concat_tables([pa.ipc.open_stream(pa.OSFile(file)).read_all() for file in files]).combine_chunks()
+    place = Directory(directory)
+    opened = [pa.ipc.open_stream(pa.OSFile(str(place.fetch(file)))) for file in files]
+    rows = pa.concat_tables([one.read_all() for one in opened]).combine_chunks()
     came, went = rows, rows.slice(0, 0)
     if delete:
         came, went = went, rows
@@ -149,10 +151,6 @@ def _files(messages: Sequence[Staged | None]) -> list[str]:
 
 
 def _tidy(directory: str, files: Sequence[str]) -> None:
-    for file in files:
-        Path(file).unlink(missing_ok=True)
-    place = Path(directory)
-    if place.is_dir():
-        for orphan in place.glob("*.arrow"):
-            if orphan.stat().st_mtime < time.time() - ORPHANED:
-                orphan.unlink(missing_ok=True)
+    place = Directory(directory)
+    for file in (*files, *place.names("*.arrow", older=ORPHANED)):
+        place.remove(file)

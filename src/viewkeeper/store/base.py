@@ -15,13 +15,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from viewkeeper.errors import CorruptState, MaintainerBusy, Unsupported
 from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Table
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,12 @@ class Pinned(ABC):
         """Let go of the state; again is no error. Reading it afterwards raises SnapshotGone."""
 
 
+class Spread(Protocol):
+    """Does pieces of work, maybe in other processes, and gives their results in the pieces' order."""
+
+    def __call__(self, work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]: ...
+
+
 class Lease(Protocol):
     """The right to maintain, until released or the process ends."""
 
@@ -255,12 +265,24 @@ class Store(ABC):
         Batches carry `_w`; their consolidated sum is the state at the cut (a batch may hold retractions).
         """
 
+    def shows_past(self, table: Table) -> bool:
+        """Whether `scan_at` can be kept: by one state, by before-images to undo, or by versions.
+
+        Where not, a table is scanned as it is and what its feed says of the time since is laid over (`capture.parts`).
+        """
+        can = self.capabilities
+        return can.snapshot_scan or can.before_images or can.cell_versions
+
     def watch(self, table: Table, cut: int) -> bool:
         """Called before and after a table is read as of a batch's cut: whether the cut is still what that batch saw.
 
         Where writes become visible late, a read may find what the batch did not; the next batch brings it to all views.
         """
         return True
+
+    def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
+        """Of rows with the key columns, the bytes by which `start`, `stop` and `split_points` order them."""
+        return encode_keys(table, rows)
 
     @abstractmethod
     def split_points(self, table: Table, parts: int) -> list[bytes]:
@@ -288,6 +310,11 @@ class Store(ABC):
         """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no
         before-images. May give more keys, so that a write that became visible late is not lost."""
         raise Unsupported(f"{self.url} has before-images; read its changes.")
+
+    def capture_by(self, spread: Spread | None) -> None:
+        """From now on the reads of `pending` and `changed` are done by `spread` (None: here), where they are large
+        enough to be divided."""
+        return None
 
     @abstractmethod
     def pending(self, after: int, tables: Sequence[int]) -> Pending:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.store.base import ViewChange
+from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import AlreadyThere, OutcomeUnknown
@@ -59,7 +59,7 @@ def past(before: Published | None, number: int, head: int) -> tuple[Past, ...]:
     return (*known[1 - VIEW_VERSIONS :], Past(number, position, time.time()))
 
 
-def claim(records: Records, directory: Path, redo: Redo, owner: str, catalog_version: int) -> Claim | None:
+def claim(records: Records, directory: Directory, redo: Redo, owner: str, catalog_version: int) -> Claim | None:
     """Steps 3a and 3b. None if the catalog is not that version any more: the redo must be made anew."""
     name, digest = redos.write(directory, redo)
     mine = Claim(redo.batch.number, owner, name, digest, redo.catalog is not None)
@@ -86,7 +86,7 @@ def check_turn(records: Records, state: State, number: int) -> None:
         )
 
 
-def finish(records: Records, directory: Path, claimed: Claim) -> None:
+def finish(records: Records, directory: Directory, claimed: Claim) -> None:
     """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor."""
     redo = redos.read(directory, claimed.file, claimed.digest)
     for table in redo.tables:

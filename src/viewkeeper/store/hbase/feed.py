@@ -16,8 +16,8 @@ import pyarrow as pa
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Changed, Pending
-from viewkeeper.store.hbase import windows
+from viewkeeper.store.base import Changed, Pending, Spread
+from viewkeeper.store.hbase import regions, windows
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.known import Known
@@ -39,8 +39,11 @@ class Feed:
     """Reads what writers did. `overlap` in milliseconds."""
 
     def __init__(
-        self, client: Client, records: Records, known: Known, layouts: Layouts, reader: Reader, overlap: int
+        self, url: str, client: Client, records: Records, known: Known, layouts: Layouts, reader: Reader, overlap: int
     ) -> None:
+        self._url = url
+        self.spread: Spread | None = None
+        """By whom the reads of capture are done; None: here."""
         self._client, self._records, self._known = client, records, known
         self._layouts, self._reader, self._overlap = layouts, reader, overlap
         self._rejects = Rejects(records)
@@ -89,7 +92,7 @@ class Feed:
         cut, known = self._sights.get(table.id, (-1, NOTHING))
         keys = windows.join(early.without(known) if cut == after else early, late)
         self._remember(table, upto, max(low, upto - self._overlap), seen)  # before rows are read
-        rows = self._reader.rows(layout, keys, columns, span)
+        rows = self._rows(layout, keys, columns, span)
         key_columns, bad = layout.keys.decode(keys)
         self._rejects.note(table, keys, rows.rejects)
         return Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
@@ -115,7 +118,7 @@ class Feed:
     def since(self, layout: Layout, cut: int, start: bytes, stop: bytes) -> Look:
         """What was written to a range of row keys after a cut."""
         found = if_there(layout, lambda: windows.look(self._client, layout, cut, self.head(), start=start, stop=stop))
-        return found or Look(cut, cut, NOTHING.keys, NOTHING.cells, NOTHING.cells)
+        return found or windows.joined(cut, cut, [])
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 
@@ -193,8 +196,19 @@ class Feed:
         self._noted = {key: noted for key, noted in self._noted.items() if key[1] >= cut}
 
     def _look(self, layout: Layout, after: int, upto: int) -> Look:
-        found = if_there(layout, lambda: windows.look(self._client, layout, after, upto))
-        return found or Look(after, upto, NOTHING.keys, NOTHING.cells, NOTHING.cells)
+        spread = self.spread
+
+        def look() -> Look:
+            if spread is None:
+                return windows.look(self._client, layout, after, upto)
+            return regions.look(spread, self._url, self._client, layout, after, upto)
+
+        return if_there(layout, look) or windows.joined(after, upto, [])
+
+    def _rows(self, layout: Layout, keys: pa.Array, columns: list[str], span: TimeRange | None) -> Rows:
+        if self.spread is None or not len(keys):
+            return self._reader.rows(layout, keys, columns, span)
+        return regions.rows(self.spread, self._url, self._client, layout, keys, columns, span)
 
     def _tables(self, ids: Sequence[int]) -> list[Table]:
         wanted = set(ids)

@@ -58,21 +58,7 @@ class Reader:
 
     def rows(self, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None) -> Rows:
         """The rows of these keys, from cells with times in a span."""
-        if not len(keys):
-            return no_rows(layout, columns)
-
-        def read() -> list[Rows]:
-            chunks = self._client.get_many(layout.name, keys, layout.asked(columns), span=span)
-            return [read_cells(layout, cells, columns) for cells in chunks]
-
-        parts = if_there(layout, read)
-        if parts is None:
-            return no_rows(layout, columns)
-        if len(parts) == 1:
-            return parts[0]
-        rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
-        rejects = tuple(reject for part in parts for reject in part.rejects)
-        return Rows(rows, pa.concat_arrays([part.keys for part in parts]), rejects)
+        return read_rows(self._client, layout, keys, columns, span)
 
     def scan(
         self, layout: Layout, columns: list[str], start: bytes | None, stop: bytes | None, limit: int | None
@@ -172,6 +158,27 @@ class Reader:
                 yield batch(rows.select(columns))
             if left == 0:
                 return
+
+
+def read_rows(client: Client, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None) -> Rows:
+    """The rows of these keys, from cells with times in a span."""
+    if not len(keys):
+        return no_rows(layout, columns)
+
+    def read() -> list[Rows]:
+        chunks = client.get_many(layout.name, keys, layout.asked(columns), span=span)
+        return [read_cells(layout, cells, columns) for cells in chunks]
+
+    return join_rows(layout, columns, if_there(layout, read) or [])
+
+
+def join_rows(layout: Layout, columns: Sequence[str], parts: Sequence[Rows]) -> Rows:
+    """Rows that were read in several parts."""
+    if len(parts) <= 1:
+        return parts[0] if parts else no_rows(layout, columns)
+    rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
+    rejects = tuple(reject for part in parts for reject in part.rejects)
+    return Rows(rows, pa.concat_arrays([part.keys for part in parts]), rejects)
 
 
 def no_rows(layout: Layout, columns: Sequence[str]) -> Rows:

@@ -19,13 +19,13 @@ import secrets
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.store.base import Batch
+from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase.records import Published
 
 _MAGIC = b"VKREDO1\n"
@@ -57,9 +57,9 @@ class Redo:
         return self.published.batch
 
 
-def write(directory: Path, redo: Redo) -> tuple[str, str]:
+def write(directory: Directory, redo: Redo) -> tuple[str, str]:
     """The file's name and digest, once it is on disk."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.make()
     streams: list[bytes] = []
     tables = []
     for table in redo.tables:
@@ -78,17 +78,18 @@ def write(directory: Path, redo: Redo) -> tuple[str, str]:
         file.flush()
         os.fsync(file.fileno())
     _sync(directory)
+    directory.save(name)
     return name, digest.hexdigest()
 
 
-def read(directory: Path, name: str, digest: str) -> Redo:
+def read(directory: Directory, name: str, digest: str) -> Redo:
     """The redo of a claim. CorruptState if it is not there or not the one that was claimed."""
-    path = directory / name
+    path = directory.fetch(name)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise CorruptState(
-            f"The redo {path} of a batch that was begun cannot be read: {error.strerror}.",
+            f"The redo {name} in {directory} of a batch that was begun cannot be read: {error.strerror}.",
             hint="Maintain the database where its state directory is (option state=), or copy the directory here.",
         ) from error
     if hashlib.sha256(data).hexdigest() != digest or not data.startswith(_MAGIC):
@@ -108,12 +109,12 @@ def read(directory: Path, name: str, digest: str) -> Redo:
     return Redo(Published.from_json(head["published"]), head["catalog"], tuple(tables))
 
 
-def collect(directory: Path, below: int) -> None:
+def collect(directory: Directory, below: int) -> None:
     """Delete the redos of batches before this one."""
-    for path in directory.glob(f"b*{_SUFFIX}"):
-        number = path.name[1:].split("-")[0]
+    for name in directory.names(f"b*{_SUFFIX}"):
+        number = name[1:].split("-")[0]
         if number.isdigit() and int(number) < below:
-            path.unlink(missing_ok=True)
+            directory.remove(name)
 
 
 def _stream(table: pa.Table) -> bytes:
@@ -123,7 +124,7 @@ def _stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _sync(directory: Path) -> None:
+def _sync(directory: Directory) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -29,15 +29,19 @@ from viewkeeper.store.base import (
     Batch,
     Capabilities,
     Changed,
+    Finding,
     Pending,
     Reject,
+    Spread,
     Store,
     StreamChange,
     ViewChange,
     Written,
 )
+from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit, lease, sizes, writing
 from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.feed import Feed
 from viewkeeper.store.hbase.history import History
@@ -83,12 +87,12 @@ class HBaseStore(Store):
             raise
         self.uuid = state.uuid
         self.state_path = place.state or str(_state_home() / self.uuid)
-        self._redos = Path(self.state_path) / "redo"
+        self._redos = Directory(self.state_path).below("redo")
         self._known = Known(self._records, state, CACHE if place.cache is None else place.cache)
         self._layouts = Layouts(self._client, place.namespace)
         self._reader = Reader(self._client, self._known)
         overlap = int(1000 * (OVERLAP if place.overlap is None else place.overlap))
-        self._feed = Feed(self._client, self._records, self._known, self._layouts, self._reader, overlap)
+        self._feed = Feed(self.url, self._client, self._records, self._known, self._layouts, self._reader, overlap)
         self._history = History(self._client, self._known, self._reader)
         self._lease_span = lease.SPAN if place.lease is None else place.lease
         self._lease: lease.RowLease | None = None
@@ -212,6 +216,9 @@ class HBaseStore(Store):
         self._live()
         return self._feed.watch(table, cut)
 
+    def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
+        return self._layouts.of(table).row_keys(rows)
+
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         self._live()
         return sizes.split_points(self._size(table), parts)
@@ -248,6 +255,9 @@ class HBaseStore(Store):
     def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
         self._live()
         return self._feed.changed(table, column_names(table, columns), after, upto)
+
+    def capture_by(self, spread: Spread | None) -> None:
+        self._feed.spread = spread
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         self._live()
@@ -345,6 +355,10 @@ class HBaseStore(Store):
             raise
         self._lease = held
         return held
+
+    def examine(self) -> Iterator[Finding]:
+        self._live()
+        return examine(self._client, self._records, self._layouts, self._redos)
 
     def lease_holder(self) -> str | None:
         self._live()

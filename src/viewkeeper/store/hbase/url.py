@@ -2,7 +2,7 @@
 
     transport=framed|buffered    protocol=binary|compact    connect_timeout=SECONDS    read_timeout=SECONDS
     retries=N    tls=true|false    ca=FILE    certificate=FILE    key=FILE    verify=true|false
-    state=DIRECTORY     where the maintainer keeps its state and redo files
+    state=DIRECTORY     where the maintainer keeps its state and redo files: a directory, or a URL (`store.files`)
     overlap=SECONDS     how late a write may become visible and still be found (`windows`)
     cache=SECONDS       how old what is known of the catalog and the published batch may be; 0 asks every time
     lease=SECONDS       how long a maintainer that died keeps others out

@@ -13,6 +13,7 @@ What comes later than the overlap, or with an older time of its writer's own cho
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,19 +99,19 @@ class Look:
 
 def look(client: Client, layout: Layout, after: int, upto: int, *, start: bytes = b"", stop: bytes = b"") -> Look:
     """Scan a table, or a range of its row keys, for the cells with times in (after, upto]."""
-    keys: list[pa.Array] = []
-    rows: list[Times] = []
-    times: list[Times] = []
-    seen = 0
     span = (max(after, -1) + 1, upto + 1)
-    for cells in client.changed(layout.name, span, start=start, stop=stop, families=layout.families):
-        keys.append(cells.keys)
-        rows.append(cells.row + seen)
-        times.append(cells.time)
-        seen += cells.rows
-    if not keys:
+    found = client.changed(layout.name, span, start=start, stop=stop, families=layout.families)
+    return joined(after, upto, [Look(after, upto, cells.keys, cells.row, cells.time) for cells in found])
+
+
+def joined(after: int, upto: int, looks: Sequence[Look]) -> Look:
+    """The looks at one range of row keys after another, as one."""
+    if not looks:
         return Look(after, upto, NOTHING.keys, NOTHING.cells, NOTHING.cells)
-    return Look(after, upto, pa.concat_arrays(keys), np.concatenate(rows), np.concatenate(times))
+    before = np.cumsum([0, *(len(one.keys) for one in looks)])
+    rows = [one.row + seen for one, seen in zip(looks, before, strict=False)]
+    keys = pa.concat_arrays([one.keys for one in looks])
+    return Look(after, upto, keys, np.concatenate(rows), np.concatenate([one.time for one in looks]))
 
 
 def join(first: Sight, second: Sight) -> pa.Array:

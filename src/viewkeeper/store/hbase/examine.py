@@ -1,0 +1,79 @@
+"""`vk doctor` on HBase: the gateway, the tables, a batch that waits to be finished, rows that were put aside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from viewkeeper.errors import CorruptState, StoreError
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.schema import Table
+from viewkeeper.store.base import Finding
+from viewkeeper.store.files import Directory
+from viewkeeper.store.hbase import lease
+from viewkeeper.store.hbase import redo as redos
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.layouts import Layouts
+from viewkeeper.store.hbase.mapping import check
+from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.hbase.rejects import Rejects
+
+
+def examine(client: Client, records: Records, layouts: Layouts, redo: Directory) -> Iterator[Finding]:
+    """Everything of the store's own; nothing is changed."""
+    started = time.perf_counter()
+    records.state()
+    took = 1000 * (time.perf_counter() - started)
+    yield Finding("gateway", True, f"{client.pool.gateway.address} answers in {took:.1f} ms")
+    catalog, _ = records.whole()  # raises if the records are damaged
+    yield Finding("records", True, f"{len(catalog.tables)} tables and {len(catalog.views)} views are defined")
+    yield from _tables(client, layouts, catalog)
+    yield from _claimed(records, redo)
+    for table in catalog.tables:
+        if aside := Rejects(records).listed(table):
+            text = f"{len(aside)} rows of {table.name} cannot be read; the first: {aside[0].key!r}, {aside[0].reason}"
+            yield Finding("rejects", False, text, "Correct these rows, or the mapping of the table.")
+
+
+def _tables(client: Client, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
+    found = [one for table in catalog.tables for one in _table(client, layouts, table)]
+    yield from found
+    if not found:
+        yield Finding("tables", True, "each is as it was mapped or made")
+
+
+def _table(client: Client, layouts: Layouts, table: Table) -> Iterator[Finding]:
+    layout = layouts.of(table)
+    try:
+        there = client.tables.describe(layout.name)
+        if layout.owned:
+            family, wanted = there.family(layout.families[0]), layout.family()
+            versions = (family.max_versions or 1) if family is not None and family.keep_deleted_cells else 0
+            if versions < (wanted.max_versions or 1):
+                text = f"{layout.name} keeps {versions} versions of rows and deleted cells, not {wanted.max_versions}"
+                advice = f"Set VERSIONS => {wanted.max_versions} and KEEP_DELETED_CELLS => 'TRUE' again, then vk audit."
+                yield Finding("tables", False, text, advice)
+        else:
+            for warning in check(layout, there):
+                yield Finding("tables", True, warning, "vk audit finds what capture cannot.")
+    except StoreError as error:
+        if not layout.owned or client.tables.exists(layout.name):
+            yield Finding("tables", False, error.message, error.hint)
+
+
+def _claimed(records: Records, redo: Directory) -> Iterator[Finding]:
+    claim = records.state().claim
+    if claim is None:
+        yield Finding("commit", True, "no batch is half done")
+        return
+    holder = lease.holder(records)
+    text = f"batch {claim.number} was begun by {claim.owner} and is not published"
+    if holder is not None:
+        yield Finding("commit", True, f"{text}; {holder} maintains")
+        return
+    try:
+        redos.read(redo, claim.file, claim.digest)
+    except CorruptState as damage:
+        yield Finding("commit", False, f"{text}. {damage.message}", damage.hint)
+    else:
+        yield Finding("commit", False, text, "The next maintainer finishes it: vk refresh.")

@@ -1,0 +1,92 @@
+"""Directories that are here, and those behind a URL, with copies here."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.store.files import Directory
+
+
+@pytest.fixture(params=["path", "file://", "mock://"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = {"path": str(tmp_path / "there"), "file://": (tmp_path / "there").as_uri(), "mock://": f"mock://{tmp_path}"}
+    return Directory(place[request.param])
+
+
+def write(directory: Directory, name: str, text: str) -> None:
+    (directory / name).write_text(text)
+    directory.save(name)
+
+
+def test_what_was_saved_is_there_for_who_has_no_copy(
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not directory.exists()
+    directory.make()
+    assert directory.exists()
+    write(directory, "b1.vkr", "one")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    elsewhere = Directory(str(directory))
+    assert elsewhere.names("b*") == ["b1.vkr"]
+    assert elsewhere.fetch("b1.vkr").read_text() == "one"
+    assert not elsewhere.fetch("b2.vkr").exists()
+    elsewhere.remove("b1.vkr")
+    elsewhere.remove("b1.vkr")
+    assert elsewhere.names("*") == []
+
+
+def test_a_directory_below_is_one_of_its_own(directory: Directory) -> None:
+    below = directory.below("redo")
+    below.make()
+    write(below, "r", "x")
+    assert directory.names("r") == []
+    assert Directory(str(below)).fetch("r").read_text() == "x"
+
+
+def test_old_files_are_told_from_new_ones(directory: Directory) -> None:
+    directory.make()
+    write(directory, "new", "x")
+    assert directory.names("*", older=60) == []
+    if not str(directory).startswith("mock"):
+        path = Path(str(directory).removeprefix("file://")) / "new"
+        os.utime(path, (time.time() - 100,) * 2)
+        assert directory.names("*", older=60) == ["new"]
+
+
+def test_a_copy_that_is_damaged_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = Directory((tmp_path / "there").as_uri())
+    directory.make()
+    write(directory, "a", "good")
+    (directory / "a").write_text("bad!")
+    assert directory.fetch("a").read_text() == "bad!"
+    assert directory.fetch("a", again=True).read_text() == "good"
+
+
+def test_old_copies_go_and_come_again_when_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = Directory((tmp_path / "there").as_uri())
+    directory.make()
+    write(directory, "a", "x")
+    os.utime(directory / "a", (time.time() - 30 * 86_400,) * 2)
+    directory.make()
+    assert not (directory / "a").exists()
+    assert directory.fetch("a").read_text() == "x"
+
+
+def test_what_cannot_be_opened_is_named() -> None:
+    with pytest.raises(BadValue, match=r"gopher://x/y cannot be opened"):
+        Directory("gopher://x/y")
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="could not be made"):
+        Directory((tmp_path / "file" / "below").as_uri()).make()
