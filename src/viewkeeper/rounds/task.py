@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from viewkeeper.plan.dataflow import HASH, Sink
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Share
 from viewkeeper.rounds.site import Site
+from viewkeeper.store.files import Directory
 
 PARTITIONS = 64
 """Virtual partitions, by the top bits of the hash; a task owns a run of them."""
@@ -188,8 +188,10 @@ def as_batch(messages: Sequence[Message]) -> pa.RecordBatch:
 
 
 def _written(job: Job, level: int, added: Mapping[str, Run]) -> bytes:
-    path = Path(job.directory) / f"b{job.number}-{level}-{secrets.token_hex(6)}.vkr"
-    entries = write_container(path, added, fsync=job.durable)
+    directory = Directory(job.directory)
+    directory.make()  # where a worker runs on another machine its copies are new
+    name = f"b{job.number}-{level}-{secrets.token_hex(6)}.vkr"
+    entries = write_container(directory, name, added, fsync=job.durable)
     return json.dumps([e.to_json() for e in entries]).encode()
 
 
