@@ -6,6 +6,8 @@ opened again is read from files that were made from its tables at the same posit
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -92,6 +94,7 @@ def session(cores: int = 2) -> Any:
     """A Spark with the memory that recomputing TPC-H at scale 1 needs, for its lane and to compare with."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the lane's workers need this very environment
     settings = {
         "spark.driver.memory": "4g",
         "spark.ui.enabled": "false",

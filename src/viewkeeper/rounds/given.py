@@ -68,6 +68,27 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class FileRows:
+    """A range of the rows in an Arrow file that the task can map."""
+
+    path: str
+    start: int
+    stop: int
+
+    def fetch(self, duck: Duck) -> pa.Table:
+        with pa.memory_map(self.path) as file:
+            return pa.ipc.open_file(file).read_all().slice(self.start, self.stop - self.start)
+
+
+def filed(rows: pa.Table, path: str, parts: int) -> Sequence[Share]:
+    """The rows written down, in `parts` shares: what is mapped need not travel."""
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    edges = [rows.num_rows * i // parts for i in range(parts + 1)]
+    return [FileRows(path, start, stop) for start, stop in pairwise(edges)]
+
+
+@dataclass(frozen=True)
 class Computed:
     """Rows that the driver works out when they are asked for."""
 

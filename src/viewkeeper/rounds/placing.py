@@ -5,6 +5,9 @@ source ran (`plan.levels`) if every task can read the whole arrangement in the s
 
     its old state     the runs that the manifest lists, if they are few bytes or on the tasks' own machine (`near`)
     its fresh state   the same, if nothing reaches the arrangement, or if the driver arranges its few changes itself
+
+A base table's changes stay too if all tasks are near and none looks them up in this batch: each task then leaves a run
+of its share of the changes, not of the hashes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from viewkeeper.operators.arrangement import Run, arrange
-from viewkeeper.plan.dataflow import Input, Lookup
+from viewkeeper.plan.dataflow import Image, Input, Lookup
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.levels import Sizes, is_small, levels
 from viewkeeper.rounds.given import Given, Rows
@@ -25,7 +28,7 @@ FEW_ROWS = 65_536
 
 @dataclass(frozen=True)
 class Placing:
-    """`levels` has the live operators; `staying` the lookups that need no exchange; `arranged` what the driver adds."""
+    """`levels` has the live operators; `staying` those that need no exchange; `arranged` what the driver adds."""
 
     levels: Mapping[str, int]
     staying: frozenset[str]
@@ -36,14 +39,14 @@ class Placing:
 def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: Sizes, near: bool) -> Placing:
     """`site` is the driver's; `sizes` those of the published state, without what is loaded anew."""
     flow = site.flow
-    given = {n: _at_hand(site, g) if _is_few(g) else g for n, g in given.items()}
+    given = {n: _at_hand(site, g) if is_few(g) else g for n, g in given.items()}
     live = _live(
         flow, site.active, [n for n, g in given.items() if g.count != 0], [consumer for consumer, _, _ in seeds]
     )
     arranged: dict[str, Run] = {}
     for name, source in given.items():
         operator = flow.operators[name]
-        if isinstance(operator, Input) and isinstance(source, Rows) and _is_few(source):
+        if isinstance(operator, Input) and isinstance(source, Rows) and is_few(source):
             fed = site.images(operator, source.table)
             arranged |= {slots(flow.operators[image])[0]: arrange(delta) for image, _, delta in fed}
 
@@ -54,11 +57,18 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
             return False
         return not lookup.fresh or name not in live or slot in arranged
 
-    staying = frozenset(n for n in live if isinstance(o := flow.operators[n], Lookup) and stays(o))
+    asked = {a for n in live for a in flow.operators[n].looked_up}
+    staying = frozenset(
+        n
+        for n in live
+        if (isinstance(o := flow.operators[n], Lookup) and stays(o))
+        or (isinstance(o, Image) and near and n not in asked)
+    )
     return Placing(levels(flow, staying, live), staying, arranged, given)
 
 
-def _is_few(given: Given) -> bool:
+def is_few(given: Given) -> bool:
+    """Whether the driver takes care of these rows by itself."""
     return given.count is not None and given.count <= FEW_ROWS
 
 

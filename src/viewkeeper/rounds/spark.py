@@ -11,6 +11,7 @@ import json
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,11 +22,12 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.dataflow import Operator
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds.given import Given, Share
-from viewkeeper.rounds.placing import place
+from viewkeeper.rounds.given import Given, Rows, Share, filed
+from viewkeeper.rounds.placing import is_few, place
 from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.rounds.task import PARTITIONS, SCHEMA, Job, Level, Message, as_batch, routed, unpacked
 from viewkeeper.store.base import Spread
+from viewkeeper.store.files import Directory
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,10 +56,16 @@ def run_on_spark(
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
     placing = place(Site(duck, flow, lambda _: Arrangement(), active), given, seeds, sizes, near)
     arranged = _written(directory, number, placing.arranged, durable)
+    written: list[Path] = []
     messages: list[Message] = []
     shares: dict[tuple[str, int], Share] = {}
     for name, source in placing.given.items():
-        for index, share in enumerate(source.shares(duck, parts)):
+        if near and isinstance(source, Rows) and not is_few(source):
+            written.append(Directory(directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
+            divided = filed(source.table, str(written[-1]), parts)
+        else:
+            divided = source.shares(duck, parts)
+        for index, share in enumerate(divided):
             shares[name, index] = share
             messages.append((index % parts, name, index, b""))
     messages += [m for consumer, port, delta in seeds for m in routed(consumer, port, delta, parts)]
@@ -87,6 +95,8 @@ def run_on_spark(
         ) from error
     finally:
         handle.destroy()
+        for path in written:
+            path.unlink(missing_ok=True)
     reached, entries = _collected(flow, results, on_error)
     return reached, [*arranged, *entries]
 
