@@ -57,11 +57,14 @@ def test_a_batch_may_break_at_any_call(shop: Any, small: SmallHBase, done: bool)
     assert totals(shop) == expected(shop)
 
 
+def _key(number: int) -> bytes:
+    return b"\x01" + (number + (1 << 63)).to_bytes(8, "big")
+
+
 def _late(small: SmallHBase, db: Any, number: int) -> None:
     """A row with a time before the last cut, as of a server that took it and was slow to show it."""
     with Client(Gateway(small.host, small.port)) as client:
-        key = b"\x01" + (number + (1 << 63)).to_bytes(8, "big")
-        client.put("shop:items.1", key, {b"c:category": b"late"}, time=db.token("totals").position - 500)
+        client.put("shop:items.1", _key(number), {b"c:category": b"late"}, time=db.token("totals").position - 500)
 
 
 @pytest.mark.parametrize("lane", ["driver", "spark"])
@@ -78,6 +81,26 @@ def test_a_late_write_is_not_lost_to_views_when_another_one_is_loaded(
     shop.refresh()
     assert totals(shop) == expected(shop)
     assert totals(shop)["late"] == (1, None)
+
+
+@pytest.mark.parametrize("lane", ["driver", "spark"])
+def test_capture_reads_each_region_by_itself_on_spark_and_both_lanes_find_the_same(
+    shop: Any, small: SmallHBase, lane: str
+) -> None:
+    table = small.tables[b"shop:items.1"]
+    table.splits = [_key(3), _key(7), _key(50)]
+    shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(2, 100, 2)])
+    shop.delete("items", [1, 5])
+    table.scanned.clear()
+    assert shop.refresh(lane).lane == lane
+    assert totals(shop) == expected(shop)
+    raw = {(scan.startRow or b"", scan.stopRow or b"") for scan in table.scanned if scan.attributes}
+    regions = {(b"", _key(3)), (_key(3), _key(7)), (_key(7), _key(50)), (_key(50), b"")}
+    assert raw == (regions if lane == "spark" else {(b"", b"")})
+    table.splits = [_key(1), _key(2)]
+    shop.put("items", {"id": 1, "category": "split", "price": 1})
+    shop.refresh(lane)
+    assert totals(shop) == expected(shop)
 
 
 @pytest.mark.parametrize("lane", ["driver", "spark"])

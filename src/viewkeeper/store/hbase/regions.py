@@ -69,7 +69,7 @@ def rows(
     """`Reader.rows`, each region by itself."""
     starts = [region.start for region in client.tables.regions(layout.name)]
     ordered = keys.sort()
-    edges = [0, *(bisect_left(ordered, start, key=pa.Scalar.as_py) for start in starts[1:]), len(ordered)]
+    edges = [0, *(bisect_left(ordered, start, key=lambda key: key.as_py()) for start in starts[1:]), len(ordered)]
     pieces = [
         RowsPiece(url, layout.table, ordered.take(pa.array(np.arange(low, high))), tuple(columns), span)
         for low, high in pairwise(edges)
