@@ -3,7 +3,8 @@
     VK_CRASH_AT=commit.3.before     the process kills itself, as with SIGKILL, when it passes that point;
                                     `name@2` at the second passing
     VK_STOP_AT=commit.3.before      … stops itself, as with SIGSTOP, and goes on when somebody continues it
-    VK_CRASH_ONCE=PATH              … unless this file is there, which it makes first: one of many processes dies, once
+    VK_CRASH_ONCE=PATH              … unless this file is there, which it makes first: one of many processes dies, once;
+                                    one that stops goes on only when something is in the file, whoever continues it
     VK_FAIL_AT=run.sync=ENOSPC      the point raises that OSError; `name@2=EIO` from the second passing on
 
 A step of the commit has its number in its name (`commit.batches`). Unarmed, a point is one comparison with None. In a
@@ -18,6 +19,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 POINTS: Mapping[str, str] = {
     "write.before": "a write call begins its transaction",
@@ -105,6 +107,8 @@ def _strike(armed: _Armed) -> None:
         except FileExistsError:
             return
     os.kill(os.getpid(), armed.signal)
+    while _once is not None and Path(_once).stat().st_size == 0:
+        os.kill(os.getpid(), armed.signal)
 
 
 @contextmanager

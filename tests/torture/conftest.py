@@ -6,16 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import clusters
 
 from . import shop
 from .harness import Ledger
 
 _VICTIM = Path(__file__).with_name("shop.py")
+cluster = clusters.cluster
 _LEDGER = pytest.StashKey[Ledger]()
 
 
@@ -61,9 +63,15 @@ def victim() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        url: str, kind: str = "batches", lane: str = "driver", first: int = 1, steps: int = 4, **armed: str
+        url: str,
+        kind: str = "batches",
+        lane: str = "driver",
+        first: int = 1,
+        steps: int = 4,
+        master: Iterable[str] = (),
+        **armed: str,
     ) -> subprocess.Popen[str]:
-        arguments = [sys.executable, str(_VICTIM), url, kind, lane, str(first), str(steps)]
+        arguments = [sys.executable, str(_VICTIM), url, kind, lane, str(first), str(steps), *master]
         process = subprocess.Popen(
             arguments, env=os.environ | armed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""The ledger of faults, and how a victim's end is read.
+"""The ledger of faults, how a victim's end is read, and how a sleeping Spark worker is found.
 
 `VK_PROFILE=deep` (`make torture`) injects every fault many times; without it each is injected at least once.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from . import shop
@@ -39,3 +42,50 @@ def killed(process: subprocess.Popen[str], timeout: float = 240) -> bool:
     _, errors = process.communicate(timeout=timeout)
     assert process.returncode in (0, -signal.SIGKILL), errors[-3000:]
     return process.returncode != 0
+
+
+def asleep(once: Path, beside: subprocess.Popen[str] | None = None, seconds: float = 240) -> int:
+    """The process that stopped itself at its armed point, having made the file `once`.
+
+    The file tells it from one that somebody else has stopped, and keeps it asleep when somebody else continues it.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if once.exists():
+            for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
+                if state(pid) == "T" and f"VK_CRASH_ONCE={once}\0".encode() in _seen(pid, "environ"):
+                    return pid
+        elif beside is not None and beside.poll() is not None:
+            raise AssertionError(f"it ended, and nobody slept: {beside.communicate()[1][-3000:]}")
+        time.sleep(0.02)
+    raise AssertionError("nobody went to sleep")
+
+
+def state(pid: int) -> str:
+    """The letter that the kernel has for what a process does; none if there is no such process."""
+    return (_seen(pid, "stat").decode(errors="replace").rpartition(")")[2].split() or [""])[0]
+
+
+def executor_of(pid: int) -> int:
+    """The JVM of the executor to which a Python worker belongs."""
+    while pid > 1:
+        if b"CoarseGrainedExecutorBackend" in _seen(pid, "cmdline"):
+            return pid
+        pid = int(_seen(pid, "stat").decode(errors="replace").rpartition(")")[2].split()[1])
+    raise AssertionError("no executor above it")
+
+
+def wake(pid: int, once: Path, seconds: float = 60) -> None:
+    """Let a sleeper go on, and wait until it is gone or idle (Spark keeps its workers)."""
+    once.write_text("awake")
+    deadline = time.monotonic() + seconds
+    while state(pid) not in ("", "Z", "S") and time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.02)
+
+
+def _seen(pid: int, what: str) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    return b""

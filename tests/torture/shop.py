@@ -1,14 +1,17 @@
 """The database that is tortured: two tables, views of every kind over them, changes, and what each view must hold.
 
-Runs as a program too, the victim:  python shop.py URL WORK LANE FIRST STEPS
+Runs as a program too, the victim:  python shop.py URL WORK LANE FIRST STEPS [MASTER [SETTING=VALUE…]]
 
 It does not start Spark to plan: the queries' plans were read once, when the template was built, and lie beside it.
+With a master, faults are armed in that cluster's Python workers, not in the program itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
 import sys
 import time
 from collections import Counter
@@ -142,6 +145,15 @@ def work(db: Any, kind: str, lane: str, first: int, steps: int) -> None:
                     change(db, step)
                     time.sleep(0.01)
                     print(step, flush=True)
+        case "catch up":  # with so many MB for data and no more, however much waits
+            used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_DATA, (used + (first << 20),) * 2)
+            before = db.status().epoch
+            try:
+                db.refresh(lane)
+                print("done", db.status().epoch - before, flush=True)
+            except vk.ViewkeeperError as error:
+                print(error, flush=True)
         case "create":
             change(db, first)
             db.sql(f"CREATE MATERIALIZED VIEW spent AS {EXTRA['spent']}")
@@ -175,10 +187,20 @@ def work(db: Any, kind: str, lane: str, first: int, steps: int) -> None:
             raise AssertionError(kind)
 
 
-def main(url: str, kind: str, lane: str, first: str, steps: str) -> None:
+def on_cluster(master: str, settings: Iterable[str]) -> Any:
+    """A session there, with a driver on loopback and this process's armed faults in its workers."""
+    from viewkeeper.spark import session
+
+    armed = {f"spark.executorEnv.{k}": v for k, v in os.environ.items() if k.startswith("VK_")}
+    local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "1g"}
+    given = dict(s.split("=", 1) for s in settings)
+    return session(master, {**armed, **local, "spark.executor.memory": "500m", **given})
+
+
+def main(url: str, kind: str, lane: str, first: str, steps: str, master: str = "", *settings: str) -> None:
     if lane == "driver":
         planned(url)
-    with vk.open(url, retention=0) as db:
+    with vk.open(url, retention=0, spark=on_cluster(master, settings) if master else None) as db:
         work(db, kind, lane, int(first), int(steps))
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,33 +13,22 @@ import viewkeeper as vk
 from viewkeeper.errors import MaintainerBusy
 
 from . import shop
-from .harness import DEEP, Ledger
+from .harness import DEEP, Ledger, asleep, wake
 
 Victim = Callable[..., subprocess.Popen[str]]
 
 POINTS = ["commit.1.after", "commit.2.after", "commit.3.before", "commit.4.after", "commit.5.collect"]
 
 
-def stopped(process: subprocess.Popen[str], seconds: float = 120) -> None:
-    """Wait until it has stopped itself."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read()[-3000:] if process.stderr else ""
-        if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not stop")
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see that a process has stopped")
 @pytest.mark.parametrize("passing", [1, 3] if DEEP else [2])
 @pytest.mark.parametrize("point", POINTS if DEEP else POINTS[2:4])
 def test_a_maintainer_that_slept_changes_nothing(
-    url: str, victim: Victim, ledger: Ledger, point: str, passing: int
+    url: str, victim: Victim, ledger: Ledger, tmp_path: Path, point: str, passing: int
 ) -> None:
-    path = Path(url.removeprefix("lmdb:"))
-    process = victim(url, steps=50, VK_STOP_AT=f"{point}@{passing}")
-    stopped(process)
+    path, once = Path(url.removeprefix("lmdb:")), tmp_path / "struck"
+    process = victim(url, steps=50, VK_STOP_AT=f"{point}@{passing}", VK_CRASH_ONCE=str(once))
+    assert asleep(once, process) == process.pid
     with vk.open(url) as db, pytest.raises(MaintainerBusy):
         db.refresh("driver")  # it sleeps, but the kernel still holds its lock
     (path / "maintainer.lock").unlink()  # what an operator does who believes it dead
@@ -52,7 +38,7 @@ def test_a_maintainer_that_slept_changes_nothing(
             shop.change(db, step)
             db.refresh("driver")
         epoch = db.status().epoch
-        os.kill(process.pid, signal.SIGCONT)
+        wake(process.pid, once)
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 1, errors[-2000:]
         assert "VK601" in errors or "VK604" in errors, errors[-2000:]  # busy, or the log it wanted is gone

@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import viewkeeper as vk
 from viewkeeper import faults
 
 from . import shop
-from .harness import DEEP, Ledger, killed
+from .harness import DEEP, Ledger, asleep, killed, wake
 from .test_damage import cut
 
 Victim = Callable[..., Any]
@@ -73,7 +74,9 @@ DDL = [
     ("tables", "table.changed"),
     ("tables", "table.dropped"),
 ]
-SPARK = [p for p in BATCH if not p.startswith(("write", "run"))]  # a task that dies writing is tried again: see below
+SPARK = [p for p in BATCH if not p.startswith("run")] + MERGE
+"""What the driver of a Spark batch passes. Its tasks pass `TASKS`: a task that dies there is tried again."""
+TASKS = ["task.before", "run.write.before", "run.write.middle", "run.sync", "run.write.after", "task.after"]
 
 
 def test_every_point_is_listed_and_used() -> None:
@@ -154,17 +157,43 @@ def test_killed_while_mending(url: str, victim: Victim, ledger: Ledger, point: s
     recovers(url, f"mend: kill at {point}", ledger)
 
 
-@pytest.mark.skipif(not DEEP, reason="each starts a Spark of its own: make torture")
-@pytest.mark.parametrize("point", SPARK)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", SPARK if DEEP else ["commit.2.after", "commit.4.before"])
 def test_killed_in_the_spark_lane(url: str, victim: Victim, ledger: Ledger, spark: Any, point: str) -> None:
-    assert killed(victim(url, lane="spark", VK_CRASH_AT=point))
+    """Each victim starts a Spark of its own, which must not outlive it."""
+    process = victim(url, lane="spark", steps=60 if point in MERGE else 4, VK_CRASH_AT=point)
+    assert killed(process)
     ledger.injected(f"spark: kill at {point}")
     recovers(url, f"spark: kill at {point}", ledger, "spark", spark)
 
 
-@pytest.mark.parametrize(
-    "point", ["task.after", "task.before", "run.write.middle", "run.write.after"][: None if DEEP else 2]
-)
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find a worker")
+@pytest.mark.parametrize("point", TASKS if DEEP else ["run.write.middle"])
+def test_killed_while_its_tasks_work(
+    url: str, victim: Victim, ledger: Ledger, spark: Any, tmp_path: Path, point: str
+) -> None:
+    """The program dies while a task is at the point; the orphan goes on when others have long taken over."""
+    once = tmp_path / "struck"
+    process = victim(url, lane="spark", VK_STOP_AT=point, VK_CRASH_ONCE=str(once))
+    worker = asleep(once, process)
+    process.kill()
+    assert killed(process)
+    fault = f"spark: kill while a task is at {point}"
+    ledger.injected(fault)
+    with vk.open(url, mode="r") as db:
+        ledger.check(fault, db)
+    with vk.open(url, spark=spark, retention=0) as db:
+        db.refresh("spark")
+        ledger.check(fault, db)
+        wake(worker, once)
+        shop.change(db, 100)
+        db.refresh("spark")
+        ledger.check(fault, db)
+    recovers(url, fault, ledger)
+
+
+@pytest.mark.parametrize("point", TASKS if DEEP else ["task.after", "task.before"])
 def test_a_killed_task_is_tried_again(
     url: str, ledger: Ledger, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -185,6 +214,37 @@ def test_a_killed_task_is_tried_again(
         with vk.open(url) as db:
             db._maintain()
             assert {path.name for path in shop.state_files(url)} == shop.listed(db)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find a worker")
+@pytest.mark.parametrize("point", TASKS if DEEP else ["run.write.after"])
+def test_a_task_that_spark_kills_is_tried_again(
+    url: str, ledger: Ledger, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Spark itself ends every attempt that runs while one sleeps at the point, as for a task that lost its race."""
+    context, once = spark.sparkContext, tmp_path / "struck"
+    monkeypatch.setitem(context.environment, "VK_STOP_AT", point)
+    monkeypatch.setitem(context.environment, "VK_CRASH_ONCE", str(once))
+
+    def kill_tasks() -> int:
+        asleep(once)
+        found = context._jsc.sc().statusStore()
+        running = 0
+        for stage in context.statusTracker().getActiveStageIds():
+            tasks = found.taskList(stage, 0, 100)
+            for task in (tasks.apply(i) for i in range(tasks.size())):
+                running += context._jsc.sc().killTaskAttempt(task.taskId(), True, "tortured")
+        return running
+
+    fault = "task ended by Spark"
+    with vk.open(url, spark=spark) as db, ThreadPoolExecutor(1) as beside:
+        shop.change(db, 1)
+        ended = beside.submit(kill_tasks)
+        assert db.refresh("spark").lane == "spark"
+        ledger.injected(fault, ended.result())
+        assert ended.result() > 0
+        ledger.check(fault, db)
+    recovers(url, fault, ledger)
 
 
 @pytest.mark.skipif(not DEEP, reason="Spark takes its time to give up: make torture")
