@@ -98,6 +98,10 @@ class StoreError(ViewkeeperError):
     code = "VK503"
 
 
+class OutOfMemory(StoreError):
+    """Memory ran out; nothing was published."""
+
+
 class CorruptState(ViewkeeperError):
     """A file's checksum or format is wrong."""
 

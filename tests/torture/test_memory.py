@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import viewkeeper as vk
@@ -16,7 +20,7 @@ from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.base import Pending
 
 from . import shop
-from .harness import Ledger
+from .harness import DEEP, Ledger
 
 
 def test_what_fits() -> None:
@@ -88,3 +92,41 @@ def test_a_huge_group_spills_beside_the_state(url: str, ledger: Ledger) -> None:
         db.put("orders", {**shop.order(1, random.Random(5)), "customer": 1})
         db.refresh("driver")
         ledger.check("huge group", db)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit on a process's data")
+@pytest.mark.parametrize("group", ["a huge group", "many groups"])
+@pytest.mark.parametrize("megabytes", [200, 350, 500, 700, 1_000, 1_500] if DEEP else [350])
+def test_a_process_that_really_has_no_more(
+    url: str, victim: Callable[..., Any], ledger: Ledger, group: str, megabytes: int
+) -> None:
+    """The kernel refuses memory wherever it is next asked for: in Python, Arrow, DuckDB, numpy or LMDB."""
+    rows, fault = 200_000, f"kernel gives no more memory, {group}"
+    rng = np.random.default_rng(megabytes)
+    with vk.open(url, durability="none") as db:
+        for first in range(0, rows, 5_000):
+            numbers = np.arange(1_000 + first, 6_000 + first)
+            db.put(
+                "orders",
+                pa.table(
+                    {
+                        "order_id": numbers,
+                        "customer": np.ones_like(numbers) if group == "a huge group" else numbers % 20_000,
+                        "item": 2 * (numbers % 20),
+                        "quantity": rng.integers(1, 6, len(numbers)).astype(np.int32),
+                        "price": [f"{cents / 100:.2f}" for cents in rng.integers(100, 99_999, len(numbers))],
+                    }
+                ),
+            )
+    out, errors = (process := victim(url, "catch up", first=megabytes)).communicate(timeout=600)
+    assert process.returncode == 0, errors[-3000:]
+    assert out.startswith("done") or "VK503" in out, out
+    ledger.injected(fault)
+    with vk.open(url, mode="r") as db:
+        ledger.check(fault, db)
+        assert (db.status().lag_changes == 0) == out.startswith("done")
+    with vk.open(url) as db:
+        assert db.refresh("driver").mended == ()
+        assert db.status().lag_changes == 0
+        ledger.check(fault, db)

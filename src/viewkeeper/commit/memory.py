@@ -10,12 +10,13 @@ if it does not fit it is an error, with nothing published.
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 
-from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.errors import BadValue, OutOfMemory
 from viewkeeper.store.base import Pending
 
 EXPANSION = 16
@@ -25,10 +26,6 @@ SHARE = 4
 """Of the machine's memory batches take this part, unless told otherwise."""
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-class OutOfMemory(StoreError):
-    """A batch that did not fit into memory."""
 
 
 RAN_OUT = (OutOfMemory, MemoryError, duckdb.OutOfMemoryException)
@@ -42,7 +39,7 @@ def out_of_memory(where: str) -> OutOfMemory:
 
 
 def budget(given: int | None) -> int:
-    """Bytes that a batch may take: those that were given, or a share of the machine's, or of the container's."""
+    """Bytes that a batch may take: those that were given, or a share of the machine's, container's or process's."""
     if given is not None:
         if given < 1 << 20:
             raise BadValue(f"batch_memory is {given} bytes.", hint="Give at least a megabyte.")
@@ -50,6 +47,9 @@ def budget(given: int | None) -> int:
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):
         found = min(found, int(_LIMIT.read_text()))
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]  # not that of addresses, which LMDB's sparse map takes
+    if limit != resource.RLIM_INFINITY:
+        found = min(found, limit)
     return found // SHARE
 
 

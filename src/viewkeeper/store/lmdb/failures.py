@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lmdb
 
-from viewkeeper.errors import NotADatabase, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.errors import NotADatabase, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
 
 
 def is_denied(error: lmdb.Error) -> bool:
@@ -36,8 +36,9 @@ def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
     if isinstance(error, lmdb.TxnFullError):
         return TooLarge(f"A write call to {path} changes too many pages at once.", hint="Write it in several calls.")
     if isinstance(error, lmdb.MemoryError):
-        return StoreError(
-            f"The database {path} could not be mapped into memory.", hint="Open it with a smaller map_size=."
+        return OutOfMemory(
+            f"Memory ran out in the database {path}; nothing was written.",
+            hint="Give the process more memory or smaller batches; if it does not open at all, a smaller map_size=.",
         )
     if isinstance(error, lmdb.ReadersFullError):
         return StoreError(f"Too many reads of {path} are going on.", hint="Close some readers.")
