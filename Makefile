@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep torture audit lint format bench docs clean setup java
+.PHONY: help demo test deep torture fuzz audit lint format bench docs clean setup java
 
 help:            ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,6 +24,10 @@ deep: setup      ## the long tests: clusters, kills, consistency of every strate
 
 torture: setup   ## every fault many times, for about an hour; prints a table: fault, injected, checked, differences
 	VK_PROFILE=deep $(PYTEST) tests/torture --timeout=3600 $(ARGS)
+
+fuzz: setup      ## what comes in, led by coverage, a minute for each kind (SECONDS=…); installs atheris
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python tools/fuzz $(or $(SECONDS),60)
 
 audit:           ## look the pinned packages up in the list of known vulnerabilities
 	@PYTHON=$(PYTHON) tools/audit

@@ -24,7 +24,6 @@ from viewkeeper.errors import CorruptState, TooLarge, ViewkeeperError
 from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
 from viewkeeper.model.keys import encode_keys, encode_whole_key, key_range, prefix_range
 from viewkeeper.model.rows import keys_table, rows_table, updates_table
-from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.token import Token
 from viewkeeper.operators.arrangement import arrange
 from viewkeeper.operators.runs import open_run, write_container
@@ -32,28 +31,14 @@ from viewkeeper.plan import statements
 from viewkeeper.store.lmdb import rows as lmdb_rows
 from viewkeeper.store.lmdb import store as lmdb_store
 
+from . import shop
+from .targets import CORPUS, TABLE, TARGETS
+
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 many = settings(
     max_examples=5_000 if DEEP else 150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not DEEP
 )
 few = settings(many, max_examples=200 if DEEP else 15)
-
-TYPES = [
-    "boolean",
-    "tinyint",
-    "smallint",
-    "int",
-    "bigint",
-    "float",
-    "double",
-    "decimal(9,2)",
-    "decimal(38,10)",
-    "string",
-    "binary",
-    "date",
-    "timestamp",
-]
-TABLE = Table(1, "t", tuple(Column(f"c{i}", t, True) for i, t in enumerate(TYPES)), (KeyPart("c4"), KeyPart("c9")))
 
 STATEMENTS = [
     "CREATE TABLE t (k BIGINT NOT NULL, v DECIMAL(10,2), s STRING, PRIMARY KEY (k))",
@@ -225,9 +210,10 @@ def test_files_that_are_loaded(tmp_path_factory: pytest.TempPathFactory, kind: s
 @few
 @given(st.data())
 def test_queries(url: str, spark: Any, data: st.DataObject) -> None:
-    """Through Catalyst and the planner: refused with a reason, or a view that can be made and dropped."""
-    from . import shop
+    """Through Catalyst and the planner: refused with a reason, or a view that follows its tables as Spark says.
 
+    `tests/property` does the same with queries from a grammar, which all are valid.
+    """
     query = data.draw(st.one_of(st.text(max_size=60), *(spoilt(q) for q in shop.VIEWS.values())))
     with vk.open(url, spark=spark) as db:
         before = db._catalog()
@@ -237,7 +223,20 @@ def test_queries(url: str, spark: Any, data: st.DataObject) -> None:
             after = db._catalog()
             assert (after.tables, after.views) == (before.tables, before.views)
         else:
+            shop.change(db, 1)
+            db.refresh("driver")
+            # Which of several tied rows are first is left open by a query whose order was spoilt.
+            if not any(word in query.lower() for word in ("limit", "row_number")):
+                assert db.audit("fuzzed").differences == 0, query
             db.sql("DROP MATERIALIZED VIEW fuzzed")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_the_fuzzer_keeps(target: str) -> None:
+    kept = sorted((CORPUS / target).iterdir())
+    assert kept
+    for path in kept:
+        TARGETS[target](path.read_bytes())
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def open_pieces(table: Table, file: Path, progress: Callable[[int], None]) -> It
     """The pieces of a file, checked for columns that the table does not have."""
     try:
         yield from _READERS[kind_of(file)](table, file, progress)
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise BadValue(f"{file} cannot be read: {' '.join(str(error).split())[:200]}", hint="") from None
 
 
