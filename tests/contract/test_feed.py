@@ -35,7 +35,13 @@ def difference(store: Store, table: Table, names: list[str], after: int, upto: i
     """What happened between two positions. A store without before-images says which keys and how they are then; what
     they were is known, as the table image knows it."""
     if store.capabilities.before_images or store.capabilities.cell_versions:
-        return summed(store.changes(table, names, after, upto))
+        found = summed(store.changes(table, names, after, upto))
+        net = store.net_changes(table, names, after, upto)
+        if net is not None:
+            assert summed(net) == found
+            if {c.name for c in table.key_columns} <= set(names):
+                assert net.num_rows == len(found), "consolidated"
+        return found
     changed = store.changed(table, table.arrow.names, after, upto)
     touched = None if changed.keys is None else {tuple(key.values()) for key in changed.keys.to_pylist()}
     total: Counter[tuple[Any, ...]] = Counter()

@@ -165,6 +165,25 @@ def test_a_damaged_catalog_stops_everything(url: str, ledger: Ledger) -> None:
         db.refresh("driver")
 
 
+def test_state_of_other_operators_is_made_anew(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that plans otherwise, or names its operators otherwise, must not take missing state for empty state."""
+    from viewkeeper.plan.dataflow import Aggregate
+
+    with vk.open(url) as db:
+        old = shop.listed(db)
+    monkeypatch.setattr(Aggregate, "kind", "aggregate2")
+    from viewkeeper.rounds import site
+
+    monkeypatch.setattr(site, "_KERNELS", {**site._KERNELS, "aggregate2": site._KERNELS["aggregate"]})
+    with vk.open(url) as db:
+        shop.change(db, 3)
+        db.refresh("driver")
+        ledger.injected("plan changes")
+        ledger.check("plan changes", db)
+        assert old & shop.listed(db), "what is still used is not loaded again"
+        assert shop.listed(db) - old
+
+
 def test_state_made_with_another_hash_is_made_anew(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     from viewkeeper.plan import expressions
 

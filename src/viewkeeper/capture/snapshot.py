@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from viewkeeper.model.delta import rearranged
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.base import Store
 
@@ -30,6 +29,6 @@ def table_at(
         done += batch.num_rows
         if progress is not None:
             progress(f"scanning {table.name}", done, max(done, expected))
-    rows = rearranged(pa.Table.from_batches(batches, schema))
+    rows = pa.Table.from_batches(batches, schema)  # many chunks: each of its users makes what it needs of them
     weights = rows[WEIGHT].to_numpy()
     return rows, bool((weights == 1).all())

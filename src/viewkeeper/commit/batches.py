@@ -171,6 +171,8 @@ class Batches:
         waiting = self.store.pending(self.batch.cut, tables)
         if waiting.calls == 0:
             return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
+        if (instead := self._made_anew(waiting.rows, started)) is not None:
+            return instead
         limits = [n for n in (max_changes, self._fits, fitting(waiting, self.memory)) if n is not None]
         self._tried = min([waiting.rows, *limits])
         if self._tried < waiting.rows:
@@ -178,7 +180,7 @@ class Batches:
         faults.point("commit.1.after")
         self._merger.adopt()
         number = self.batch.number + 1
-        deltas = self.stage.changes(self.flow, self.batch.cut, cut)  # step 2
+        deltas = self.stage.changes(self.flow, self.batch.cut, cut, self._tried)  # step 2
         changes = sum(d.num_rows for d in deltas.values())
         faults.point("commit.2.before")
         chosen = choose_lane(lane, changes)
@@ -195,6 +197,10 @@ class Batches:
         self._tidy({e.slot for e in outcome.entries})
         changed = {c.table.name: _size(c) for c in views}
         return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)
+
+    def _made_anew(self, rows: int, started: float) -> BatchReport | None:
+        """Whatever is cheaper than a batch of so many changes, if there is such a thing."""
+        return None
 
     def suspend(self, views: frozenset[int], reason: str) -> list[str]:
         """Stop maintaining these views; they keep showing this batch, and their state is freed."""
@@ -276,9 +282,18 @@ class Batches:
         views: list[ViewChange | StreamChange],
         change: Callable[[Catalog], Catalog] | None = None,
     ) -> None:
-        record = {"manifest": manifest.to_json(), "time": time.time(), "recent": self.recent.summary()}
+        catalog, flow = self.catalog, self.flow
+        if change is not None:
+            catalog = change(catalog)
+            flow = self._flow(catalog)
+        record = {
+            "manifest": manifest.to_json(),
+            "plan": flow.fingerprint,
+            "time": time.time(),
+            "recent": self.recent.summary(),
+        }
         if self._sets:
-            known = {v.table.id for v in (self.catalog if change is None else change(self.catalog)).views}
+            known = {v.table.id for v in catalog.views}
             self._sets = {v: m for v, m in self._sets.items() if v in known}
             record["sets"] = {str(v): m.to_json() for v, m in self._sets.items()}
         batch = Batch(number, cut, record)

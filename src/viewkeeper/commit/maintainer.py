@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from viewkeeper import faults
 from viewkeeper.commit.batches import Batches, BatchReport
-from viewkeeper.commit.crossover import rows_beyond
+from viewkeeper.commit.crossover import FEW, rows_beyond
 from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import CutMoved, Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import damaged, spoiled, without
 from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane
+from viewkeeper.commit.stage import BrokenViews, Stage
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, View
@@ -31,7 +31,7 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, assemble
+from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.rounds.given import Progress
 from viewkeeper.store.base import Store
 
@@ -66,6 +66,8 @@ class Maintainer(Batches):
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
                 self.rebuild(None if "manifest" in self.batch.record else store.head())
+            elif self.batch.record.get("plan", self.flow.fingerprint) != self.flow.fingerprint:
+                self._adapt()
         except BaseException:
             self.close()
             raise
@@ -86,24 +88,21 @@ class Maintainer(Batches):
                     hint="Run vk audit --repair: it makes anew what is wrong.",
                 ) from broken
 
-    def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
-        """A batch, or everything anew where that is cheaper (`crossover`).
+    def _made_anew(self, rows: int, started: float) -> BatchReport | None:
+        """Everything anew where that is cheaper (`crossover`).
 
         Not where each write call's state must show, nor under views that are not stored, whose subscribers would have
         to start over.
         """
-        started = time.perf_counter()
-        self._follow_catalog()
-        if self._complete or not all(v.table.is_stored for v in self.catalog.views):
-            return super()._refresh(lane, max_changes)
-        rows = rows_beyond(self.store, self.flow, self.batch.cut)
-        if rows is None:
-            return super()._refresh(lane, max_changes)
-        choose_lane(lane, 0)
+        if rows < FEW or self._complete or not all(v.table.is_stored for v in self.catalog.views):
+            return None
+        changed = rows_beyond(self.store, self.flow, self.batch.cut)
+        if changed is None:
+            return None
         self.rebuild(self.store.head())
         seconds = time.perf_counter() - started
-        self.recent.add(seconds, rows, (0.0, seconds, 0.0))
-        return BatchReport(self.batch.number, rows, "rebuild", seconds)
+        self.recent.add(seconds, changed, (0.0, seconds, 0.0))
+        return BatchReport(self.batch.number, changed, "rebuild", seconds)
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
@@ -233,6 +232,14 @@ class Maintainer(Batches):
             self._anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(self.flow.sinks), cut)
             if self.store.note(CONTRADICTION) is not None:
                 self.store.put_note(CONTRADICTION, None)
+
+    def _adapt(self) -> None:
+        """Load the state of operators that have none: this version makes others of the views than the one before."""
+        with self.lock:
+            missing = [o.id for o in self.flow.stateful() if slots(o)[0] not in self.state.manifest.runs]
+            operators, views = spoiled(self.flow, missing)
+            kept = frozenset(s for o in self.flow.stateful() if o.id not in operators for s in slots(o))
+            self._anew(self.state.manifest.only(kept), views)
 
     def mend(self, damage: CorruptState) -> tuple[str, ...]:
         """Make anew what is damaged (`mending`); the files or log positions that were."""

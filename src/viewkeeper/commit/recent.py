@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 _KEPT = 256
 
@@ -35,7 +34,8 @@ class Recent:
         if not self._done:
             return {}
         seconds = [d.seconds for d in self._done]
-        p50, p95, p99 = (round(float(p), 6) for p in np.percentile(seconds, (50, 95, 99)))
+        ordered = sorted(seconds)
+        p50, p95, p99 = (round(ordered[math.ceil(len(ordered) * p / 100) - 1], 6) for p in (50, 95, 99))
         busy = sum(seconds)
         changes = sum(d.changes for d in self._done)
         span = max(time.time() - self._done[0].at + self._done[0].seconds, busy, 1e-9)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from viewkeeper.model.delta import identical
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.wide import Ints
 from viewkeeper.plan.dataflow import quoted
 from viewkeeper.store.base import Store, StreamChange, ViewChange
 
@@ -23,14 +27,14 @@ def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) 
     if not deltas:
         return None
     delta = pa.concat_tables(deltas, promote_options="permissive").combine_chunks()
-    delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
+    delta = _typed(table, delta.rename_columns([*(c.name for c in table.columns), WEIGHT]))
+    if not table.is_bag:
+        return _keyed(duck, table, delta)
     # A bag's key is the whole row, in which −0.0 and 0.0 are one; elsewhere an update from one to the other shows.
-    net = _merged(duck, table, delta) if table.is_bag else consolidate(duck, delta)
+    net = _merged(duck, table, delta)
     if net.num_rows == 0:
         return None
-    if not table.is_stored:
-        return StreamChange(table, _typed(table, net, (*(c.name for c in table.columns), WEIGHT)))
-    return _bag(duck, store, table, net) if table.is_bag else _keyed(duck, table, net)
+    return _bag(duck, store, table, net) if table.is_stored else StreamChange(table, _typed(table, net))
 
 
 def _merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:
@@ -39,21 +43,46 @@ def _merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:
     return duck.run(f"SELECT {columns}, {weight} FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0", input=delta)
 
 
-def _keyed(duck: Duck, table: Table, net: pa.Table) -> ViewChange:
-    columns = ", ".join(quoted(c.name) for c in table.columns)
-    puts = duck.run(f"SELECT {columns} FROM input WHERE {WEIGHT} > 0", input=net)
-    keys = [quoted(k.column) for k in table.key]
-    if not keys:
-        deletes = pa.table({}) if puts.num_rows else net.select([]).slice(0, 1)
-        return ViewChange(table, _typed(table, puts), deletes)
-    matched = " AND ".join(f"p.{k} IS NOT DISTINCT FROM n.{k}" for k in keys)
-    listed = ", ".join(f"n.{k}" for k in keys)
-    deletes = duck.run(
-        f"""SELECT DISTINCT {listed} FROM net n
-            WHERE n.{WEIGHT} < 0 AND NOT EXISTS (SELECT 1 FROM net p WHERE p.{WEIGHT} > 0 AND {matched})""",
-        net=net,
-    )
-    return ViewChange(table, _typed(table, puts), _typed(table, deletes))
+def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
+    pairs = _pairs(table, delta)
+    if pairs is None:  # rows that come and go again between two states of the view
+        delta = _typed(table, consolidate(duck, delta))
+        pairs = _pairs(table, delta)
+        assert pairs is not None, f"{table.name} would have several rows of one key"
+    new, old = pairs
+    puts, changed, gone = new[new >= 0], old[old >= 0], old[(old >= 0) & (new < 0)]
+    if not len(puts) and not len(changed):
+        return None
+    if not table.is_stored:
+        return StreamChange(table, delta.take(pa.array(np.concatenate([changed, puts]))))
+    rows = delta.drop_columns([WEIGHT])
+    keys = rows.select([k.column for k in table.key])
+    return ViewChange(table, rows.take(pa.array(puts)), keys.take(pa.array(gone)))
+
+
+def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
+    """For each key the places of its new row and of its old one, −1 where there is none or they are the same.
+
+    None if a key has more than one of either: then the delta has to be consolidated first.
+    """
+    weights = delta[WEIGHT].to_numpy()
+    keys = np.asarray(encode_keys(table, delta).dictionary_encode().indices)
+    count = int(keys.max()) + 1 if len(keys) else 0
+    sides = []
+    for weight in (1, -1):
+        places = np.flatnonzero(weights == weight)
+        side = np.full(count, -1, np.int64)
+        side[keys[places]] = places
+        if np.count_nonzero(side >= 0) < len(places):
+            return None
+        sides.append(side)
+    new, old = sides
+    if np.count_nonzero(new >= 0) + np.count_nonzero(old >= 0) < len(weights):
+        return None
+    both = np.flatnonzero((new >= 0) & (old >= 0))
+    same = both[identical(delta.take(pa.array(new[both])), delta.take(pa.array(old[both])), but=WEIGHT)]
+    new[same] = old[same] = -1
+    return new, old
 
 
 def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
@@ -76,9 +105,8 @@ def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
     return ViewChange(table, _typed(table, puts), _typed(table, gone))
 
 
-def _typed(table: Table, rows: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
+def _typed(table: Table, rows: pa.Table) -> pa.Table:
     """Rows in the table's own Arrow types."""
-    rows = rows if names is None else rows.select(list(names))
     weight = pa.field(WEIGHT, pa.int64())
     schema = pa.schema([weight if name == WEIGHT else table.arrow.field(name) for name in rows.column_names])
     return rows if rows.schema.equals(schema) else rows.cast(schema)

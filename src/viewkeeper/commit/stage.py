@@ -39,6 +39,10 @@ _OPERATORS_FOR_MORE = 24
 """Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
 
 
+_ROWS_FOR_MORE = 20_000
+"""Changes from which threads are worth waking: below, one is done before the second has begun."""
+
+
 class BrokenViews(EvaluationError):
     """An expression of these views failed on the data."""
 
@@ -88,16 +92,27 @@ class Stage:
         finally:
             self.store.capture_by(None)
 
-    def changes(self, flow: Flow, after: int, upto: int) -> dict[str, pa.Table]:
-        """What happened to each table that the flow uses, consolidated before any expression runs."""
+    def changes(self, flow: Flow, after: int, upto: int, rows: int | None = None) -> dict[str, pa.Table]:
+        """What happened to each table that the flow uses, consolidated before any expression runs.
+
+        `rows`: about how many there are, if that is known.
+        """
+
+        has_befores = self.store.capabilities.before_images
 
         def changed(duck: Duck, table: int) -> pa.Table:
             names = [c.name for c in flow.used[table]]
+            delta = self.store.net_changes(flow.tables[table], names, after, upto) if has_befores else None
+            if delta is not None:
+                return delta
             known = partial(self._known, duck, flow, table, names)
             delta = table_changes(self.store, flow.tables[table], names, after, upto, known)
             return consolidate(duck, delta) if delta.num_rows else delta
 
         tables = list(flow.used)
+        if rows is not None and rows < _ROWS_FOR_MORE:
+            duck = self.crew.alone(1)
+            return {Input(t).id: changed(duck, t) for t in tables}
         return {Input(t).id: delta for t, delta in zip(tables, self.crew.map(changed, tables), strict=True)}
 
     def run(
@@ -129,7 +144,9 @@ class Stage:
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB; a batch has many short statements.
         divides = not new and len(active) >= _OPERATORS_FOR_MORE
-        site = Site(self.crew.first if divides else self.crew.alone(), flow, partial(self._old, hidden), active)
+        small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < _ROWS_FOR_MORE
+        duck = self.crew.first if divides else self.crew.alone(1 if small else None)
+        site = Site(duck, flow, partial(self._old, hidden), active)
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock = site.clock
         added = {slot: run for slot, run in site.added.items() if only is None or slot in only}

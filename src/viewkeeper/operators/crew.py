@@ -26,9 +26,9 @@ class Crew:
         self._others: list[Duck] = []
         self._threads: ThreadPoolExecutor | None = None
 
-    def alone(self) -> Duck:
-        """The first DuckDB, with all cores for one statement."""
-        self.first.spread(self.size)
+    def alone(self, cores: int | None = None) -> Duck:
+        """The first DuckDB, with all cores for one statement, or with so many."""
+        self.first.spread(cores or self.size)
         return self.first
 
     def together(self) -> list[Duck]:

@@ -63,11 +63,13 @@ class Segment:
         return inner_sql if self.key is None else f"SELECT {', '.join(outer)} FROM ({inner_sql})"
 
     @cached_property
-    def is_identity(self) -> bool:
-        """Whether it passes its source's columns on under the same names, unfiltered and without a hash."""
-        if self.key is not None or self.where or self.sign < 0 or self.times:
-            return False
-        return all(n.expr.op == "column" and n.expr.value == n.name for n in self.exprs)
+    def passes(self) -> tuple[str, ...] | None:
+        """The source's columns that it passes on as they are, unfiltered; None if it does more."""
+        if self.where or self.sign < 0 or self.times:
+            return None
+        if any(n.expr.op != "column" for n in self.exprs):
+            return None
+        return tuple(str(n.expr.value) for n in self.exprs)
 
     def used(self) -> frozenset[str]:
         """The columns it reads of its source."""

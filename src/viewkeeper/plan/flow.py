@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan.compiler import Compiler, ViewPlan
@@ -19,6 +21,11 @@ class Flow:
     operators: Mapping[str, Operator]
     tables: Mapping[int, Table]
     sinks: Mapping[int, Sink]
+
+    @cached_property
+    def orders(self) -> dict[frozenset[str], Any]:
+        """What a lane has worked out about sets of operators, for the next batch."""
+        return {}
 
     @cached_property
     def consumers(self) -> Mapping[str, Sequence[tuple[str, int, Segment]]]:
@@ -110,6 +117,12 @@ class Flow:
 
     def stateful(self) -> Iterator[Operator]:
         return (o for o in self.operators.values() if o.stateful)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the operators whose state is kept: under another one the state is another program's, or another plan's."""
+        names = ",".join(sorted(o.id for o in self.stateful()))
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
 def assemble(

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -84,22 +84,15 @@ class _Schedule:
         self.error: BaseException | None = None
         self._changed = threading.Condition()
         self._flow = flow
-        self._place = {name: i for i, name in enumerate(n for n in flow.operators if n in active)}
+        order = _order(flow, active)
+        self._place, self._after, self._missing = order.place, order.after, dict(order.missing)
         self._waiting: dict[str, dict[int, list[tuple[int, pa.Table]]]] = defaultdict(lambda: defaultdict(list))
-        self._missing: dict[str, int] = {}
-        self._after: dict[str, list[str]] = defaultdict(list)
         self._ready: list[tuple[int, str]] = []
         self._running = 0
         for consumer, port, delta in seeds:
             self._waiting[consumer][port].append((_SEED, delta))
-        for name in self._place:
-            sources = {s for s in _sources(flow.operators[name]) if s in self._place}
-            self._missing[name] = len(sources)
-            for source in sources:
-                self._after[source].append(name)
-        for name in list(self._place):
-            if not self._missing[name]:
-                self._release(name)
+        for name in [n for n, count in self._missing.items() if not count]:  # releasing one may release others
+            self._release(name)
 
     def take(self) -> str | None:
         """The next operator to run, waiting for one if need be; None when all is done."""
@@ -131,7 +124,7 @@ class _Schedule:
             self._changed.notify_all()
 
     def _finish(self, name: str) -> None:
-        for consumer in self._after[name]:
+        for consumer in self._after.get(name, ()):
             self._missing[consumer] -= 1
             if not self._missing[consumer]:
                 self._release(consumer)
@@ -146,6 +139,31 @@ class _Schedule:
             heapq.heappush(self._ready, (self._place[name], name))
             return
         self._finish(name)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Each operator's place, how many sources it waits for, and who waits for it."""
+
+    place: Mapping[str, int]
+    missing: Mapping[str, int]
+    after: Mapping[str, Sequence[str]]
+
+
+def _order(flow: Flow, active: frozenset[str]) -> _Order:
+    """Worked out once for a flow: batches differ only in their rows."""
+    found: _Order | None = flow.orders.get(active)
+    if found is None:
+        place = {name: i for i, name in enumerate(n for n in flow.operators if n in active)}
+        missing: dict[str, int] = {}
+        after: dict[str, list[str]] = defaultdict(list)
+        for name in place:
+            sources = {s for s in _sources(flow.operators[name]) if s in place}
+            missing[name] = len(sources)
+            for source in sources:
+                after[source].append(name)
+        found = flow.orders[active] = _Order(place, missing, after)
+    return found
 
 
 def _sources(operator: Operator) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from viewkeeper.model.schema import WEIGHT
@@ -19,6 +20,7 @@ from viewkeeper.operators import aggregate, join, recompute, topk
 from viewkeeper.operators.arrangement import Arrangement, Hashes, Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.hashing import hashes, quick_hashes
 from viewkeeper.plan.dataflow import (
     HASH,
     Aggregate,
@@ -32,9 +34,11 @@ from viewkeeper.plan.dataflow import (
     Recompute,
     Segment,
     TopK,
-    hash_sql,
 )
 from viewkeeper.plan.flow import Flow, slots
+
+_PIECE_ROWS = 1 << 19
+_GATHERED = np.uint64(16)
 
 Fed = tuple[str, int, pa.Table]
 """A delta on its way: (consumer, port, delta)."""
@@ -68,30 +72,27 @@ class Site:
             if consumer not in self.active:
                 continue
             self.feeding = consumer
-            if segment.is_identity:
-                delta = output.select([*(n.name for n in segment.exprs), WEIGHT])
-            else:
-                delta = self.duck.run(segment.sql, input=output)
             operator = self.flow.operators[consumer]
             if isinstance(operator, Aggregate):
-                if delta.num_rows:
-                    prepared = aggregate.prepare(self.duck, operator.spec, delta)
-                    self.feeding = None
-                    yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
-            elif delta.num_rows:
-                self.feeding = None
+                # A group may have vectors from several pieces, and those of a piece are few: memory is used again.
+                for piece in _pieces(output):
+                    if (delta := self._through(segment, piece)).num_rows:
+                        prepared = aggregate.prepare(self.duck, operator.spec, delta)
+                        yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
+            elif (delta := self._through(segment, output)).num_rows:
                 yield consumer, port, delta
         self.feeding = None
+
+    def _through(self, segment: Segment, output: pa.Table) -> pa.Table:
+        delta = _passed(segment, output)
+        return self.duck.run(segment.sql, input=output) if delta is None else delta
 
     def images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
         """The table's arrangements: each its own columns, and the hash of its own key."""
         images = [i for i in self.flow.images.get(source.table, ()) if i.id in self.active]
-        if images and output.num_rows:
-            texts = [f"{hash_sql(image.key)} AS h{n}" for n, image in enumerate(images)]
-            hashes = self.duck.run(f"SELECT {', '.join(texts)} FROM input", input=output)
-            for n, image in enumerate(images):
-                rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
-                yield image.id, 0, rows.append_column(HASH, hashes[f"h{n}"])
+        for image in images if output.num_rows else ():
+            rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
+            yield image.id, 0, rows.append_column(HASH, pa.array(hashes(self.duck, output, image.key)))
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]
@@ -135,6 +136,24 @@ def _arrow(name: str) -> Any:
     from viewkeeper.model import types
 
     return types.arrow(name)
+
+
+def _pieces(output: pa.Table) -> Iterator[pa.Table]:
+    return (output.slice(start, _PIECE_ROWS) for start in range(0, output.num_rows, _PIECE_ROWS))
+
+
+def _passed(segment: Segment, output: pa.Table) -> pa.Table | None:
+    """The output through a segment that only picks columns, and hashes some of them; None if DuckDB is needed."""
+    if segment.passes is None:
+        return None
+    names = [*(n.name for n in segment.exprs), WEIGHT]
+    delta = output.select([*segment.passes, WEIGHT]).rename_columns(names)
+    if segment.key is None:
+        return delta
+    found = quick_hashes(delta, segment.key)
+    if found is None:
+        return None
+    return delta.append_column(HASH, pa.array(found >> _GATHERED if segment.gather else found))
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table | None:

@@ -306,6 +306,11 @@ class Store(ABC):
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         """What write calls in (after, upto] did to the table: a delta over `columns`, not consolidated."""
 
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+        """`changes` of columns that hold the key, consolidated, by a store that knows a cheap way to it: a key's first
+        row before, its last one after. None: it does not."""
+        return None
+
     def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
         """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no
         before-images. May give more keys, so that a write that became visible late is not lost."""

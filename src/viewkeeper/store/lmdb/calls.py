@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.codec import decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.keys import encode_keys, key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.store.arrow import typed
 from viewkeeper.store.base import StreamChange, Written
@@ -51,9 +51,9 @@ class Call:
 
 def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
     """Keys and rows (empty: delete), some at a time."""
-    for piece in _slices(typed(table, puts, table.arrow.names)):
+    for piece in _slices(table, typed(table, puts, table.arrow.names)):
         yield encode_keys(table, piece), encode_rows(table, piece)
-    for piece in _slices(typed(table, deletes, [column.name for column in table.key_columns])):
+    for piece in _slices(table, typed(table, deletes, [column.name for column in table.key_columns])):
         keys = encode_keys(table, piece)
         yield keys, rows.no_rows(len(keys))
 
@@ -74,13 +74,17 @@ def stream(change: StreamChange) -> log.Images:
     return log.join(pieces)
 
 
-def _slices(data: pa.Table) -> Iterator[pa.Table]:
-    if data.num_rows > 1 and (data.num_rows > _SLICE_ROWS or data.nbytes > _SLICE_BYTES):
-        half = data.num_rows // 2
-        yield from _slices(data.slice(0, half))
-        yield from _slices(data.slice(half))
-    elif data.num_rows:
-        yield data
+def _slices(table: Table, data: pa.Table) -> Iterator[pa.Table]:
+    """Slices that follow each other in key order: a page that two of them touch is written twice."""
+    parts = max(-(-data.num_rows // _SLICE_ROWS), -(-data.nbytes // _SLICE_BYTES))
+    if parts <= 1 or data.num_rows < 2:
+        if data.num_rows:
+            yield data
+        return
+    order = key_order(encode_keys(table, data))
+    step = -(-data.num_rows // parts)
+    for start in range(0, data.num_rows, step):
+        yield data.slice(start, step) if order is None else data.take(pa.array(order[start : start + step]))
 
 
 def delta(table: Table, images: log.Images, wanted: list[str], sign: int) -> pa.Table:

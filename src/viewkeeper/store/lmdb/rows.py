@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model.keys import key_order
 from viewkeeper.model.schema import Table
 from viewkeeper.store.lmdb.log import Images, join
 
@@ -74,10 +75,10 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
 
 def _by_key(table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     """In key order: LMDB then walks its pages once, and may append."""
-    if len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+    order = key_order(keys)
+    if order is None:
         return keys, after
-    order = pc.sort_indices(keys)
-    keys, after = keys.take(order), after.take(order)
+    keys, after = keys.take(pa.array(order)), after.take(pa.array(order))
     if pc.any(pc.equal(keys[:-1], keys[1:])).as_py():
         raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
     return keys, after

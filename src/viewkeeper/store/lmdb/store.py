@@ -29,6 +29,7 @@ from viewkeeper.store.lmdb.calls import Call, delta, encoded, stream
 from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.examine import examine
 from viewkeeper.store.lmdb.failures import translate
+from viewkeeper.store.lmdb.net import net
 from viewkeeper.store.lmdb.pinned import PinnedState
 from viewkeeper.store.lmdb.sharing import attach, detach
 
@@ -259,6 +260,17 @@ class LmdbStore(Store):
             found = log.entries(txn, environment.log, after, upto, [table.id])
             deltas = [delta(table, images, wanted, 1) for images in log.gather(found)]
         return pa.concat_tables(deltas) if deltas else delta(table, log.NOTHING, wanted, 1)
+
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+        if table.is_bag and not table.is_stored:
+            return None  # its entries are deltas, which add up, not states that follow each other
+        environment = self._live()
+        wanted = column_names(table, columns)
+        with environment.read(buffers=True) as txn:
+            self._check_kept(txn, after)
+            found = log.entries(txn, environment.log, after, upto, [table.id])
+            pieces = list(log.gather(found))
+        return net(table, pieces, wanted)
 
     def entries(
         self, table: Table, columns: Sequence[str], after: int, upto: int

@@ -1,0 +1,69 @@
+"""What is left of a stretch of the log: for each key the row before the first entry and the one after the last.
+
+    k: −a +b   k: −b +c   m: +d   m: −d        ─▶        k: −a +c
+
+The states of a key follow each other, so what lies between cancels, and a delta is consolidated without comparing rows
+of different keys. A key whose wanted columns are the same at both ends falls out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.codec import decode_rows
+from viewkeeper.model.delta import identical
+from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.store.lmdb import log
+
+
+def net(table: Table, pieces: Sequence[log.Images], wanted: list[str]) -> pa.Table:
+    """The consolidated delta of the pieces, oldest first."""
+    deltas = [_net(table, images, wanted) for images in _telescoped(pieces)]
+    if not deltas:
+        return pa.schema([*(table.arrow.field(c) for c in wanted), pa.field(WEIGHT, pa.int64())]).empty_table()
+    return deltas[0] if len(deltas) == 1 else pa.concat_tables(deltas).combine_chunks()
+
+
+def _telescoped(pieces: Sequence[log.Images]) -> Sequence[log.Images]:
+    """What is left of many chunks, oldest first: each key once, as it was before the first and after the last."""
+    if not pieces:
+        return pieces
+    keys = pa.chunked_array([p.keys for p in pieces], pa.binary())
+    codes = np.asarray(keys.combine_chunks().dictionary_encode().indices)
+    count = int(codes.max()) + 1 if len(codes) else 0
+    if count == len(codes):
+        return pieces
+    first, last = np.empty(count, np.int64), np.empty(count, np.int64)
+    places = np.arange(len(codes))
+    first[codes[::-1]], last[codes] = places[::-1], places  # of several assignments to a place the last one stays
+    whole = log.join(pieces)
+    ends = pa.array(last)
+    return [log.Images(whole.keys.take(ends), whole.before.take(pa.array(first)), whole.after.take(ends))]
+
+
+def _net(table: Table, images: log.Images, wanted: list[str]) -> pa.Table:
+    was, now = (np.asarray(pc.binary_length(side)) > 0 for side in (images.before, images.after))
+    before, after = int(was.sum()), int(now.sum())
+    rows = decode_rows(table, pa.concat_arrays([log.present(images.before), log.present(images.after)]), wanted)
+    weights = np.repeat(np.array([-1, 1]), [before, after])
+    rows = rows.append_column(WEIGHT, pa.array(weights))
+    updated = was & now
+    old, new = np.flatnonzero(updated[was]), before + np.flatnonzero(updated[now])
+    same = identical(_at(rows, old), _at(rows, new), but=WEIGHT)
+    if not same.any():
+        return rows
+    kept = np.ones(len(weights), np.bool_)
+    kept[old[same]] = kept[new[same]] = False
+    return rows.filter(pa.array(kept))
+
+
+def _at(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
+    """Neighbours, as in a batch of updates only, are not copied."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return rows.slice(int(places[0]), len(places))
+    return rows.take(pa.array(places))

@@ -1,0 +1,67 @@
+"""DuckDB's hash by numpy: the same numbers, or not used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viewkeeper.operators import hashing
+from viewkeeper.operators.duck import Duck
+
+LONGS = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40)
+
+
+@pytest.fixture(scope="module")
+def duck():
+    with Duck(threads=1) as duck:
+        yield duck
+
+
+def told(duck: Duck, rows: pa.Table, key: tuple[str, ...]) -> list[int]:
+    columns = ", ".join(key)
+    return duck.run(f"SELECT hash({columns}) AS h FROM input", input=rows)["h"].to_pylist()
+
+
+@given(LONGS)
+def test_integers_and_dates_hash_as_duckdb_hashes_them(duck: Duck, values: list[int | None]) -> None:
+    longs = pa.array(values, pa.int64())
+    small = pa.array([None if v is None else v % 2**31 - 2**30 for v in values], pa.int32())
+    rows = pa.table({"a": longs, "b": small, "c": small.cast(pa.date32())})
+    for key in (("a",), ("b",), ("c",), ("b", "a"), ("a", "c", "b")):
+        found = hashing.quick_hashes(rows, key)
+        assert found is not None
+        assert found.tolist() == told(duck, rows, key)
+
+
+def test_a_slice_hashes_as_its_rows_do() -> None:
+    rows = pa.table({"a": pa.array([1, None, 3, 4], pa.int64())})
+    whole = hashing.quick_hashes(rows, ("a",))
+    part = hashing.quick_hashes(rows.slice(1, 2), ("a",))
+    assert whole is not None
+    assert part is not None
+    assert part.tolist() == whole.tolist()[1:3]
+
+
+def test_without_a_key_all_rows_are_together(duck: Duck) -> None:
+    rows = pa.table({"a": ["x", "y"]})
+    assert hashing.hashes(duck, rows, ()).tolist() == [0, 0]
+
+
+def test_other_types_are_left_to_duckdb(duck: Duck) -> None:
+    rows = pa.table({"a": ["x", "y"], "b": pa.array([1, 2], pa.int64())})
+    assert hashing.quick_hashes(rows, ("b", "a")) is None
+    assert hashing.hashes(duck, rows, ("b", "a")).tolist() == told(duck, rows, ("b", "a"))
+
+
+def test_if_duckdb_hashed_otherwise_numpy_would_not_be_used(monkeypatch: pytest.MonkeyPatch, duck: Duck) -> None:
+    rows = pa.table({"a": pa.array([1, 2], pa.int64())})
+    monkeypatch.setattr(hashing, "_FACTOR", np.uint64(3))
+    hashing._is_known.cache_clear()
+    try:
+        assert hashing.quick_hashes(rows, ("a",)) is None
+        assert hashing.hashes(duck, rows, ("a",)).tolist() == told(duck, rows, ("a",))
+    finally:
+        hashing._is_known.cache_clear()
