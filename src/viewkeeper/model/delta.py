@@ -54,7 +54,7 @@ def identical(one: pa.Table, other: pa.Table, *, but: str = "") -> npt.NDArray[n
 
 
 def rearranged(table: pa.Table, places: pa.Array | None = None) -> pa.Table:
-    """One chunk a column, the rows at these places or all. A few columns at a time, so that few copies exist at once."""
+    """One chunk a column, the rows at these places or all. A few columns at a time: few copies exist at once."""
 
     def moved(column: pa.ChunkedArray) -> pa.Array:
         whole = column.combine_chunks()
