@@ -72,16 +72,23 @@ class Site:
             if consumer not in self.active:
                 continue
             self.feeding = consumer
-            operator = self.flow.operators[consumer]
-            if isinstance(operator, Aggregate):
-                # A group may have vectors from several pieces, and those of a piece are few: memory is used again.
-                for piece in _pieces(output):
-                    if (delta := self._through(segment, piece)).num_rows:
-                        prepared = aggregate.prepare(self.duck, operator.spec, delta)
-                        yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
-            elif (delta := self._through(segment, output)).num_rows:
+            fed = list(self._fed(consumer, port, segment, output))
+            self.feeding = None
+            yield from fed
+
+    def _fed(self, consumer: str, port: int, segment: Segment, output: pa.Table) -> Iterator[Fed]:
+        operator = self.flow.operators[consumer]
+        if not isinstance(operator, Aggregate):
+            delta = self._through(segment, output)
+            if delta.num_rows:
                 yield consumer, port, delta
-        self.feeding = None
+            return
+        # A group may have vectors from several pieces, and those of a piece are few: memory is used again.
+        for piece in _pieces(output):
+            delta = self._through(segment, piece)
+            if delta.num_rows:
+                prepared = aggregate.prepare(self.duck, operator.spec, delta)
+                yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
 
     def _through(self, segment: Segment, output: pa.Table) -> pa.Table:
         delta = _passed(segment, output)
