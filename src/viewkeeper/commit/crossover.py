@@ -10,19 +10,19 @@ from viewkeeper.plan.flow import Flow
 from viewkeeper.store.base import Store
 
 SHARE = 0.75
-FEW = 50_000
+_FEW = 50_000
 
 
-def rows_beyond(store: Store, flow: Flow, after: int) -> int | None:
+def rows_beyond(store: Store, flow: Flow, after: int, about: int) -> int | None:
     """The changed rows that wait, if they are so many that the views are better made anew; else None.
 
-    A store that cannot count its changes never says so.
+    `about`: how many wait in all tables. A store that cannot count its changes never says so.
     """
-    if not store.capabilities.before_images:
+    if about < _FEW or not store.capabilities.before_images:
         return None
     tables = list(flow.used)
     waiting = store.pending(after, tables).rows
-    if waiting < FEW or waiting < SHARE * sum(store.count(flow.tables[t]) for t in tables):
+    if waiting < _FEW or waiting < SHARE * sum(store.count(flow.tables[t]) for t in tables):
         return None
     return waiting
 
@@ -30,6 +30,6 @@ def rows_beyond(store: Store, flow: Flow, after: int) -> int | None:
 def crossover_text(names: list[str]) -> str:
     """What EXPLAIN says of it."""
     return (
-        f"rebuilt from the tables, not maintained, in a batch that changes {FEW:,} rows or more and at least "
+        f"rebuilt from the tables, not maintained, in a batch that changes {_FEW:,} rows or more and at least "
         f"{SHARE:.0%} of those of all tables that views use ({', '.join(names)})"
     )

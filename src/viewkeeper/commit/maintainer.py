@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from viewkeeper import faults
 from viewkeeper.commit.batches import Batches, BatchReport
-from viewkeeper.commit.crossover import FEW, rows_beyond
+from viewkeeper.commit.crossover import rows_beyond
 from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import CutMoved, Loaded, catch_up, load
 from viewkeeper.commit.manifest import Manifest
@@ -94,10 +94,8 @@ class Maintainer(Batches):
         Not where each write call's state must show, nor under views that are not stored, whose subscribers would have
         to start over.
         """
-        if rows < FEW or self._complete or not all(v.table.is_stored for v in self.catalog.views):
-            return None
-        changed = rows_beyond(self.store, self.flow, self.batch.cut)
-        if changed is None:
+        changed = rows_beyond(self.store, self.flow, self.batch.cut, rows)
+        if changed is None or self._complete or not all(v.table.is_stored for v in self.catalog.views):
             return None
         self.rebuild(self.store.head())
         seconds = time.perf_counter() - started
