@@ -7,6 +7,7 @@ are milliseconds; a marker hides what is not newer; a family that keeps deleted 
 
 from __future__ import annotations
 
+import operator
 import re
 import socket
 import threading
@@ -207,7 +208,7 @@ class SmallHBase:
         there.scanned.append(tscan)
         raw = b"_raw_" in (tscan.attributes or {})
         keys = sorted(k for k in there.rows if k >= (tscan.startRow or b"") and k < (tscan.stopRow or b"\xff" * 9))
-        pick = _filter((tscan.filterString or b"").decode())
+        pick = _filter(tscan.filterString or b"")
         left = tscan.limit or len(keys)
         for key in keys:
             cells = pick(there.read(key, tscan.columns, tscan.timeRange, tscan.maxVersions, raw))
@@ -280,12 +281,42 @@ class SmallHBase:
         return time.time_ns() // 1_000_000 if given is None else given
 
 
-def _filter(text: str) -> Any:
-    """The few filters that the store uses."""
-    only = re.findall(r"'binary:([^']*)'", text)
+_TEST = re.compile(
+    rb"SingleColumnValueFilter\('((?:[^']|'')*)', '((?:[^']|'')*)', (<=|>=|=|<|>), "
+    rb"'binary:((?:[^']|'')*)', true, true\)"
+)
+_COMPARE = {b"=": operator.eq, b"<": operator.lt, b"<=": operator.le, b">": operator.gt, b">=": operator.ge}
+
+
+def _filter(text: bytes) -> Any:
+    """The few filters that the store uses: tests of rows, and after them a choice of cells."""
+    rows, _, cells = text.rpartition(b") AND (FirstKeyOnly") if b"Value" in text else (b"", b"", text)
+    if b"Value" in text and not rows:
+        rows, cells = text, b""
+    choose = _choice((b"FirstKeyOnly" if rows and cells else b"") + cells)
+
+    def pick(found: list[Any]) -> list[Any]:
+        said = _TEST.sub(lambda test: b" 1 " if _passes(found, *test.groups()) else b" 0 ", rows.removeprefix(b"("))
+        said = said.replace(b"AND", b"and").replace(b"OR", b"or")
+        if rows and not eval(said if said.count(b"(") == said.count(b")") else b"(" + said):
+            return []
+        chosen: list[Any] = choose(found)
+        return chosen
+
+    return pick
+
+
+def _passes(cells: list[Any], family: bytes, qualifier: bytes, op: bytes, value: bytes) -> bool:
+    names = family.replace(b"''", b"'"), qualifier.replace(b"''", b"'")
+    newest = next((c.value for c in cells if (c.family, c.qualifier) == names), None)
+    return newest is not None and bool(_COMPARE[op](newest, value.replace(b"''", b"'")))
+
+
+def _choice(text: bytes) -> Any:
+    only = re.findall(rb"'binary:((?:[^']|'')*)'", text)
     if only:
-        return lambda cells: [c for i, c in enumerate(cells) if i == 0 or c.qualifier.decode() in only]
-    first, bare = "FirstKeyOnly" in text, re.search(r"(^|\s)KeyOnly", text)
+        return lambda cells: [c for i, c in enumerate(cells) if i == 0 or c.qualifier in only]
+    first, bare = b"FirstKeyOnly" in text, re.search(rb"(^|\s)KeyOnly", text)
 
     def pick(cells: list[Any]) -> list[Any]:
         cells = cells[:1] if first else cells

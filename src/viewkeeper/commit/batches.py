@@ -225,7 +225,7 @@ class Batches:
         tables = {t.id: t for t in catalog.tables}
         plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
         active = [v.table.id for v in catalog.views if v.suspended is None and not is_scheduled(v)]
-        return assemble(tables, plans, active, not self.store.capabilities.before_images)
+        return assemble(tables, plans, active, not self.store.capabilities.before_images, self.store.selects)
 
     def _adopt_catalog(self, catalog: Catalog) -> None:
         self.catalog = catalog

@@ -165,6 +165,13 @@ class Image(Operator):
 
 
 @dataclass(frozen=True)
+class SelectedImage(Image):
+    """The table image where every view that reads the table makes the same comparisons: only rows that pass them."""
+
+    where: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class Arrange(Operator):
     """A relation that is no plain base table, arranged by the key on which it is looked up."""
 

@@ -21,6 +21,7 @@ from viewkeeper.plan.dataflow import (
     Operator,
     Recompute,
     Segment,
+    SelectedImage,
     Sink,
     TopK,
 )
@@ -92,7 +93,8 @@ def _input(flow: Flow, operator: Input, numbers: Mapping[str, int], names: Mappi
 def _image(flow: Flow, operator: Image, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
     primary = tuple(k.column for k in flow.tables[operator.table].key)
     what = "table image" if operator.key == primary else "arrangement"
-    return f"{what} of {names[operator.table]} by ({', '.join(operator.key)})"
+    rows = f", rows with {' and '.join(map(expr_text, operator.where))}" if isinstance(operator, SelectedImage) else ""
+    return f"{what} of {names[operator.table]} by ({', '.join(operator.key)}){rows}"
 
 
 def _arrange(flow: Flow, operator: Arrange, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:

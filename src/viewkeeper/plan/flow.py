@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.model.selection import selected
 from viewkeeper.plan.compiler import Compiler, ViewPlan
-from viewkeeper.plan.dataflow import Image, Input, Lookup, Operator, Recompute, Segment, Sink
+from viewkeeper.plan.dataflow import Image, Input, Lookup, Operator, Recompute, Segment, SelectedImage, Sink
+from viewkeeper.plan.selections import comparison, selections
 
 
 @dataclass(frozen=True)
@@ -126,19 +128,30 @@ class Flow:
 
 
 def assemble(
-    tables: Mapping[int, Table], plans: Mapping[int, ViewPlan], views: Iterable[int], keyed_images: bool = False
+    tables: Mapping[int, Table],
+    plans: Mapping[int, ViewPlan],
+    views: Iterable[int],
+    keyed_images: bool = False,
+    selects: bool = False,
 ) -> Flow:
     """The flow of these views; `plans` holds every plan that they may refer to.
 
     Every base table that is used has an image, from which later views are loaded. Any arrangement of it serves; one by
-    primary key is made if there is none, or if the store needs it for before-images (`keyed_images`).
+    primary key is made if there is none, or if the store needs it for before-images (`keyed_images`). If the store
+    `selects`, it is asked only for the rows that matter (`selections`).
     """
     compiler = Compiler(tables, plans)
     sinks = {view: compiler.view(view) for view in views}
     arranged = {o.table for o in compiler.operators.values() if isinstance(o, Image)}
+    chosen = selections(compiler.operators.values()) if selects else {}
     for table in [o.table for o in compiler.operators.values() if isinstance(o, Input)]:
-        if keyed_images or table not in arranged:
-            compiler.image(table, tuple(k.column for k in tables[table].key))
+        key = tuple(k.column for k in tables[table].key)
+        if table in chosen:
+            compiler.add(SelectedImage(table, key, chosen[table]))
+        elif keyed_images or table not in arranged:
+            compiler.image(table, key)
+    compared = {t: tuple(c for e in where if (c := comparison(e)) is not None) for t, where in chosen.items()}
+    tables = {i: selected(t, compared.get(i, ())) for i, t in tables.items()}
     return Flow(_ordered(compiler.operators), tables, sinks)
 
 

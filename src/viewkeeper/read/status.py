@@ -17,7 +17,7 @@ from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.operators.runs import open_run
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.dataflow import Arrange, Image
+from viewkeeper.plan.dataflow import Arrange, Image, Input
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import Sizes
@@ -150,6 +150,10 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
     flow = _flow(store, catalog)
     notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
+    mine = flow.behind([flow.sinks[view.table.id].id])
+    for table, columns in flow.used.items():
+        if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
+            notes.append(text)
     return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
 
 
@@ -170,7 +174,7 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
 def _flow(store: Store, catalog: Catalog) -> Flow:
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
     tables = {t.id: t for t in catalog.tables}
-    return assemble(tables, plans, plans, not store.capabilities.before_images)
+    return assemble(tables, plans, plans, not store.capabilities.before_images, store.selects)
 
 
 def _sizes(store: Store) -> Sizes:

@@ -33,7 +33,9 @@ from viewkeeper.plan.dataflow import (
     Operator,
     Recompute,
     Segment,
+    SelectedImage,
     TopK,
+    where_sql,
 )
 from viewkeeper.plan.flow import Flow, slots
 
@@ -99,7 +101,11 @@ class Site:
         images = [i for i in self.flow.images.get(source.table, ()) if i.id in self.active]
         for image in images if output.num_rows else ():
             rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
-            yield image.id, 0, rows.append_column(HASH, pa.array(hashes(self.duck, output, image.key)))
+            rows = rows.append_column(HASH, pa.array(hashes(self.duck, output, image.key)))
+            if isinstance(image, SelectedImage):
+                chosen = self.duck.run(f"SELECT {where_sql(image.where)} AS chosen FROM input", input=output)
+                rows = rows.filter(chosen["chosen"])
+            yield image.id, 0, rows
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]

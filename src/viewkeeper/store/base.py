@@ -197,6 +197,8 @@ class Store(ABC):
     """Whether only processes of one machine can open it."""
     state_path: str
     """Directory for the maintainer's run files."""
+    selects: bool = False
+    """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
     look_pause: float = 0.0
     """Seconds between two looks for changes, where looking is not as good as free."""
 
@@ -264,6 +266,10 @@ class Store(ABC):
 
         Batches carry `_w`; their consolidated sum is the state at the cut (a batch may hold retractions).
         """
+
+    def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:
+        """What `scan_at` hands to the store's own scanner, in words, for EXPLAIN."""
+        return None
 
     def shows_past(self, table: Table) -> bool:
         """Whether `scan_at` can be kept: by one state, by before-images to undo, or by versions.

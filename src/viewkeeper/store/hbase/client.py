@@ -250,7 +250,7 @@ class Client:
             span=span,
             versions=2**31 - 1,
             raw=True,
-            filter="KeyOnlyFilter()",
+            filter=b"KeyOnlyFilter()",
             cache_blocks=False,
         )
         return scanning.scan(self.pool, table, wanted)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
+from viewkeeper.model.selection import Comparison, wanted
 from viewkeeper.store.base import Changed, Pending, Spread
 from viewkeeper.store.hbase import regions, windows
 from viewkeeper.store.hbase.batches import TimeRange
@@ -81,7 +82,7 @@ class Feed:
         span = (0, upto + 1) if exact else None
         if not exact and upto - after > 1000 * RESCAN:
             self.note(table, upto)
-            return Changed(None, self._whole(layout, columns, span))
+            return Changed(None, self._whole(layout, columns, span, wanted(table)))
         # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
         seen = self._looks.pop(table.id, None)
         told = self._told(table, after)
@@ -103,14 +104,16 @@ class Feed:
         """The rows of a range of row keys at a cut, with weights."""
         layout = self._layouts.of(table)
         span: TimeRange | None = (0, cut + 1) if self._layouts.is_exact(layout) else None
-        for found in self._reader.scan_span(layout, columns, span, start, stop):
+        for found in self._reader.scan_span(layout, columns, span, start, stop, where=wanted(table)):
             if found.rejects:
                 self._rejects.note(table, None, found.rejects)
             if found.rows.num_rows:
                 yield from weighted(found.rows, 1).to_batches()
 
-    def _whole(self, layout: Layout, columns: list[str], span: TimeRange | None) -> pa.Table:
-        parts: list[Rows] = list(self._reader.scan_span(layout, columns, span))
+    def _whole(
+        self, layout: Layout, columns: list[str], span: TimeRange | None, where: Sequence[Comparison]
+    ) -> pa.Table:
+        parts: list[Rows] = list(self._reader.scan_span(layout, columns, span, where=where))
         self._rejects.note(layout.table, None, tuple(r for part in parts for r in part.rejects))
         schema = pa.schema([layout.table.arrow.field(name) for name in columns])
         return pa.concat_tables([schema.empty_table(), *(part.rows for part in parts)]).combine_chunks()

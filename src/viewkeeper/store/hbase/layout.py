@@ -109,14 +109,14 @@ class Layout:
             return (self.mark, *wanted)
         return self.families
 
-    def filter(self, columns: Sequence[str]) -> str | None:
+    def filter(self, columns: Sequence[str]) -> bytes | None:
         """What HBase should leave out of a scan of these columns, where a row is there if any of its cells is: all but
         the columns' cells and each row's first. None when most columns are wanted."""
         wanted = [self.places[c].cell for c in columns if c in self.places]
         if (self.mark is not None and self.table.is_view) or 2 * len(wanted) > len(self.places):
             return None
-        names = (cell.partition(b":")[2].decode(errors="replace").replace("'", "''") for cell in wanted)
-        return " OR ".join(["FirstKeyOnlyFilter()", *(f"QualifierFilter(=, 'binary:{name}')" for name in names)])
+        names = (cell.partition(b":")[2].replace(b"'", b"''") for cell in wanted)
+        return b" OR ".join([b"FirstKeyOnlyFilter()", *(b"QualifierFilter(=, 'binary:%s')" % name for name in names)])
 
     def encode(self, rows: pa.Table) -> tuple[pa.Array, dict[bytes, pa.Array]]:
         """Row keys and cells of whole rows."""

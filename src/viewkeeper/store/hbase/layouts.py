@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from viewkeeper.model.schema import Table
+from viewkeeper.model.selection import whole
 from viewkeeper.store.hbase import mapping
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.commit import create
@@ -30,6 +31,7 @@ class Layouts:
         self._kept: dict[str, tuple[float, int]] = {}
 
     def of(self, table: Table) -> Layout:
+        table = whole(table)
         known = self._known.get(table.id)
         if known is None or (known[0] is not table and known[0] != table):
             known = self._known[table.id] = (table, layout_of(self._namespace, table))

@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.selection import Comparison
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Cell, Client
 from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.known import Known, Shown
 from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Rows, read_cells
 from viewkeeper.store.hbase.layouts import if_there
+from viewkeeper.store.hbase.pushing import joined, push
 from viewkeeper.store.hbase.scanning import Scan
 
 T = TypeVar("T")
@@ -105,17 +107,20 @@ class Reader:
         stop: bytes | None = None,
         limit: int | None = None,
         shown: Shown | None = None,
+        where: Sequence[Comparison] = (),
     ) -> Iterator[Rows]:
-        """A range of row keys, from cells with times in a span, some rows at a time."""
+        """A range of row keys, from cells with times in a span, some rows at a time. HBase is asked to leave out those
+        that do not pass `where`, as far as it can."""
         if stop == b"":
             return
         large = limit is None and start is None and stop is None
+        pushed = push(layout, where)
         wanted = Scan(
-            start=start or b"",
-            stop=stop or b"",
+            start=max(start or b"", pushed.start),
+            stop=min(s for s in (stop, pushed.stop) if s) if stop or pushed.stop else b"",
             columns=layout.asked(columns),
             span=span,
-            filter=layout.filter(columns),
+            filter=joined(pushed.filter, layout.filter(columns)),
             limit=limit,
             cache_blocks=False if large else None,
         )

@@ -43,8 +43,8 @@ class Scan:
     """Cells of one column at most; HBase's default is 1."""
     raw: bool = False
     """Everything that is stored: hidden versions and delete markers too (`Cells.kind` tells). Families only."""
-    filter: str | None = None
-    """In HBase's filter language, for example "KeyOnlyFilter()"."""
+    filter: bytes | None = None
+    """In HBase's filter language, for example b"KeyOnlyFilter()"; constants in it are bytes as they are."""
     limit: int | None = None
     cache_blocks: bool | None = None
     """False for large scans that should not push others' blocks out of the server's cache."""
@@ -59,7 +59,7 @@ class Scan:
             columns=wanted or None,
             maxVersions=self.versions,
             timeRange=hbase.TTimeRange(*self.span) if self.span else None,
-            filterString=self.filter.encode() if self.filter else None,
+            filterString=self.filter,
             attributes={**self.attributes, **({b"_raw_": b"\xff"} if self.raw else {})} or None,
             cacheBlocks=self.cache_blocks,
             limit=self.limit,

@@ -17,7 +17,7 @@ from viewkeeper.store.hbase.scanning import Scan
 _PATIENCE = 2.0
 """Seconds for counting; what is not counted by then is estimated by the number of regions."""
 
-_FOR_KEYS = "FirstKeyOnlyFilter() AND KeyOnlyFilter()"
+_FOR_KEYS = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
 _SAMPLES = 256
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, StoreError, Unsupported
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
+from viewkeeper.model.selection import wanted
 from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.base import (
     Batch,
@@ -39,7 +40,7 @@ from viewkeeper.store.base import (
     Written,
 )
 from viewkeeper.store.files import Directory
-from viewkeeper.store.hbase import commit, lease, sizes, writing
+from viewkeeper.store.hbase import commit, lease, pushing, sizes, writing
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.failures import NoSuchTable
@@ -66,6 +67,7 @@ class HBaseStore(Store):
     """One open database in a namespace. Its methods may be called from any thread."""
 
     look_pause = 0.1
+    selects = True
     capabilities = Capabilities(
         change_feed=True, atomic_batch=False, snapshot_scan=False, before_images=False, cell_versions=True
     )
@@ -211,6 +213,9 @@ class HBaseStore(Store):
     ) -> Iterator[pa.RecordBatch]:
         self._live()
         return self._feed.at(table, column_names(table, columns), cut, start, stop)
+
+    def scan_text(self, table: Table, columns: Sequence[str]) -> str:
+        return pushing.scan_text(self._layouts.of(table), columns, wanted(table))
 
     def watch(self, table: Table, cut: int) -> bool:
         self._live()
