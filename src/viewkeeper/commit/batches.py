@@ -32,7 +32,7 @@ from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.schedule import COMPLETE, is_scheduled, strategy_of
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, given_rows, in_batches
+from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, in_batches
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
@@ -180,12 +180,13 @@ class Batches:
         faults.point("commit.1.after")
         self._merger.adopt()
         number = self.batch.number + 1
-        deltas = self.stage.changes(self.flow, self.batch.cut, cut, self._tried)  # step 2
-        changes = sum(d.num_rows for d in deltas.values())
-        faults.point("commit.2.before")
+        expected = choose_lane(lane, self._tried)
+        deltas = self.stage.captured(expected, self.flow, self.batch.cut, cut, self._tried)  # step 2
+        changes = sum(d.count or 0 for d in deltas.values())
         chosen = choose_lane(lane, changes)
+        faults.point("commit.2.before")
         captured = time.perf_counter()
-        outcome = self.stage.run(number, chosen, self.flow, in_batches(self.flow), given_rows(deltas), self._names)
+        outcome = self.stage.run(number, chosen, self.flow, in_batches(self.flow), deltas, self._names)
         faults.point("commit.2.after")
         ran = time.perf_counter()
         views = self._resolve(outcome.reached)

@@ -6,7 +6,7 @@ the state as it was at one published batch: runs are immutable, so the two do no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,8 @@ from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import Input, Operator
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.driver import run_in_driver
-from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.given import Given, LogRows, Rows
+from viewkeeper.rounds.placing import is_few
 from viewkeeper.rounds.site import Site, seed
 from viewkeeper.store.base import Store
 
@@ -92,8 +93,27 @@ class Stage:
         finally:
             self.store.capture_by(None)
 
-    def changes(self, flow: Flow, after: int, upto: int, rows: int | None = None) -> dict[str, pa.Table]:
-        """What happened to each table that the flow uses, consolidated before any expression runs.
+    def captured(self, lane: str, flow: Flow, after: int, upto: int, rows: int) -> dict[str, Given]:
+        """What happened to each table: in the driver, or, if one call did much to it, where the lane's tasks run.
+
+        `rows`: about how many there are.
+        """
+        left = {}
+        if lane == "spark" and self.store.divides_log and self.store.capabilities.before_images:
+            for table, columns in flow.used.items():
+                waiting = self.store.pending(after, [table])
+                names = tuple(c.name for c in columns)
+                found = LogRows(self.store.url, flow.tables[table], names, after, upto, waiting.rows)
+                if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto and not is_few(found):
+                    left[table] = found
+        here = [t for t in flow.used if t not in left]
+        deltas = given_rows(self.changes(flow, after, upto, rows, here))
+        return deltas | {Input(t).id: found for t, found in left.items()}
+
+    def changes(
+        self, flow: Flow, after: int, upto: int, rows: int | None = None, tables: Sequence[int] | None = None
+    ) -> dict[str, pa.Table]:
+        """What happened to each table (none named: all that the flow uses), consolidated before any expression runs.
 
         `rows`: about how many there are, if that is known.
         """
@@ -109,7 +129,7 @@ class Stage:
             delta = table_changes(self.store, flow.tables[table], names, after, upto, known)
             return consolidate(duck, delta) if delta.num_rows else delta
 
-        tables = list(flow.used)
+        tables = list(flow.used) if tables is None else tables
         if rows is not None and rows < _ROWS_FOR_MORE:
             duck = self.crew.alone(1)
             return {Input(t).id: changed(duck, t) for t in tables}

@@ -134,6 +134,38 @@ class ImageRows:
 
 
 @dataclass(frozen=True)
+class LogRows:
+    """What one write call did to a table, from the store's log: whole, or a share of it.
+
+    A call names a key once, so shares need not be consolidated with each other.
+    """
+
+    url: str
+    table: Table
+    columns: tuple[str, ...]
+    after: int
+    upto: int
+    count: int
+    part: int = 0
+    parts: int = 1
+
+    def rows(self, duck: Duck) -> pa.Table:
+        return self.fetch(duck)
+
+    def fetch(self, duck: Duck) -> pa.Table:
+        store = open_store(self.url, "r")
+        try:
+            wanted = (self.table, self.columns, self.after, self.upto)
+            return store.part_of_changes(*wanted, self.part, self.parts)
+        finally:
+            store.close()
+
+    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        whole = (self.url, self.table, self.columns, self.after, self.upto, self.count)
+        return [LogRows(*whole, part, parts) for part in range(parts)]
+
+
+@dataclass(frozen=True)
 class StoreRows:
     """A base table scanned from the store at a cut, whole or a range of keys."""
 

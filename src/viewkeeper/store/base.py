@@ -195,6 +195,8 @@ class Store(ABC):
     capabilities: Capabilities
     one_machine: bool = False
     """Whether only processes of one machine can open it."""
+    divides_log: bool = False
+    """Whether several processes can read a share each of the changes of one write call (`part_of_changes`)."""
     state_path: str
     """Directory for the maintainer's run files."""
     selects: bool = False
@@ -316,6 +318,12 @@ class Store(ABC):
         """`changes` of columns that hold the key, consolidated, by a store that knows a cheap way to it: a key's first
         row before, its last one after. None: it does not."""
         return None
+
+    def part_of_changes(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    ) -> pa.Table:
+        """One of `parts` shares, of about the same size, of what one write call in (after, upto] did, consolidated."""
+        raise Unsupported(f"{self.url} gives the changes of a table only as a whole.")
 
     def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
         """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no

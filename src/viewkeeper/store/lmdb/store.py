@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class LmdbStore(Store):
     """One open database in a directory. Its methods may be called from any thread."""
 
     one_machine = True
+    divides_log = True
     capabilities = Capabilities(
         change_feed=True, atomic_batch=True, snapshot_scan=True, before_images=True, cell_versions=False
     )
@@ -264,12 +266,17 @@ class LmdbStore(Store):
     def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
         if table.is_bag and not table.is_stored:
             return None  # its entries are deltas, which add up, not states that follow each other
+        return self.part_of_changes(table, columns, after, upto, 0, 1)
+
+    def part_of_changes(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    ) -> pa.Table:
         environment = self._live()
         wanted = column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
             found = log.entries(txn, environment.log, after, upto, [table.id])
-            pieces = list(log.gather(found))
+            pieces = list(log.gather(islice(found, part, None, parts)))
         return net(table, pieces, wanted)
 
     def entries(

@@ -1,4 +1,4 @@
-"""A small side of a join is read whole by every task of a Spark job; it may change like any other table."""
+"""Spark jobs: a small side of a join is read whole by every task, also when it changes; a large call in shares."""
 
 from __future__ import annotations
 
@@ -56,3 +56,26 @@ def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest
     # orders → shops (exchange) → zones (none) → sums (exchange): three levels where there were four.
     assert max(placed[0].levels.values()) == 2
     assert {e.split("-")[0] for e in placed[1].arranged} == {"image"}
+
+
+def test_tasks_read_their_shares_of_a_large_call(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call names a key once, so its changes need not be put together in the driver; several calls' must be."""
+    monkeypatch.setattr(reach, "all_near", lambda *_: True)
+    monkeypatch.setattr(placing, "FEW_ROWS", 5)
+    db.sql(VIEW)
+    stage, tables = db._maintain().stage, {t.id: t.name for t in db._maintain().catalog.tables}
+    captured: list[dict[str, str]] = []
+    capture = stage.captured
+
+    def spied(lane: str, flow: Any, *rest: int) -> Any:
+        found = capture(lane, flow, *rest)
+        captured.append({tables[flow.operators[n].table]: type(g).__name__ for n, g in found.items() if g.count})
+        return found
+
+    monkeypatch.setattr(stage, "captured", spied)
+    db.put("orders", [{"id": i, "shop": i % 410, "amount": i if i % 3 else 1} for i in range(0, 2_400, 2)])
+    for name in ("one", "other"):
+        db.put("zones", [{"id": i, "name": name, "open": i != 2} for i in range(8)])
+    db.refresh(lane="spark")
+    assert captured == [{"orders": "LogRows", "zones": "Rows"}]
+    assert db.audit().differences == 0
