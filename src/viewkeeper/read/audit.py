@@ -1,6 +1,7 @@
 """Audit: every view against its query, run from nothing by Spark over the tables at the view's own batch.
 
-    1  one state of the database: the tables at the published batch's cut, and the views of that batch
+    1  one state of the database: the tables at the published batch's cut, and the views of that batch. A table whose
+       store cannot show its past is read as it is, between two looks that find nothing new in it
     2  Spark runs each view's SQL text over these tables; a view over views reads what Spark said of those
     3  rows are compared by the view's key: missing here, too many here, or other values
 
@@ -21,17 +22,18 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, StoreError, Unsupported
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.read.reader import outside
 from viewkeeper.read.regenerate import regenerated
-from viewkeeper.store.base import Store
+from viewkeeper.store.base import Pinned, Store
 
 NOTE = "audit"
 """The store's record of the last audit."""
 
 _SHOWN = 20
+_TRIES = 3
 _NEAR = 1e-9
 
 
@@ -126,20 +128,41 @@ def noted(report: Audit) -> dict[str, Any]:
 
 
 def _state(store: Store) -> _State:
-    pinned = store.pin()
-    try:
-        catalog = pinned.catalog
+    for _ in range(_TRIES):
+        pinned = store.pin()
+        try:
+            found = _pinned_state(store, pinned)
+        finally:
+            pinned.close()
+        if found is not None:
+            return found
+    raise StoreError(
+        f"Tables of {store.url} that have no past were written while they were read, {_TRIES} times.",
+        hint="Refresh and audit again while nobody writes, or let their store keep versions and deleted cells.",
+    )
 
-        def rows(table: Table) -> pa.Table:
-            if not table.is_stored:
-                return regenerated(store, pinned, table)
-            return outside(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
 
-        kept, skipped = _auditable(catalog, pinned.batch.cut)
-        tables = {t.name: rows(t) for t in catalog.tables}
-        return _State(catalog, pinned.batch.number, tables, {t.name: rows(t) for t in kept}, skipped)
-    finally:
-        pinned.close()
+def _pinned_state(store: Store, pinned: Pinned) -> _State | None:
+    """None if a table without a past is not what the batch saw: a change of it waits."""
+    catalog = pinned.catalog
+    live: list[int] = []
+
+    def rows(table: Table) -> pa.Table:
+        if not table.is_stored:
+            return regenerated(store, pinned, table)
+        try:
+            found = list(pinned.scan(table))
+        except Unsupported:
+            live.append(table.id)
+            found = list(pinned.scan(table, at_cut=False))
+        return outside(table, pa.Table.from_batches(found, table.arrow))
+
+    kept, skipped = _auditable(catalog, pinned.batch.cut)
+    tables = {t.name: rows(t) for t in catalog.tables}
+    views = {t.name: rows(t) for t in kept}
+    if live and store.pending(pinned.batch.cut, live).calls:
+        return None
+    return _State(catalog, pinned.batch.number, tables, views, skipped)
 
 
 def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:

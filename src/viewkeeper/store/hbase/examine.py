@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from viewkeeper.errors import CorruptState, StoreError
+from viewkeeper.errors import CorruptState, ViewkeeperError
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Finding
@@ -56,7 +56,7 @@ def _table(client: Client, layouts: Layouts, table: Table) -> Iterator[Finding]:
         else:
             for warning in check(layout, there):
                 yield Finding("tables", True, warning, "vk audit finds what capture cannot.")
-    except StoreError as error:
+    except ViewkeeperError as error:
         if not layout.owned or client.tables.exists(layout.name):
             yield Finding("tables", False, error.message, error.hint)
 
