@@ -23,7 +23,9 @@ from viewkeeper.store.hbase.pool import Retry
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.server import Server
 
-pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.hbase]
+pytestmark = [pytest.mark.slow, pytest.mark.hbase]
+
+DEEP = pytest.mark.deep
 
 SETTINGS = {
     # A call that finds no region server fails after seconds: what is tested is what follows.
@@ -49,7 +51,7 @@ def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
         yield db
 
 
-@pytest.mark.parametrize("at", ["capture", "cells", "publish"])
+@pytest.mark.parametrize("at", [pytest.param("capture", marks=DEEP), "cells", pytest.param("publish", marks=DEEP)])
 def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
@@ -77,6 +79,7 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     assert shop.refresh().lane == "none"
 
 
+@DEEP
 def test_a_killed_gateway_is_named_and_work_goes_on_when_it_returns(shop: Any, mortal: Server) -> None:
     address = f"{mortal.host}:{mortal.port}"
     mortal.kill_gateway()

@@ -22,7 +22,7 @@ from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.server import Server
 from viewkeeper.store.hbase.tables import Family
 
-pytestmark = [pytest.mark.deep, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 STRANGER = """
 import json, struct, sys, thriftpy2
@@ -156,6 +156,7 @@ def test_views_follow_a_table_that_others_made_and_write(
     assert client.tables.exists(foreign)
 
 
+@pytest.mark.deep
 def test_views_follow_while_regions_split_and_flush(
     open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str
 ) -> None:
@@ -204,6 +205,7 @@ def test_views_follow_while_regions_split_and_flush(
     assert {r["kind"]: r["n"] for r in db.read("kinds").to_pylist()} == want
 
 
+@pytest.mark.deep
 def test_a_row_that_cannot_be_read_is_put_aside_and_comes_back(
     open_db: Callable[..., Any], hbase: Server, foreign: str
 ) -> None:
@@ -248,6 +250,7 @@ def test_a_table_that_cannot_be_mapped_is_refused_and_a_weak_one_warned_about(
     assert len(said) == 2
 
 
+@pytest.mark.deep
 def test_a_weak_table_is_read_again_whole_after_a_long_pause(
     open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import NoSuchNamespace, NotThrift2, Unavailable
 from viewkeeper.store.hbase.server import Server
 
-pytestmark = [pytest.mark.deep, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.mark.parametrize("lane", ["driver", "spark"])
