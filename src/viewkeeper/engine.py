@@ -10,17 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.commit import definitions
+from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.continuous import Maintenance, Pace
-from viewkeeper.commit.loading import throttled
 from viewkeeper.commit.maintainer import CONTRADICTION, BatchReport, Maintainer
 from viewkeeper.commit.memory import budget
-from viewkeeper.errors import BadValue, NameTaken, ReadOnly
+from viewkeeper.defining import Defining
+from viewkeeper.errors import BadValue, ReadOnly
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.plan import statements
 from viewkeeper.read import levels
 from viewkeeper.read.audit import NOTE as AUDIT
 from viewkeeper.read.audit import Audit, audit, noted
@@ -31,7 +30,6 @@ from viewkeeper.read.regenerate import read_regenerated
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.status import Status, database_status, explain_view
 from viewkeeper.read.subscribe import Delta, subscribe
-from viewkeeper.rounds.given import Progress
 from viewkeeper.rounds.reach import check_reach
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
@@ -40,7 +38,7 @@ RETENTION = 60.0
 """Seconds for which changes stay in the log after the views have them."""
 
 
-class Database:
+class Database(Defining):
     """An open database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
 
     Any number of processes may read and write; one at a time maintains: the first that refreshes or makes a view holds
@@ -250,12 +248,7 @@ class Database:
         """
         return subscribe(self._store, name, since, timeout=timeout, progress=progress, keep=keep)
 
-    # -- statements ---------------------------------------------------------------------------------------------------
-
-    def sql(self, text: str) -> pa.Table | None:
-        """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN."""
-        statement = statements.parse(text)
-        return _STATEMENTS[type(statement)](self, statement)
+    # -- looking at it ------------------------------------------------------------------------------------------------
 
     def explain(self, view: str) -> str:
         """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares."""
@@ -333,79 +326,6 @@ class Database:
                 self._session = session
             return self._session
 
-    def _create_table(self, statement: statements.CreateTable) -> None:
-        self._writable(f"create {statement.name}")
-        definitions.create_table(self._store, statement)
-
-    def _drop_table(self, statement: statements.DropTable) -> None:
-        self._writable(f"drop {statement.name}")
-        definitions.drop_table(self._store, statement)
-
-    def _add_column(self, statement: statements.AddColumn) -> None:
-        self._writable(f"alter {statement.table}")
-        definitions.add_column(self._store, statement)
-
-    def _create_view(self, statement: statements.CreateView) -> None:
-        self._writable(f"create {statement.name}")
-        found = self._catalog().find(statement.name)
-        if isinstance(found, View) and statement.if_not_exists:
-            return
-        old = found if isinstance(found, View) and statement.or_replace else None
-        if found is not None and old is None:
-            raise NameTaken(f"The name {statement.name!r} is in use.")
-        maintainer = self._maintain()
-        with maintainer.defining:
-            maintainer.refresh()
-            view = definitions.plan(self._store, self._spark, statement, old)
-            rate = definitions.load_rate(view)
-            progress = self._progress if rate is None else throttled(self._progress, rate)
-            if old is None:
-                maintainer.create(view, progress=progress)
-            else:
-                definitions.refuse_reshaped(self._catalog(), old, view)
-                users = definitions.dependents(self._catalog(), [old.table.id])
-                maintainer.replace(old, view, frozenset(users), progress=progress)
-
-    def _alter_view(self, statement: statements.AlterView) -> None:
-        self._writable(f"alter {statement.name}")
-        view = self._catalog().view(statement.name)
-        if statement.action == "suspend" and view.suspended is None:
-            self._maintain().suspend(frozenset([view.table.id]), "suspended by hand")
-        if statement.action == "resume" and view.suspended is not None:
-            self._maintain().refresh()
-            self._maintain().resume(view, progress=self._progress)
-
-    def _drop_view(self, statement: statements.DropView) -> None:
-        self._writable(f"drop {statement.name}")
-        found = self._catalog().find(statement.name)
-        if found is None and statement.if_exists:
-            return
-        if isinstance(found, Table):
-            raise BadValue(f"{statement.name} is a table.", hint="Write DROP TABLE.")
-        view = self._catalog().view(statement.name)
-        definitions.refuse_used(self._catalog(), view.table)
-        self._maintain().drop(view)
-
-    def _show(self, statement: statements.Show) -> pa.Table:
-        catalog = self._catalog()
-        shown = catalog.tables if statement.what == "tables" else [v.table for v in catalog.views]
-        return pa.table({"name": pa.array(sorted(t.name for t in shown), pa.string())})
-
-    def _describe(self, statement: statements.Describe) -> pa.Table:
-        table = self._catalog().table(statement.name)
-        places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
-        return pa.table(
-            {
-                "column": pa.array([c.name for c in table.columns], pa.string()),
-                "type": pa.array([c.type for c in table.columns], pa.string()),
-                "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
-                "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
-            }
-        )
-
-    def _explain(self, statement: statements.Explain) -> pa.Table:
-        return pa.table({"plan": self.explain(statement.name).splitlines()})
-
 
 def open_database(
     url: str,
@@ -449,16 +369,3 @@ def _told(report: Audit, listener: Callable[[Audit], None] | None) -> None:
 
 def _no_keys(table: Table) -> pa.Table:
     return table.arrow.empty_table().select([c.name for c in table.key_columns])
-
-
-_STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
-    statements.CreateTable: Database._create_table,
-    statements.DropTable: Database._drop_table,
-    statements.AddColumn: Database._add_column,
-    statements.CreateView: Database._create_view,
-    statements.AlterView: Database._alter_view,
-    statements.DropView: Database._drop_view,
-    statements.Show: Database._show,
-    statements.Describe: Database._describe,
-    statements.Explain: Database._explain,
-}

@@ -46,6 +46,7 @@ POINTS: Mapping[str, str] = {
     "table.changed": "a table's definition changed, its rows are as they were",
     "table.dropped": "a table is out of the catalog, its rows are there",
     "view.planned": "a view's number is taken",
+    "load.part.after": "a part of a large table is scanned and kept",
     "load.1.after": "a view is loaded, nothing is published",
     "load.2.after": "it has caught up",
     "view.published": "a new definition is published, the old one's rows are there",

@@ -104,6 +104,39 @@ class OnlyPages(LmdbStore):
         raise Unsupported(f"{self.url} has no snapshots.")
 
 
+class OnlyNow(OnlyPages):
+    """No past at all: scans find rows as they are, page by page, and the feed carries new rows but not what they
+    replaced, as a log that is tailed does. The dissertation's store (6.3.2)."""
+
+    capabilities = replace(OnlyPages.capabilities, before_images=False)
+
+    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+        raise Unsupported("This feed has no before-images.")
+
+    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
+        names = [c.name for c in table.key_columns]
+        wanted = list(dict.fromkeys([*columns, *names]))
+        calls = [rows for _, _, rows in super().entries(table, wanted, after, upto)]
+        seen: dict[Any, Any] = {}
+        for call in calls:
+            rows, gone = (call.filter(sign(call["_w"], 0)).drop_columns(["_w"]) for sign in (pc.greater, pc.less))
+            for row in gone.select(names).to_pylist():
+                seen[tuple(row.values())] = None
+            for row in rows.to_pylist():
+                seen[tuple(row[n] for n in names)] = row
+        keys = [dict(zip(names, key, strict=True)) for key in seen]
+        there = [row for row in seen.values() if row is not None]
+        return Changed(
+            pa.Table.from_pylist(keys, _schema(table, names)),
+            pa.Table.from_pylist(there, _schema(table, wanted)).select(list(columns)),
+        )
+
+    def scan_at(
+        self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        raise Unsupported("This store shows no past.")
+
+
 def _schema(table: Table, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([table.arrow.field(name) for name in columns])
 
@@ -112,4 +145,5 @@ LIMITED: dict[str, type[LmdbStore]] = {
     "lmdb without before-images": OnlyKeys,
     "lmdb without a feed": OnlyScans,
     "lmdb without snapshots": OnlyPages,
+    "lmdb without a past": OnlyNow,
 }

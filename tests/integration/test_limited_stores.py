@@ -13,6 +13,7 @@ from tests.contract.limited import LIMITED
 from tests.contract.small_hbase import SmallHBase
 
 from viewkeeper.engine import Database
+from viewkeeper.errors import BadValue, InUse
 from viewkeeper.store.base import Store
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.registry import open_store
@@ -68,3 +69,33 @@ def test_views_are_the_same(both: list[Database], lane: str) -> None:
         for name in VIEWS:
             whole, less = (db.read(name) for db in both)
             assert less.equals(whole), name
+
+
+def test_a_column_is_dropped_and_one_of_its_name_is_added(both: list[Database]) -> None:
+    """What the old column held never shows again: not in rows, not in views, not from the image that once had it."""
+    for db in both:
+        db.put("items", [{"id": n, "category": "a", "price": 1, "note": f"old {n}"} for n in range(5)])
+        db.sql("CREATE MATERIALIZED VIEW notes AS SELECT note, count(*) AS n FROM items GROUP BY note")
+        assert db.read("notes").num_rows == 6
+        with pytest.raises(InUse, match=r"items.note is used by notes\."):
+            db.sql("ALTER TABLE items DROP COLUMN note")
+        db.sql("DROP MATERIALIZED VIEW notes")
+        db.sql("ALTER TABLE items DROP COLUMN Note")
+        assert db.get("items", 1) == {"id": 1, "category": "a", "price": 1}
+        with pytest.raises(BadValue, match="note"):
+            db.update("items", 1, {"note": "x"})
+        db.put("items", [{"id": 2, "category": "b", "price": 3}, {"id": 90, "category": "b", "price": 3}])
+        db.sql("ALTER TABLE items ADD COLUMN note STRING")
+        assert db.read("items")["note"].null_count == db.read("items").num_rows
+        db.sql("CREATE MATERIALIZED VIEW notes AS SELECT note, count(*) AS n FROM items GROUP BY note")
+        assert db.read("notes").to_pylist() == [{"note": None, "n": 21}]
+        db.put("items", {"id": 3, "category": "a", "price": 1, "note": "new"})
+        db.update("items", 4, {"note": "new"})
+        db.delete("items", 1)
+        db.refresh()
+        assert db.read("notes").to_pylist() == [{"note": None, "n": 18}, {"note": "new", "n": 2}]
+        assert db.get("items", 4) == {"id": 4, "category": "a", "price": 1, "note": "new"}
+        assert db.sql("DESCRIBE items")["column"].to_pylist() == ["id", "category", "price", "note"]
+    for name in VIEWS:
+        whole, less = (db.read(name) for db in both)
+        assert less.equals(whole), name

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
-from viewkeeper.errors import BadStatement, BadValue, InUse, NameTaken
+from viewkeeper.errors import BadStatement, BadValue, InUse, NameTaken, UnknownName
 
 
 @pytest.fixture
@@ -215,6 +215,106 @@ def test_a_column_is_added_while_rows_are_there(shop: Any) -> None:
         shop.sql("ALTER TABLE items ADD COLUMN size INT NOT NULL")
     with pytest.raises(BadValue, match="materialized view"):
         shop.sql("ALTER TABLE by_category ADD COLUMN size INT")
+
+
+def test_a_column_is_dropped_while_others_read_and_write(shop: Any) -> None:
+    shop.sql("ALTER TABLE items ADD COLUMN stars INT")
+    shop.put("items", [{**item(n), "stars": n} for n in range(5)])
+    shop.refresh()
+    url, since = url_of(shop), shop.token()
+    reader = """
+        with vk.open(url, mode="r") as db, db.snapshot() as s:
+            table = db._store.catalog().table("items")
+            say(s.get("items", 1))
+            ask()
+            say(s.get("items", 1))
+            say(s.read("items")["stars"].to_pylist())
+            say(db.get("items", 1))
+            say(db._store.get(table, (7,)))  # as a process has it that looked the table up before
+    """
+    with other(reader, url) as process:
+        assert process.hear()["stars"] == 1
+        shop.sql("ALTER TABLE items DROP COLUMN stars")
+        shop.put("items", [item(7), item(1, "books")])
+        process.tell("go on")
+        assert process.hear()["stars"] == 1, "the snapshot is of a time when it was there"
+        assert process.hear() == [0, 1, 2, 3, 4]
+        assert process.hear() == {**item(1, "books"), "price": "1.00"}
+        assert process.hear() == {**item(7), "price": "1.00", "stars": None}
+    shop.refresh()
+    changes = [c for d in shop.subscribe("items", since, timeout=0.1) for c in d.changes()]
+    assert sorted(c.after["item_id"] for c in changes) == [1, 7]
+    assert all("stars" not in c.after for c in changes)
+    shop.sql("ALTER TABLE items DROP COLUMN IF EXISTS stars")
+    for wrong, error in (
+        ("items DROP COLUMN stars", UnknownName),
+        ("items DROP COLUMN item_id", InUse),
+        ("by_category DROP COLUMN n", BadValue),
+        ("items DROP COLUMN price", InUse),
+    ):
+        with pytest.raises(error):
+            shop.sql(f"ALTER TABLE {wrong}")
+
+
+def test_a_column_that_only_the_text_of_a_view_names_is_kept_for_it(shop: Any) -> None:
+    """Its plan does without; an audit, which runs the text, would not."""
+    shop.sql("ALTER TABLE items ADD COLUMN stars INT")
+    shop.sql("ALTER TABLE items ADD COLUMN shade INT")
+    shop.sql("CREATE MATERIALIZED VIEW sly AS SELECT item_id FROM (SELECT item_id, stars FROM items)")
+    shop.sql("CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS stars FROM (SELECT * FROM items)")
+    with pytest.raises(InUse, match=r"used by sly\."):
+        shop.sql("ALTER TABLE items DROP COLUMN stars")
+    shop.sql("ALTER TABLE items DROP COLUMN shade")
+    shop.sql("DROP MATERIALIZED VIEW sly")
+    shop.sql("ALTER TABLE items DROP COLUMN stars")
+    shop.put("items", item(1))
+    shop.refresh()
+    assert not any(v.differences for v in shop.audit().views)
+
+
+def test_a_column_that_goes_while_a_view_over_it_is_loaded_stops_the_view(
+    make_db: Callable[..., Any], spark: Any
+) -> None:
+    db = make_db("shop", spark=spark)
+    db.sql(SHOP)
+    db.sql(BY_CATEGORY)
+    db.sql("ALTER TABLE items ADD COLUMN stars INT")
+    db.put("items", [item(n) for n in range(100)])
+
+    def alter(what: str, done: int, expected: int) -> None:
+        db._progress = None
+        db.sql("ALTER TABLE items DROP COLUMN stars")
+        db.sql("ALTER TABLE items ADD COLUMN stars STRING")
+        db.put("items", [{**item(n), "stars": "*" * n} for n in range(50)])
+
+    db._progress = alter
+    with pytest.raises(InUse, match=r"stars of items was dropped while stars was made"):
+        db.sql("CREATE MATERIALIZED VIEW stars AS SELECT stars, count(*) AS n FROM items GROUP BY stars")
+    db._progress = alter
+    with pytest.raises(InUse, match=r"stars"):
+        db.sql("CREATE MATERIALIZED VIEW stars AS SELECT stars, count(*) AS n FROM items GROUP BY stars")
+    db.sql("CREATE MATERIALIZED VIEW stars AS SELECT stars, count(*) AS n FROM items GROUP BY stars")
+    assert {r["stars"]: r["n"] for r in db.read("stars").to_pylist()}[None] == 50
+    assert [v.name for v in db.status().views] == ["by_category", "stars"]
+
+
+def test_columns_that_come_while_a_view_is_loaded_do_not_stop_it(make_db: Callable[..., Any], spark: Any) -> None:
+    """Its scan meets rows with more columns than it knows."""
+    db = make_db("shop", spark=spark)
+    db.sql(SHOP)
+    db.put("items", [item(n) for n in range(20_000)])
+    seen: list[int] = []
+
+    def alter(what: str, done: int, expected: int) -> None:
+        if not seen:
+            db.sql("ALTER TABLE items ADD COLUMN stars INT")
+            db.put("items", [{**item(n), "stars": 1} for n in (0, 19_999, 20_000)])
+        seen.append(done)
+
+    db._progress = alter
+    db.sql(BY_CATEGORY)
+    db.refresh()
+    assert db.get("by_category", "toys")["n"] == 20_001
 
 
 def test_a_view_is_replaced_in_one_batch(shop: Any) -> None:

@@ -182,6 +182,7 @@ def work(db: Any, kind: str, lane: str, first: int, steps: int) -> None:
             db.sql("ALTER TABLE items ADD COLUMN weight INT")
             change(db, first)
             db.refresh()
+            db.sql("ALTER TABLE items DROP COLUMN weight")
             db.sql("DROP TABLE notes")
         case _:
             raise AssertionError(kind)

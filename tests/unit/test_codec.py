@@ -134,6 +134,50 @@ def test_rows_from_before_a_column_was_added_have_null_there(case: tuple[Table, 
     assert [decode_row(new, v) for v in values.to_pylist()] == expected.cast(new.outside).to_pylist()
 
 
+@given(st.data())
+def test_columns_that_come_and_go_leave_every_row_readable(data: st.DataObject) -> None:
+    """Rows of every time are read by the table of every time: no value shows under another column, or again."""
+    table = table_of("bigint")
+    shapes, rows, written, values = [], [], [], []
+    for _ in range(data.draw(st.integers(1, 8))):
+        droppable = [c.name for c in table.columns[1:]]
+        if droppable and data.draw(st.booleans()):
+            table = table.dropping(data.draw(st.sampled_from(droppable)))
+        else:
+            name = data.draw(
+                st.sampled_from([n for n in ("a", "b", "c", "d", "e", "f", "g", "h") if n not in droppable])
+            )
+            table = table.adding(Column(name, data.draw(st.sampled_from(list(VALUES)))))
+        row = {c.inside: data.draw(st.none() | VALUES[c.type]) for c in table.columns[1:]} | {"c0": len(rows)}
+        columns = [pa.array([row[c.inside]], types.arrow(c.type)) for c in table.columns]
+        values.append(encode_rows(table, pa.table(columns, schema=table.arrow)))
+        shapes.append(table)
+        rows.append(row)
+        written.append({c.inside for c in table.columns})
+    assert Table.from_json(table.to_json()) == table
+    final = shapes[-1]
+    for now in shapes:
+        reader = now.reaching(final)
+        found = decode_rows(reader, pa.concat_arrays(values))
+        found.validate(full=True)
+        expected = pa.table(
+            [
+                pa.array(
+                    [row[c.inside] if c.inside in had else None for row, had in zip(rows, written, strict=True)], f.type
+                )
+                for c, f in zip(now.columns, now.arrow, strict=True)
+            ],
+            schema=now.arrow,
+        )
+        assert found.equals(expected)
+        assert [decode_row(reader, v.as_py()) for v in pa.concat_arrays(values)] == expected.cast(
+            now.outside
+        ).to_pylist()
+        assert (
+            decode_rows(reader.inside, pa.concat_arrays(values)).rename_columns(expected.column_names).equals(expected)
+        )
+
+
 def test_a_bag_keeps_its_hidden_count() -> None:
     bag = Table(1, "v", (Column("c", "string"),), (KeyPart("c"),), is_view=True, is_bag=True)
     rows = pa.table({"c": ["a"], "_count": [3]})

@@ -12,6 +12,7 @@ from viewkeeper.plan.statements import (
     CreateTable,
     CreateView,
     Describe,
+    DropColumn,
     DropTable,
     DropView,
     Explain,
@@ -211,15 +212,23 @@ def test_no_text_escapes_as_another_error(text: str) -> None:
         parse(text)
 
 
-def test_a_column_is_added_and_a_view_suspended_or_resumed() -> None:
+def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
     assert parse("ALTER TABLE t ADD COLUMN c INT") == AddColumn("t", Column("c", "int"))
     assert parse("alter table t add c decimal(9,2)") == AddColumn("t", Column("c", "decimal(9,2)"))
+    assert parse("ALTER TABLE t DROP COLUMN c") == DropColumn("t", "c")
+    assert parse("alter table t drop if exists `a b`") == DropColumn("t", "a b", if_exists=True)
     assert parse("ALTER MATERIALIZED VIEW v RESUME") == AlterView("v", "resume")
     assert parse("ALTER MATERIALIZED VIEW v SUSPEND") == AlterView("v", "suspend")
 
 
 @pytest.mark.parametrize(
-    "text", ["ALTER TABLE t ADD c INT NOT NULL", "ALTER TABLE t DROP c", "ALTER MATERIALIZED VIEW v PAUSE"]
+    "text",
+    [
+        "ALTER TABLE t ADD c INT NOT NULL",
+        "ALTER TABLE t DROP",
+        "ALTER TABLE t RENAME c",
+        "ALTER MATERIALIZED VIEW v PAUSE",
+    ],
 )
 def test_other_alterations_are_refused(text: str) -> None:
     with pytest.raises(BadStatement):

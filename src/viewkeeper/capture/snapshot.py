@@ -1,4 +1,9 @@
-"""A base table as it was at a cut, from a scan of the store while writers go on."""
+"""A base table as it was at a cut, from a scan of the store while writers go on.
+
+A large one is read in parts, which are kept on disk until the load that reads them is done (`kept`); what a load before
+it has read is brought to the cut (`parts`) and not read again. A store that cannot show the past is scanned in parts
+*before* the cut is chosen: `scan_live`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,70 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from viewkeeper.capture.kept import Kept
+from viewkeeper.capture.parts import Consolidate, CutMoved, Part, at_cut, edges, gaps
+from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.base import Store
+
+Progress = Callable[[str, int, int], None]
+
+
+def whole_table(
+    store: Store,
+    table: Table,
+    columns: Sequence[str],
+    cut: int,
+    consolidate: Consolidate,
+    progress: Progress | None,
+    parts: Sequence[Part] = (),
+    kept: Kept | None = None,
+) -> pa.Table:
+    """The table at the cut, as a delta from nothing: from parts that were read, and scans of what they leave open."""
+    found = [*parts, *(kept.find(table, columns) if kept is not None and not parts else ())]
+    pieces, known = [], []
+    for part in found:
+        rows = at_cut(store, table, columns, part, cut, consolidate) if part.position <= cut else None
+        if rows is not None:
+            pieces.append(weighted(rows, 1))
+            known.append(part)
+    left = list(gaps(known, edges(store, table)))
+    if left and not store.shows_past(table):
+        raise CutMoved
+    done = sum(p.num_rows for p in pieces)
+    if done and left and progress is not None:
+        progress(f"resuming {table.name}", done, max(done, store.count(table)))
+    for start, stop in left:
+        rows, clean = table_at(store, table, columns, cut, progress, start, stop, done)
+        rows = rows if clean else consolidate(rows)
+        if kept is not None and len(left) > 1:
+            kept.save(table, Part(start, stop, cut, rows.drop_columns([WEIGHT])))
+        pieces.append(rows)
+        done += rows.num_rows
+    return pa.concat_tables(pieces)
+
+
+def scan_live(
+    store: Store, table: Table, columns: Sequence[str], progress: Progress | None, kept: Kept | None = None
+) -> list[Part]:
+    """The table as it is found, part by part while writers go on, for a store that cannot show the past."""
+    parts = kept.find(table, columns) if kept is not None else []
+    expected, done = store.count(table), sum(p.rows.num_rows for p in parts)
+    left = list(gaps(parts, edges(store, table)))
+    if done and progress is not None:
+        progress(f"resuming {table.name}", done, max(done, expected))
+    for start, stop in left:
+        position = store.head()  # before the first row is read: what was written up to here is seen
+        batches: list[pa.RecordBatch] = []
+        for batch in store.scan(table, columns, start=start, stop=stop):
+            batches.append(batch)
+            done += batch.num_rows
+            if progress is not None:
+                progress(f"scanning {table.name}", done, max(done, expected))
+        rows = pa.Table.from_batches(batches, pa.schema([table.arrow.field(c) for c in columns])).combine_chunks()
+        part = Part(start, stop, position, rows)
+        parts.append(kept.save(table, part) if kept is not None and len(left) > 1 else part)
+    return parts
 
 
 def table_at(
@@ -15,15 +82,18 @@ def table_at(
     table: Table,
     columns: Sequence[str],
     cut: int,
-    progress: Callable[[str, int, int], None] | None,
+    progress: Progress | None,
     start: bytes | None = None,
     stop: bytes | None = None,
+    done: int = 0,
 ) -> tuple[pa.Table, bool]:
-    """The table (or a key range of it) at the cut as a delta from nothing, and whether it has no retractions in it."""
+    """The table (or a key range of it) at the cut as a delta from nothing, and whether it has no retractions in it.
+
+    `done`: rows that were read before, for the progress report.
+    """
     expected = store.count(table)
     schema = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())])
     batches: list[pa.RecordBatch] = []
-    done = 0
     for batch in store.scan_at(table, columns, cut, start=start, stop=stop):
         batches.append(batch)
         done += batch.num_rows

@@ -5,6 +5,9 @@
        shared state as the batch of c₀ left it; repeat until little is left
     3  the rest, and publication, while no batch runs
 
+A store that cannot show the past is scanned first, and c₀ is the batch that comes after. What step 1 has read of large
+tables is kept on disk until step 3 is done: after a crash or an interruption the next load begins with it.
+
 Shared operators take part in step 2 only to give the new ones what they need: their own runs exist already. A cut falls
 between write calls, so the state after step 2 is that of loading at c₁: nothing twice, nothing missing.
 """
@@ -12,25 +15,27 @@ between write calls, so the state after step 2 is that of loading at c₁: nothi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
-from viewkeeper.commit.load import loaded_tables, missing_state, plan_load
+from viewkeeper.capture.kept import Kept
+from viewkeeper.capture.parts import CutMoved, Part
+from viewkeeper.capture.snapshot import Progress, scan_live
+from viewkeeper.commit.load import Load, loaded_tables, missing_state, plan_load
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, choose_lane, given_rows, in_batches
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.dataflow import Image
 from viewkeeper.plan.flow import Flow, slots
-from viewkeeper.rounds.given import Computed, Given, ImageRows, Progress, StoreScan
+from viewkeeper.rounds.given import Computed, Given, ImageRows, StoreScan
 from viewkeeper.rounds.site import Site, full
 
-
-class CutMoved(Exception):
-    """What a load read as of its cut is more than the cut's batch saw: a batch comes first, then the load again."""
+Live = Mapping[int, Sequence[Part]]
+"""Parts of tables, by table."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +78,23 @@ def load(
     known: Mapping[str, Given] | None = None,
     keep: bool = True,
     alone: bool = False,
+    live: Live | None = None,
+    kept: Kept | None = None,
 ) -> Loaded:
     """Step 1. The stage's state is that of the published batch with this cut.
 
     `known`: inputs whose rows are at hand. Without `keep` only the views' rows are wanted, not the operators' state.
     `alone`: no other view shares what is read, so that it need not be what others saw (else: CutMoved).
+    `live`: parts of tables that were scanned before the cut was chosen. `kept`: where parts outlive this process.
     """
-    new = missing_state(flow, stage.state) | {flow.sinks[v].id for v in views}
     chosen = choose_lane(lane, sum(stage.store.count(flow.tables[t]) for t in flow.used))
-    plan = plan_load(flow, new, chosen == "spark")
+    plan = _plan(stage, flow, views, chosen)
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
-        given[name] = _whole_table(stage, flow, plan.new, table, cut, progress)
+        whole = _whole_table(stage, flow, plan.new, table, cut, progress)
+        if isinstance(whole, StoreScan):
+            whole = replace(whole, parts=tuple((live or {}).get(table, ())), kept=kept)
+        given[name] = whole
     given |= {name: rows for name, rows in (known or {}).items() if name in given}
     scanned = [rows.table for rows in given.values() if isinstance(rows, StoreScan)]
     _watch(stage, scanned, cut, alone)
@@ -95,6 +105,33 @@ def load(
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only)
     _watch(stage, scanned, cut, alone)
     return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views})
+
+
+def scan_first(
+    stage: Stage,
+    flow: Flow,
+    views: frozenset[int],
+    lane: str = "auto",
+    progress: Progress | None = None,
+    kept: Kept | None = None,
+) -> Live:
+    """Before step 1: the tables that it will read and whose past the store cannot show, as they are found."""
+    store = stage.store
+    if all(store.shows_past(table) for table in flow.tables.values()):
+        return {}
+    plan = _plan(stage, flow, views, choose_lane(lane, sum(store.count(flow.tables[t]) for t in flow.used)))
+    tables = loaded_tables(flow, plan).values()
+    scans = [g for g in (_whole_table(stage, flow, plan.new, t, 0, None) for t in tables) if isinstance(g, StoreScan)]
+    return {
+        scan.table.id: scan_live(store, scan.table, scan.columns, progress, kept)
+        for scan in scans
+        if not store.shows_past(scan.table)
+    }
+
+
+def _plan(stage: Stage, flow: Flow, views: frozenset[int], lane: str) -> Load:
+    new = missing_state(flow, stage.state) | {flow.sinks[v].id for v in views}
+    return plan_load(flow, new, lane == "spark")
 
 
 def catch_up(
@@ -129,10 +166,15 @@ def regenerate(
 def throttled(progress: Progress | None, rows_per_second: float) -> Progress:
     """A progress report that waits, so that scans go no faster than this."""
     begun: dict[str, float] = {}
+    kept: dict[str, int] = {}
 
     def report(what: str, done: int, expected: int) -> None:
-        started = begun.setdefault(what, time.monotonic())
-        time.sleep(max(0.0, done / rows_per_second - (time.monotonic() - started)))
+        step, _, table = what.partition(" ")
+        if step == "resuming":  # these rows were scanned before
+            kept[table] = done
+        started = begun.setdefault(table, time.monotonic())
+        scanned = done - kept.get(table, 0)
+        time.sleep(max(0.0, scanned / rows_per_second - (time.monotonic() - started)))
         if progress is not None:
             progress(what, done, expected)
 

@@ -11,43 +11,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from viewkeeper import faults
-from viewkeeper.commit.batches import Batches, BatchReport
+from viewkeeper.capture.kept import Kept
+from viewkeeper.capture.snapshot import Progress
+from viewkeeper.commit.batches import BatchReport
+from viewkeeper.commit.bringing import CONTRADICTION, MENDED, Bringing, restarted
 from viewkeeper.commit.crossover import rows_beyond
-from viewkeeper.commit.load import missing_state
-from viewkeeper.commit.loading import CutMoved, Loaded, catch_up, load
+from viewkeeper.commit.definitions import refuse_altered
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.mending import damaged, spoiled, without
+from viewkeeper.commit.mending import spoiled, without
 from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews, Stage
-from viewkeeper.commit.state import State
+from viewkeeper.commit.stage import BrokenViews
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, View
-from viewkeeper.model.delta import weighted
-from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, assemble, slots
-from viewkeeper.rounds.given import Progress
+from viewkeeper.plan.flow import assemble
 from viewkeeper.store.base import Store
 
-__all__ = ["BatchReport", "Maintainer"]
-
-CONTRADICTION = "contradiction"
-"""The store's record that state was found wrong though its checksums are right."""
-
-MENDED = "mended"
-"""The store's record of the last damage that was mended."""
-
-_FINAL_ROWS = 20_000
-"""Changed rows that a load leaves for its last step, in which no batch runs."""
+__all__ = ["CONTRADICTION", "MENDED", "BatchReport", "Maintainer"]
 
 
-class Maintainer(Batches):
+class Maintainer(Bringing):
     """Adds the life of views: create, replace, drop, resume, and strategies that run at intervals."""
 
     def __init__(
@@ -62,6 +48,7 @@ class Maintainer(Batches):
     ) -> None:
         super().__init__(store, spark, durable=durable, threads=threads, retention=retention, memory=memory)
         try:
+            Kept(store, self.state.directory).forget()
             if self.state.manifest.fingerprint != expressions.fingerprint():
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
@@ -109,6 +96,7 @@ class Maintainer(Batches):
             return
 
         def change(catalog: Catalog, since: int) -> Catalog:
+            refuse_altered(catalog, view)
             return catalog.with_view(replace(view, since=since))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
@@ -129,10 +117,11 @@ class Maintainer(Batches):
         maintained = [v for v in self.catalog.views if v.suspended is None and v.table.id in users]
 
         def change(catalog: Catalog, since: int) -> Catalog:
+            refuse_altered(catalog, new)
             if new.table.id != old.table.id:
                 return catalog.without(old.table.id).with_view(replace(new, since=since))
             for view in (replace(new, since=old.since), *maintained):
-                catalog = catalog.replacing(_restarted(view, since))
+                catalog = catalog.replacing(restarted(view, since))
             return catalog
 
         views = frozenset([new.table.id, *(v.table.id for v in maintained)])
@@ -157,7 +146,7 @@ class Maintainer(Batches):
             return
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            return catalog.replacing(_restarted(replace(view, suspended=None), since))
+            return catalog.replacing(restarted(replace(view, suspended=None), since))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
 
@@ -216,6 +205,7 @@ class Maintainer(Batches):
 
                     def change(catalog: Catalog) -> Catalog:
                         if is_new:
+                            refuse_altered(catalog, view)
                             return catalog.with_view(replace(view, at=at, since=self.store.head() + 1))
                         return catalog.replacing(replace(view, at=at))
 
@@ -223,39 +213,6 @@ class Maintainer(Batches):
                     self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest, changes, change)
             finally:
                 self._loading.pop(ticket, None)
-
-    def rebuild(self, cut: int | None = None) -> None:
-        """Make all state anew, at the published cut or a later one, and bring the views' tables in line with it."""
-        with self.lock:
-            self._anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(self.flow.sinks), cut)
-            if self.store.note(CONTRADICTION) is not None:
-                self.store.put_note(CONTRADICTION, None)
-
-    def _adapt(self) -> None:
-        """Load the state of operators that have none: this version makes others of the views than the one before."""
-        with self.lock:
-            missing = [o.id for o in self.flow.stateful() if slots(o)[0] not in self.state.manifest.runs]
-            operators, views = spoiled(self.flow, missing)
-            kept = frozenset(s for o in self.flow.stateful() if o.id not in operators for s in slots(o))
-            self._anew(self.state.manifest.only(kept), views)
-
-    def mend(self, damage: CorruptState) -> tuple[str, ...]:
-        """Make anew what is damaged (`mending`); the files or log positions that were."""
-        with self.lock:
-            found = damaged(self.state)
-            faults.point("mend.before")
-            try:
-                if not found:
-                    raise damage
-                operators, views = spoiled(self.flow, [e.slot.split("/")[0] for e in found])
-                self._anew(without(self.state.manifest, self.flow, operators), views)
-            except CorruptState as log_too:
-                damage = log_too
-                self.rebuild(self.store.head())
-            faults.point("mend.after")
-            messages = tuple(dict.fromkeys(d.message for d in found.values())) or (damage.message,)
-            self.store.put_note(MENDED, {"time": time.time(), "damage": list(messages)})
-            return messages
 
     def repair(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them and whatever else was computed from it.
@@ -271,136 +228,3 @@ class Maintainer(Batches):
             with self.defining:
                 self._sets = {v: m for v, m in self._sets.items() if v != view.table.id}
                 self._remake(view)
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
-        """Without some view another arrangement may have to serve as a table's image, which is then loaded first."""
-        try:
-            missing = missing_state(self._flow(change(self.catalog)), self.state)
-        except CorruptState as damage:
-            self.mend(damage)
-            missing = missing_state(self._flow(change(self.catalog)), self.state)
-        if missing:
-            self._load(frozenset(), lambda catalog, _: change(catalog), "auto", None, base=self.state.manifest)
-        else:
-            super()._publish_only(change)
-
-    def _anew(self, base: Manifest, views: frozenset[int], cut: int | None = None) -> None:
-        """Load what `base` lacks and these views, and publish them. The lock is held: no batch goes on meanwhile."""
-
-        def change(catalog: Catalog, since: int) -> Catalog:
-            for view in (v for v in catalog.views if v.table.id in views and not v.table.is_stored):
-                catalog = catalog.replacing(_restarted(view, since))
-            return catalog
-
-        self._load(views, change, "auto", None, base=base, cut=cut)
-
-    def _bring_in(
-        self,
-        views: frozenset[int],
-        change: Callable[[Catalog, int], Catalog],
-        lane: str,
-        progress: Progress | None,
-    ) -> None:
-        """Load views beside the batches that go on, catch up, and publish them with the catalog's change."""
-        with self.defining:
-            done = False
-            while not done:
-                try:
-                    done = self._load(views, change, lane, progress)
-                except CorruptState as damage:
-                    self.mend(damage)
-                    done = self._load(views, change, lane, progress)
-
-    def _load(
-        self,
-        views: frozenset[int],
-        change: Callable[[Catalog, int], Catalog],
-        lane: str,
-        progress: Progress | None,
-        *,
-        base: Manifest | None = None,
-        cut: int | None = None,
-    ) -> bool:
-        """The numbered steps of `loading`; False if it must start over: what it shared with other views is gone, or
-        they have not seen all that it read.
-
-        `base`: the state to load beside, other than the published one, and `cut` where; the caller holds the lock.
-        """
-        with self.lock:
-            mark = self._mark()
-            if base is not None:
-                mark = replace(mark, manifest=base)
-            ticket = id(mark)
-            self._loading[ticket] = mark.batch.cut  # keeps log and files
-        state = State(str(self.state.directory), mark.manifest)
-        stage = Stage(self.store, state, self._spark, durable=self._durable, threads=self._threads)
-        try:
-            changed = change(mark.catalog, 0)
-            flow = self._flow(changed)
-            names = {v.table.id: v.table.name for v in changed.views}
-            at, number = cut or mark.batch.cut, mark.batch.number + 1
-            try:
-                loaded = load(stage, flow, views, at, number, names, lane, progress, alone=base is not None)  # 1
-            except CutMoved:
-                self.refresh()
-                return False
-            faults.point("load.1.after")
-            while True:
-                state.adopt(loaded.beside(flow, mark.manifest))
-                if base is not None or self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
-                    break
-                with self.lock:
-                    self.refresh()
-                    mark = self._mark()
-                loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)  # 2
-            faults.point("load.2.after")
-            with self.lock:  # 3
-                mark = self._mark() if base is None else mark
-                changed = change(mark.catalog, 0)
-                flow = self._flow(changed)
-                if loaded.misses(flow, mark.manifest):
-                    return False
-                if mark.batch.cut > loaded.cut:
-                    loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)
-                self._publish_loaded(loaded, flow, changed, mark.manifest, change)
-            return True
-        finally:
-            self._loading.pop(ticket, None)
-            stage.close()
-
-    def _publish_loaded(
-        self,
-        loaded: Loaded,
-        flow: Flow,
-        catalog: Catalog,
-        shared: Manifest,
-        change: Callable[[Catalog, int], Catalog],
-    ) -> None:
-        there = {v.table.id: v.table for v in self.catalog.views}
-        changes = []
-        for view in (v for v in catalog.views if v.table.id in loaded.rows and v.table.is_stored):
-            rows = list(loaded.rows[view.table.id])
-            if view.table.id in there:
-                rows.append(self._stored(view.table))
-            found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
-            changes.extend([found] if found else [])
-        manifest = loaded.beside(flow, shared)
-        # The store calls this in its transaction: the commit's own position is the next one.
-        self._publish(self.batch.number + 1, loaded.cut, manifest, changes, lambda c: change(c, self.store.head() + 1))
-        self._tidy((), now=True)
-
-    def _stored(self, table: Table) -> pa.Table:
-        """What a view's table holds now, as the delta that takes it away."""
-        rows = pa.Table.from_batches(list(self.store.scan(table)), table.arrow)
-        names = [f"o{i}" for i in range(len(table.columns))]
-        if table.is_bag:
-            weights = pc.negate(rows[COUNT])
-            return rows.drop_columns([COUNT]).append_column(WEIGHT, weights).rename_columns([*names, WEIGHT])
-        return weighted(rows, -1).rename_columns([*names, WEIGHT])
-
-
-def _restarted(view: View, since: int) -> View:
-    """A view whose state was made anew. What a stored one had is known, so its deltas go on; others start over."""
-    return view if view.table.is_stored else replace(view, since=since)

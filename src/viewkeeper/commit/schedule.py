@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.capture.mktree import MKTree
-from viewkeeper.commit.loading import load
+from viewkeeper.commit.loading import Live, load, scan_first
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, given_rows, in_batches
 from viewkeeper.commit.state import State
-from viewkeeper.errors import SnapshotGone
+from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import WEIGHT, Table
@@ -96,7 +96,8 @@ def remake(
     try:
         runs = max((len(r) for r in known.runs.values()), default=0) if known is not None else 0
         if strategy in ("ISN", "ISC") and known is not None and view.at is not None and runs < FULL_EVERY:
-            with suppress(SnapshotGone):  # the log does not reach back: a full one then
+            # The log does not reach back, or has no images to compare with, or the store no state to pin: a full one.
+            with suppress(SnapshotGone, Unsupported):
                 return _some(stage, flow, view, number, live=strategy == "ISC")
         return _all(stage, flow, view, cut, number, live=strategy in ("SC", "ISC"), keep=strategy in ("ISN", "ISC"))
     finally:
@@ -105,17 +106,17 @@ def remake(
 
 def _all(stage: Stage, flow: Flow, view: View, cut: int, number: int, *, live: bool, keep: bool) -> Remade:
     stage.state.adopt(Manifest())
-    low = cut
+    views = frozenset([view.table.id])
     given: dict[str, Given] = {}
+    parts: Live = {} if live else scan_first(stage, flow, views, "driver")
+    low = cut = stage.store.head() if parts else cut
     if live:
         low = stage.store.head()
         for table, columns in flow.used.items():
             given[Input(table).id] = Rows(_scanned(stage.store, flow.tables[table], [c.name for c in columns]))
         cut = stage.store.head()
     names = {view.table.id: view.table.name}
-    loaded = load(
-        stage, flow, frozenset([view.table.id]), cut, number, names, "driver", known=given, keep=keep, alone=True
-    )
+    loaded = load(stage, flow, views, cut, number, names, "driver", known=given, keep=keep, alone=True, live=parts)
     manifest = loaded.beside(flow, Manifest()) if keep else None
     return Remade(low, cut, list(loaded.rows[view.table.id]), True, manifest, 0)
 
@@ -129,13 +130,12 @@ def _some(stage: Stage, flow: Flow, view: View, number: int, *, live: bool) -> R
         # What changed from the start of the last span on: a version that was read in it may be older than its end.
         trees = {t: _tracked(store, duck, flow.tables[t], view.at.low, low) for t in flow.used}
         deltas: dict[str, pa.Table] = {}
-        for table_id, tree in trees.items():
-            if len(tree):
-                columns = [c.name for c in flow.used[table_id]]
-                old = _known(stage, flow.tables[table_id], tree, columns)
-                new = weighted(_read(store, None if live else pinned, tree, columns), 1)
-                both = pa.concat_tables([new, old.cast(new.schema)]).combine_chunks()
-                deltas[Input(table_id).id] = consolidate(duck, both)
+        for table_id, tree in trees.items():  # of a table that did not change too: others wait for its delta
+            columns = [c.name for c in flow.used[table_id]]
+            old = _known(stage, flow.tables[table_id], tree, columns)
+            new = weighted(_read(store, None if live else pinned, tree, columns), 1)
+            both = pa.concat_tables([new, old.cast(new.schema)]).combine_chunks()
+            deltas[Input(table_id).id] = consolidate(duck, both)
         cut = store.head() if live else low
     finally:
         pinned.close()

@@ -96,6 +96,11 @@ class Catalog:
             raise UnknownName(f"There is no materialized view {name!r}.")
         return found
 
+    def reading(self, table: Table) -> Table:
+        """A table as it was looked up some time, able to read the rows of this time."""
+        now = next((t for t in self.tables if t.id == table.id), table)
+        return table if len(now.places) <= len(table.places) else table.reaching(now)
+
     def with_table(self, table: Table) -> Catalog:
         self._check_free(table.name)
         return replace(

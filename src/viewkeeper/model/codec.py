@@ -10,14 +10,15 @@
 
 Every slot has one place for all rows with the same number of columns, so a column is one numpy gather, and the variable
 section is an Arrow binary array waiting for its offsets. A row that was written before a column was added has fewer
-columns: the missing ones are NULL. NULL slots are zero, so equal rows are equal bytes.
+columns: the missing ones are NULL. A dropped column keeps its slot, which is passed over. NULL slots are zero, so equal
+rows written to the same columns are equal bytes.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Context, Decimal
 from functools import partial
@@ -55,15 +56,24 @@ _SHORTEST = 4
 """Bytes of a row: version, count, and one of the bitmap at least."""
 
 
+class WrittenLater(CorruptState):
+    """A row has more columns than its table: one was added since the table was looked up, or the row is damaged."""
+
+
 def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
     """The value of every row; `rows` has the table's stored columns, of its types."""
-    layout = _layout(table, len(table.stored))
+    layout = _layout(table, len(table.places))
     fixed = np.zeros(rows.num_rows, layout.slots)
     fixed["version"] = VERSION
     fixed["columns"] = len(layout.names)
     ends = np.zeros(rows.num_rows, np.uint32)
     variable = []
     for at, (name, type_name) in enumerate(zip(layout.names, layout.types, strict=True)):
+        if name in layout.gone:
+            fixed["nulls"][:, at // 8] |= np.uint8(1 << (at % 8))
+            if layout.variable[at]:
+                fixed[f"c{at}"] = ends
+            continue
         array = one_chunk(rows.column(name))
         missing = np.asarray(array.is_null()) if array.null_count else None
         if missing is not None:
@@ -145,6 +155,8 @@ def _decoded(table: Table, value: bytes) -> dict[str, Any]:
                 row[name] = None
     for name in layout.added:
         row[name] = None
+    for name in layout.gone:
+        del row[name]
     return row
 
 
@@ -171,6 +183,8 @@ class _Layout:
     width: int
     added: tuple[str, ...]
     """Columns that were added after rows of this layout were written."""
+    gone: frozenset[str]
+    """Names in `names` that stand for dropped columns."""
     unpack_from: Callable[..., tuple[Any, ...]]
     readers: tuple[tuple[str, Callable[[Any], Any]], ...]
     var_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
@@ -192,10 +206,11 @@ def _layout(table: Table, written: int) -> _Layout:
 
 
 def _make_layout(table: Table, written: int) -> _Layout:
-    stored = table.stored
-    if not 0 < written <= len(stored):
-        raise CorruptState(f"A row of {table.name} has {written} columns, the table {len(stored)}.")
-    columns = stored[:written]
+    gone = {at: replace(column, name=f"\0{at}") for at, column in table.gone}
+    places = [gone.get(at, column) for at, column in enumerate(table.places)]
+    if not 0 < written <= len(places):
+        raise WrittenLater(f"A row of {table.name} has {written} columns, the table {len(places)}.")
+    columns = places[:written]
     bitmap = (written + 7) // 8
     kinds = [_slot(c.type) for c in columns]
     slots = np.dtype(
@@ -212,7 +227,8 @@ def _make_layout(table: Table, written: int) -> _Layout:
         variable=variable,
         slots=slots,
         width=slots.itemsize,
-        added=tuple(c.name for c in stored[written:]),
+        added=tuple(c.name for at, c in enumerate(places) if at >= written and at not in gone),
+        gone=frozenset(c.name for at, c in gone.items() if at < written),
         unpack_from=form.unpack_from,
         readers=tuple((name, reader) for name, reader in readers if reader is not None),
         var_readers=tuple(

@@ -2,13 +2,23 @@
 
 A key column may be descending (its bytes are inverted) and may put NULLs last; base tables use neither. A *bag* is a
 view without a unique key: its key is the whole row, and a hidden column `_count` holds how often the row occurs.
+
+    ALTER TABLE     columns            gone              a row as it lies
+                    a b                                  a b
+    DROP COLUMN b   a                  b at place 1      a ·
+    ADD COLUMN b    a b (inside: b#2)  b at place 1      a · b#2
+
+Places are only ever added, so rows and log entries of any time can be read. A dropped column keeps its place, where new
+rows hold NULL. What is called as one was before gets another name *inside*, by which stored state (images of tables,
+cells in HBase) knows it: no old value comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +39,18 @@ class Column:
     name: str
     type: str
     nullable: bool = True
+    alias: str = ""
+    """Its name inside, where that is another one."""
+    shown: str = ""
+    """Inside, the name that users know, where that is another one."""
+
+    @property
+    def inside(self) -> str:
+        return self.alias or self.name
+
+    @property
+    def outside(self) -> str:
+        return self.shown or self.name
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,8 @@ class Table:
     is_view: bool = False
     is_bag: bool = False
     options: tuple[tuple[str, str], ...] = field(default=())
+    gone: tuple[tuple[int, Column], ...] = ()
+    """Dropped columns, by the place that each keeps in stored rows."""
 
     @cached_property
     def is_stored(self) -> bool:
@@ -61,6 +85,35 @@ class Table:
     def stored(self) -> tuple[Column, ...]:
         """The columns as stored: the visible ones and a bag's hidden count."""
         return (*self.columns, Column(COUNT, "bigint", nullable=False)) if self.is_bag else self.columns
+
+    @cached_property
+    def places(self) -> tuple[Column, ...]:
+        """The columns as they lie in stored rows, the dropped ones too."""
+        gone, there = dict(self.gone), iter(self.stored)
+        return tuple(gone[at] if at in gone else next(there) for at in range(len(self.stored) + len(gone)))
+
+    @cached_property
+    def inside(self) -> Table:
+        """The same table, its columns called as stored state knows them."""
+        if not any(c.alias for c in self.columns):
+            return self
+        return replace(self, columns=tuple(replace(c, name=c.inside, alias="", shown=c.name) for c in self.columns))
+
+    def adding(self, column: Column) -> Table:
+        taken = {c.inside.lower() for c in self.places}
+        names = (f"{column.name}#{n}" for n in count(2))
+        alias = next(n for n in names if n.lower() not in taken) if column.name.lower() in taken else ""
+        return replace(self, columns=(*self.columns, replace(column, alias=alias)))
+
+    def dropping(self, name: str) -> Table:
+        column = self.by_name[name.lower()]
+        gone = (*self.gone, (self.places.index(column), column))
+        return replace(self, columns=tuple(c for c in self.columns if c is not column), gone=gone)
+
+    def reaching(self, later: Table) -> Table:
+        """This table, able to read rows of a later state of it: what was added since is passed over."""
+        added = enumerate(later.places[len(self.places) :], len(self.places))
+        return replace(self, gone=(*self.gone, *added))
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -85,11 +138,12 @@ class Table:
         return {
             "id": self.id,
             "name": self.name,
-            "columns": [[c.name, c.type, c.nullable] for c in self.columns],
+            "columns": [_column_json(c) for c in self.columns],
             "key": [[k.column, k.descending, k.nulls_last] for k in self.key],
             "is_view": self.is_view,
             "is_bag": self.is_bag,
             "options": [list(o) for o in self.options],
+            **({"gone": [[at, *_column_json(c)] for at, c in self.gone]} if self.gone else {}),
         }
 
     @staticmethod
@@ -102,4 +156,9 @@ class Table:
             is_view=data["is_view"],
             is_bag=data["is_bag"],
             options=tuple((k, v) for k, v in data["options"]),
+            gone=tuple((at, Column(*c)) for at, *c in data.get("gone", ())),
         )
+
+
+def _column_json(column: Column) -> list[Any]:
+    return [column.name, column.type, column.nullable, *([column.alias] if column.alias else [])]

@@ -407,7 +407,9 @@ def _json(value: Any) -> Any:
         return value.to_json()
     if isinstance(value, Node):
         return node_to_json(value)
-    if isinstance(value, (Segment, Named, Column, Measure, AggregateSpec, Order)):
+    if isinstance(value, Column):  # what is not said is left out: a name must not change with the program's version
+        return [value.name, value.type, value.nullable, *([value.alias] if value.alias else [])]
+    if isinstance(value, (Segment, Named, Measure, AggregateSpec, Order)):
         return [_json(getattr(value, f.name)) for f in fields(value)]
     if isinstance(value, tuple):
         return [_json(v) for v in value]

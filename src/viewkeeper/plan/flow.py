@@ -140,6 +140,7 @@ def assemble(
     primary key is made if there is none, or if the store needs it for before-images (`keyed_images`). If the store
     `selects`, it is asked only for the rows that matter (`selections`).
     """
+    tables = {i: t.inside for i, t in tables.items()}  # as plans and stored state know their columns
     compiler = Compiler(tables, plans)
     sinks = {view: compiler.view(view) for view in views}
     arranged = {o.table for o in compiler.operators.values() if isinstance(o, Image)}

@@ -27,7 +27,7 @@ def plan_view(
 ) -> tuple[Table, ViewPlan]:
     """The view's table and plan; raises Unsupported for what cannot be maintained. `tables`: base and view tables."""
     plan = ViewPlan(query, sizes)
-    base = {i: t for i, t in tables.items() if not t.is_view}
+    base = {i: t.inside for i, t in tables.items() if not t.is_view}
     Compiler(base, {**views, table_id: plan}).view(table_id)
     columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
     parts, is_bag = _key(query, key, tables)

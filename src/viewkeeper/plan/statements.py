@@ -5,6 +5,7 @@
                 | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [KEY ( names )] [options] AS query
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE name ADD [COLUMN] column
+                | ALTER TABLE name DROP [COLUMN] [IF EXISTS] name
                 | ALTER MATERIALIZED VIEW name SUSPEND | RESUME
                 | SHOW TABLES | SHOW VIEWS | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY]
@@ -67,6 +68,13 @@ class AddColumn:
 
 
 @dataclass(frozen=True)
+class DropColumn:
+    table: str
+    column: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
 class AlterView:
     name: str
     action: str
@@ -89,7 +97,8 @@ class Explain:
     name: str
 
 
-Statement = CreateTable | DropTable | CreateView | DropView | AddColumn | AlterView | Show | Describe | Explain
+AlterTable = AddColumn | DropColumn
+Statement = CreateTable | DropTable | CreateView | DropView | AlterTable | AlterView | Show | Describe | Explain
 
 
 def parse(text: str) -> Statement:
@@ -187,8 +196,14 @@ def _drop_view(words: Words) -> DropView:
     return DropView(words.name("view"), absent_ok)
 
 
-def _alter_table(words: Words) -> AddColumn:
+def _alter_table(words: Words) -> AlterTable:
     name = words.name("table")
+    if words.take("DROP"):
+        words.take("COLUMN")
+        absent_ok = words.take("IF", "EXISTS")
+        return DropColumn(name, words.name("column"), absent_ok)
+    if not words.at("ADD"):
+        raise BadStatement(f"A table is altered by ADD or DROP, not by {words.shown()}.", hint="Write one of them.")
     words.need("ADD")
     words.take("COLUMN")
     column, is_key = _column(words)

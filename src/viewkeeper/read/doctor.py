@@ -69,6 +69,7 @@ def _state(store: Store) -> Iterator[Finding]:
     """The runs that the batch record lists, and files that it does not."""
     batch = _published(store)
     place = Directory(store.state_path)
+    yield from _unfinished(Path(place))
     if batch is None or not place.exists():
         yield Finding("state", True, "there is none yet")
         return
@@ -98,6 +99,14 @@ def _state(store: Store) -> Iterator[Finding]:
         yield Finding("orphaned files", busy, text, "" if busy else "The next maintainer removes them: vk refresh.")
     else:
         yield Finding("orphaned files", True, "none")
+
+
+def _unfinished(state: Path) -> Iterator[Finding]:
+    """What an interrupted CREATE has read and the next one will not read again."""
+    parts = list(state.glob("load-*.vkp"))
+    if parts:
+        text = f"{len(parts)} parts of tables, {sum(_size(p) for p in parts) / 1e6:.1f} MB, kept for a day"
+        yield Finding("unfinished load", True, f"{text}; give the statement again to go on")
 
 
 def _size(path: Path) -> int:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.capture.snapshot import table_at
+from viewkeeper.capture.kept import Kept
+from viewkeeper.capture.parts import Part
+from viewkeeper.capture.snapshot import Progress, table_at, whole_table
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
@@ -22,8 +25,6 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
-
-Progress = Callable[[str, int, int], None]
 
 
 class Share(Protocol):
@@ -194,16 +195,21 @@ class StoreScan:
     columns: tuple[str, ...]
     cut: int
     progress: Progress | None
+    parts: tuple[Part, ...] = ()
+    """What was scanned of it already."""
+    kept: Kept | None = None
 
     @property
     def count(self) -> int:
         return self.store.count(self.table)
 
     def rows(self, duck: Duck) -> pa.Table:
-        rows, clean = table_at(self.store, self.table, self.columns, self.cut, self.progress)
-        return rows if clean else consolidate(duck, rows)
+        net = partial(consolidate, duck)
+        return whole_table(self.store, self.table, self.columns, self.cut, net, self.progress, self.parts, self.kept)
 
     def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+        if not self.store.shows_past(self.table):
+            return Rows(self.rows(duck)).shares(duck, parts)
         edges: list[bytes | None] = [None, *self.store.split_points(self.table, parts), None]
         return [
             StoreRows(self.store.url, self.table, self.columns, self.cut, start, stop)

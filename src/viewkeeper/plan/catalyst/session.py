@@ -143,7 +143,7 @@ def _schema(table: Table) -> dict[str, Any]:
             "name": c.name,
             "type": _TYPE_NAMES.get(c.type, c.type),
             "nullable": c.nullable and c.name not in key,
-            "metadata": {TABLE: table.id, COLUMN: c.name},
+            "metadata": {TABLE: table.id, COLUMN: c.inside},
         }
         for c in table.columns
     ]

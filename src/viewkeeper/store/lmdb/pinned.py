@@ -68,7 +68,7 @@ class PinnedState(Pinned):
             txn = self._live()
             undone = self._undo(table)
             place = pc.index(undone.keys, pa.scalar(name, pa.binary())).as_py() if len(undone) else -1
-            db = self._tables.get(table.id)
+            table, db = self.catalog.reading(table), self._tables.get(table.id)
             if place >= 0:
                 value = undone.before[place].as_py() or None
             else:
@@ -86,6 +86,7 @@ class PinnedState(Pinned):
     ) -> Iterator[pa.RecordBatch]:
         with self._lock, translated(self._environment.path):
             self._live()
+            table = self.catalog.reading(table)
             undone = log.within(self._undo(table), start, stop) if at_cut else log.NOTHING
             if len(undone):
                 found = self._rebuilt(table, undone, start, stop)
@@ -100,7 +101,7 @@ class PinnedState(Pinned):
             undone = self._undo(table) if at_cut else log.NOTHING
             before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
             names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
-            db = self._tables.get(table.id)
+            table, db = self.catalog.reading(table), self._tables.get(table.id)
             found = rows.find_many(txn, db, names) if db is not None else log.NOTHING.keys
             return decode_rows(table, pa.concat_arrays([found, log.present(before)]))
 
@@ -133,7 +134,8 @@ class PinnedState(Pinned):
         """A key range with what came after the cut taken back, in key order."""
         now = pa.Table.from_batches(list(self._scan(table, start, stop, None)), table.arrow)
         kept = now.filter(pc.invert(pc.is_in(encode_keys(table, now), value_set=undone.keys)))
-        found = pa.concat_tables([kept, decode_rows(table, log.present(undone.before))]).combine_chunks()
+        before = decode_rows(table, log.present(undone.before))
+        found = pa.concat_tables([kept, before]).combine_chunks()
         return found.take(pc.sort_indices(encode_keys(table, found)))
 
     def _undo(self, table: Table) -> log.Images:

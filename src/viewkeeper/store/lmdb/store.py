@@ -19,7 +19,7 @@ import pyarrow as pa
 from viewkeeper import faults
 from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, TooLarge, UnknownName
 from viewkeeper.model.catalog import Catalog
-from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
+from viewkeeper.model.codec import WrittenLater, decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
@@ -136,6 +136,8 @@ class LmdbStore(Store):
         keys = encode_keys(table, typed(table, key, [column.name for column in table.key_columns]))
         db = environment.table(table.id, create=True)
         with environment.write() as txn:
+            # As it is now: a column that another process has just added keeps its value.
+            table = next((t for t in self._shown(txn).tables if t.id == table.id), table)
             old = rows.find(txn, db, keys[0].as_py())
             if old is None:
                 raise UnknownName(
@@ -146,6 +148,11 @@ class LmdbStore(Store):
             call = Call(txn, environment)
             call.apply(table, db, keys, encode_rows(table, row))
             return call.finish()
+
+    def _shown(self, txn: Any) -> Catalog:
+        """The catalog as a transaction shows it, or later: its rows have no columns that this does not know."""
+        known = self._catalog
+        return known if records.catalog_version(txn, self._environment.meta) == known.version else self.catalog()
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         environment = self._live()
@@ -161,7 +168,12 @@ class LmdbStore(Store):
                 txn.abort()
         except lmdb.Error as error:
             raise translate(error, self._path) from error
-        return None if value is None else decode_row(table, value)
+        if value is None:
+            return None
+        try:
+            return decode_row(table, value)
+        except WrittenLater:
+            return decode_row(self.catalog().reading(table), value)
 
     def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         environment = self._live()
@@ -171,6 +183,7 @@ class LmdbStore(Store):
         if db is None:
             return decode_rows(table, pa.array([], pa.binary()), wanted)
         with environment.read() as txn:
+            table = self._shown(txn).reading(table)
             found = rows.find_many(txn, db, names)
         return decode_rows(table, found, wanted)
 
@@ -200,6 +213,7 @@ class LmdbStore(Store):
         if db is None:
             return
         with environment.read() as txn:
+            table = self._shown(txn).reading(table)
             for values in rows.scan(txn, db, environment.meta, table.id, start, stop, limit):
                 yield from decode_rows(table, values, wanted).to_batches()
 
@@ -222,6 +236,7 @@ class LmdbStore(Store):
         # One transaction shows the rows and the log alike: what the log says came after the cut is undone.
         with environment.read() as txn:
             self._check_kept(txn, cut)
+            table = self._shown(txn).reading(table)
             head = records.read_number(txn, environment.meta, records.HEAD)
             later = log.entries(txn, environment.log, cut, head, [table.id])
             undone = [delta(table, log.within(images, start, stop), wanted, -1) for images in log.gather(later)]
@@ -259,6 +274,7 @@ class LmdbStore(Store):
         wanted = column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
+            table = self._shown(txn).reading(table)
             found = log.entries(txn, environment.log, after, upto, [table.id])
             deltas = [delta(table, images, wanted, 1) for images in log.gather(found)]
         return pa.concat_tables(deltas) if deltas else delta(table, log.NOTHING, wanted, 1)
@@ -287,6 +303,7 @@ class LmdbStore(Store):
         wanted = column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
+            table = self._shown(txn).reading(table)
             found = [
                 (entry.position, entry.time, log.images([entry]))
                 for entry in log.entries(txn, environment.log, after, upto, [table.id])

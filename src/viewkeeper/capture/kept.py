@@ -1,0 +1,130 @@
+"""Parts of tables on disk: what a load has read survives its process.
+
+    load-<table>-<token>.vkp     the rows, an Arrow IPC file
+    load-<table>-<token>.json    {range, position, columns, checksum}, written last, renamed into place
+
+A part is what it says, whoever reads it next: the same statement given again, or another one that needs no other
+columns of the table. So there is nothing to resume but parts that are there. While there are some, the log is held from
+the oldest on; after a day, or when a load that could use them is published, they are forgotten. Written without a
+flush: after a crash of the machine a part is whole by its checksum, or read again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from viewkeeper import faults
+from viewkeeper.capture.parts import Part
+from viewkeeper.errors import SnapshotGone, Unsupported
+from viewkeeper.model.schema import Table
+from viewkeeper.model.selection import wanted
+from viewkeeper.store.base import Store
+
+SECONDS = 86_400.0
+"""For which parts of an unfinished load are kept."""
+
+HOLD = "load"
+
+
+class Kept:
+    """The parts in a state directory. One load at a time writes them."""
+
+    def __init__(self, store: Store, directory: str | os.PathLike[str]) -> None:
+        self._store, self._directory = store, Path(directory)
+
+    def find(self, table: Table, columns: Sequence[str]) -> list[Part]:
+        """The parts of a table with these columns that are whole, none over another."""
+        found: list[Part] = []
+        for path in sorted(self._directory.glob(f"load-{_named(table)}-*.json")):
+            try:
+                record = json.loads(path.read_text())
+                if not set(columns) <= set(record["columns"]):
+                    continue
+                part = _part(record, path.with_suffix(".vkp"), list(columns))
+            except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+                _forget(path)  # damaged
+                continue
+            if not any(_overlap(part, other) for other in found):
+                found.append(part)
+        return found
+
+    def save(self, table: Table, part: Part) -> Part:
+        """Keep a part. A store that cannot hold its log says later whether it still reaches back to it."""
+        if not any(self._directory.glob("load-*.json")):
+            with suppress(Unsupported, SnapshotGone):
+                self._store.hold(HOLD, part.position, time.time() + SECONDS)
+        name = self._directory / f"load-{_named(table)}-{secrets.token_hex(4)}"
+        rows = name.with_suffix(".vkp")
+        try:
+            descriptor = os.open(rows, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, part.rows.schema) as writer:
+                writer.write_table(part.rows)
+            with pa.memory_map(str(rows), "r") as written:
+                checksum = xxhash.xxh3_64_intdigest(written.read_buffer())
+            record = {
+                "start": None if part.start is None else part.start.hex(),
+                "stop": None if part.stop is None else part.stop.hex(),
+                "position": part.position,
+                "columns": part.rows.column_names,
+                "checksum": checksum,
+                "time": time.time(),
+            }
+            half = name.with_suffix(".new")
+            half.write_text(json.dumps(record))
+            half.chmod(0o600)
+            half.rename(name.with_suffix(".json"))
+        except OSError:  # no space to keep it: the load goes on without
+            _forget(name.with_suffix(".json"))
+            return part
+        faults.point("load.part.after")
+        return part
+
+    def forget(self, tables: frozenset[int] | None = None) -> None:
+        """Forget the parts of these tables, or of all; without tables given, only those that are too old."""
+        for path in list(self._directory.glob("load-*.*")):
+            mine = tables is not None and int(path.name.split("-")[1]) in tables
+            if mine or (path.exists() and path.stat().st_mtime < time.time() - SECONDS):
+                _forget(path)
+        if not any(self._directory.glob("load-*.json")):
+            with suppress(Unsupported):
+                if any(hold.name == HOLD for hold in self._store.holds()):
+                    self._store.release_hold(HOLD)
+
+
+def _part(record: Mapping[str, Any], path: Path, columns: list[str]) -> Part:
+    with pa.memory_map(str(path), "r") as file:
+        buffer = file.read_buffer()
+    if xxhash.xxh3_64_intdigest(buffer) != record["checksum"]:
+        raise ValueError("the checksum is wrong")
+    start, stop = (None if record[k] is None else bytes.fromhex(record[k]) for k in ("start", "stop"))
+    return Part(start, stop, int(record["position"]), pa.ipc.open_file(buffer).read_all().select(columns))
+
+
+def _forget(path: Path) -> None:
+    for suffix in (".json", ".vkp", ".new"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _overlap(one: Part, other: Part) -> bool:
+    return not (_ends(one, other) or _ends(other, one))
+
+
+def _ends(one: Part, other: Part) -> bool:
+    """Whether one ends before the other begins."""
+    return one.stop is not None and one.stop <= (other.start or b"")
+
+
+def _named(table: Table) -> str:
+    """A part of a table of which only some rows were wanted is no part of the table."""
+    where = wanted(table)
+    return f"{table.id}" if not where else f"{table.id}.{xxhash.xxh3_64_hexdigest(repr(where).encode())}"
