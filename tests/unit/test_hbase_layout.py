@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from viewkeeper.errors import BadValue
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.hbase.encodings import ENCODINGS, decode, encode
-from viewkeeper.store.hbase.layout import layout_of
+from viewkeeper.store.hbase.layout import Place, layout_of
 from viewkeeper.store.hbase.rowkeys import decode_keys
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -144,3 +145,22 @@ def test_row_keys_of_other_programs(
 def test_mappings_that_say_nothing_sensible_are_refused(table: Table, reason: str) -> None:
     with pytest.raises(BadValue, match=reason):
         layout_of("ns", table)
+
+
+def test_a_dropped_column_leaves_the_mapping_and_its_family_says_which_rows_there_are() -> None:
+    for columns in ("d:v e:w", "v=d:v w=e:w"):
+        table = mapped("text", "int", **{"hbase.columns": columns, "hbase.encoding": "text w=bytes"})
+        table = replace(table, columns=(*table.columns, Column("w", "bigint")))
+        layout = layout_of("ns", table.dropping("w"))
+        assert {name: place.cell for name, place in layout.places.items()} == {"v": b"d:v"}
+        assert layout.families == (b"d", b"e")
+        again = table.dropping("w").adding(Column("w", "bigint"))
+        for shape, name in ((again, "w"), (again.inside, "w#2")):
+            assert layout_of("ns", shape).places[name] == Place(b"e:w", "bytes"), "another's table has what it has"
+
+
+def test_a_column_that_is_called_like_a_dropped_one_has_other_cells() -> None:
+    table = Table(1, "t", (Column("k", "int", False), Column("v", "bigint")), (KeyPart("k"),))
+    again = table.dropping("V").adding(Column("v", "string"))
+    assert layout_of("ns", again).places["v"].cell != layout_of("ns", table).places["v"].cell
+    assert layout_of("ns", again.inside).places["v#2"] == layout_of("ns", again).places["v"]

@@ -43,11 +43,12 @@ def mapped(table: Table, options: Mapping[str, str]) -> Layout:
     where = f"Table {table.name}"
     if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
         raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
-    rest = [c for c in table.columns if c not in table.key_columns]
+    # Options name dropped columns too, whose families still say which rows there are.
+    rest = [c for c in table.places if c not in table.key_columns]
     cells = _cells(where, rest, options.get("hbase.columns", ""))
     written = _encodings(where, rest, options.get("hbase.encoding", "bytes"))
-    places = {c.name: Place(cells[c.name], written[c.name]) for c in rest}
-    families = tuple(dict.fromkeys(split_column(place.cell)[0] for place in places.values()))
+    families = tuple(dict.fromkeys(split_column(cell)[0] for cell in cells.values()))
+    places = {c.name: Place(cells[_known(c)], written[_known(c)]) for c in table.columns if c in rest}
     if not families:
         raise BadValue(f"{where} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
     name = options["hbase.table"]
@@ -102,39 +103,44 @@ def kept_versions(layout: Layout, found: Description) -> int:
 
 
 def _cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]:
+    """By the name that users know, in lower case."""
     words = text.replace(",", " ").split()
     hint = "Write hbase.columns = 'cf:a cf:b', 'column=cf:a …' or 'cf:*'."
     if len(words) == 1 and words[0].endswith(":*"):
-        return {c.name: words[0][:-1].encode() + c.name.encode() for c in columns}
-    named = {c.name.lower(): c.name for c in columns}
+        return {_known(c): words[0][:-1].encode() + c.outside.encode() for c in columns}
+    names = [_known(c) for c in columns]
     found: dict[str, bytes] = {}
     for at, word in enumerate(words):
         column, equals, cell = word.rpartition("=")
         if not equals and at >= len(columns):
             raise BadValue(f"{where}: hbase.columns names more cells than there are columns.", hint=hint)
-        name = named.get(column.lower()) if equals else columns[at].name
-        if name is None or ":" not in cell or cell.startswith(":"):
+        name = column.lower() if equals else names[at]
+        if name not in names or ":" not in cell or cell.startswith(":"):
             raise BadValue(f"{where}: {word!r} in hbase.columns is no cell of a column.", hint=hint)
         found[name] = cell.encode()
-    if missing := [c.name for c in columns if c.name not in found]:
+    if missing := [c.outside for c in columns if _known(c) not in found]:
         raise BadValue(f"{where}: hbase.columns does not say where {missing[0]} is.", hint=hint)
     return found
 
 
 def _encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, str]:
+    """By the name that users know, in lower case."""
     words = text.replace(",", " ").split()
-    named = {c.name.lower(): c.name for c in columns}
     general = next((w for w in words if "=" not in w), "bytes")
-    found = {c.name: general for c in columns}
+    found = {_known(c): general for c in columns}
     for column, _, encoding in (w.partition("=") for w in words if "=" in w):
-        if column.lower() not in named:
+        if column.lower() not in found:
             raise BadValue(f"{where}: hbase.encoding names {column}, which is no column outside the key.")
-        found[named[column.lower()]] = encoding
+        found[column.lower()] = encoding
     if wrong := sorted(set(found.values()) - set(encodings.ENCODINGS) | ({general} - set(encodings.ENCODINGS))):
         raise BadValue(
             f"{where}: there is no encoding {wrong[0]!r}.", hint=f"Encodings: {', '.join(encodings.ENCODINGS)}."
         )
     return found
+
+
+def _known(column: Column) -> str:
+    return column.outside.lower()
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
