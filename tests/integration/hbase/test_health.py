@@ -30,7 +30,7 @@ MAPPED = """CREATE TABLE others (id STRING PRIMARY KEY, city STRING)
 CITIES = "CREATE MATERIALIZED VIEW cities AS SELECT city, count(*) AS n FROM others GROUP BY city"
 
 
-@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow]), "small"])
+@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow, pytest.mark.deep]), "small"])
 def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "hbase":
         yield request.getfixturevalue("hbase")

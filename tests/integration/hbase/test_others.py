@@ -157,8 +157,9 @@ def test_views_follow_a_table_that_others_made_and_write(
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("lane", ["driver", "spark"])
 def test_views_follow_while_regions_split_and_flush(
-    open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str
+    open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str, lane: str
 ) -> None:
     """A small MAX_FILESIZE and a load make regions split; disabling and enabling a table flushes it."""
     table = f"{namespace}:their.big"
@@ -189,12 +190,12 @@ def test_views_follow_while_regions_split_and_flush(
     )
     loading.start()
     while loading.is_alive():
-        db.refresh()
+        db.refresh(lane)
     loading.join()
     client.tables.disable(table)
     client.tables.enable(table)
     client.put(table, b"000001", {b"d:kind": b"moved"})
-    db.refresh()
+    db.refresh(lane)
     deadline = time.monotonic() + 60
     while len(client.tables.regions(table)) < 2 and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -39,7 +39,7 @@ SELECTIONS = [
 ]
 
 
-@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow]), "small"])
+@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow, pytest.mark.deep]), "small"])
 def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "hbase":
         yield request.getfixturevalue("hbase")
