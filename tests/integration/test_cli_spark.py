@@ -65,6 +65,11 @@ def test_select_sees_tables_and_views_at_one_snapshot(vk: Run) -> None:
         "books,10.00",
         "toys,25.00",
     ]
+    vk("put", "orders", '{"id": 4, "item": 2, "quantity": 5}')
+    assert vk("sql", "SELECT count(*) AS n FROM orders", "-o", "csv")[1] == "n\n4\n"  # tables alone: as they are now
+    assert vk("sql", "CREATE MATERIALIZED VIEW `all of it` AS SELECT count(*) AS n FROM orders")[0] == 0
+    assert json.loads(vk("get", "all of it", "-o", "json")[1]) == {"n": 4}
+    assert vk("sql", "SELECT n FROM `ALL of it`", "-o", "csv")[1] == "n\n4\n"
     code, _, err = vk("sql", "SELECT bogus FROM revenue")
     assert (code, err.startswith("error[VK101]"), "bogus" in err, err.count("\n")) == (1, True, True, 1)
 

@@ -105,7 +105,12 @@ def test_a_bag_view_repeats_its_rows(source: Any, shop: Any, url: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"table": "nothing"}, "VK101"), ({}, "option table"), ({"table": "items", "columns": "x"}, "no column 'x'")],
+    [
+        ({"table": "nothing"}, "VK101"),
+        ({}, "option table"),
+        ({"table": "items", "columns": "x"}, "no column 'x'"),
+        ({"table": "items", "partitons": "2"}, "Is it 'partitions'"),
+    ],
 )
 def test_wrong_options_are_named(source: Any, shop: Any, url: str, options: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says):

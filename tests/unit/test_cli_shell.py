@@ -58,12 +58,14 @@ def test_an_error_is_one_line_and_the_shell_goes_on(terminal: Any) -> None:
     terminal.expect(r"error\[VK101\]")
     terminal.sendline(r"\nonsense")
     terminal.expect(r"error\[VK301\]")
+    terminal.sendline("help")
+    terminal.expect("this list")
     terminal.sendline("SELECT 'half")
     terminal.expect("\\.\\.>.*\x1b\\[\\?25h")
     terminal.sendcontrol("c")  # thrown away
     terminal.expect("vk>")
     terminal.sendline("SHOW TABLES;")
-    terminal.expect(r"\(no name\)")
+    terminal.expect(r"\(none\)")
     terminal.expect("vk>.*\x1b\\[\\?25h")  # the prompt is drawn, and waits
     terminal.sendcontrol("d")
     terminal.expect(pexpect.EOF)
@@ -82,6 +84,14 @@ def test_names_are_completed_and_history_is_kept(terminal: Any, tmp_path: Path) 
     assert "CREATE TABLE warehouses" in (tmp_path / "state" / "viewkeeper" / "history").read_text()
 
 
+@pytest.mark.parametrize("word", ["exit", "quit;", r"\q"])
+def test_the_ways_out(terminal: Any, word: str) -> None:
+    terminal.sendline(word)
+    terminal.expect(pexpect.EOF)
+    terminal.wait()
+    assert terminal.exitstatus == 0
+
+
 @pytest.mark.parametrize(
     ("text", "statements"),
     [
@@ -90,6 +100,9 @@ def test_names_are_completed_and_history_is_kept(terminal: Any, tmp_path: Path) 
         ("SELECT 1; SELECT 2;\n", ["SELECT 1", "SELECT 2"]),
         ("INSERT INTO t VALUES ('a;", None),
         ("/* not yet;", None),
+        ("INSERT INTO t VALUES ( -- 1, 2;", None),
+        ("SHOW TABLES; -- and no more", ["SHOW TABLES"]),
+        ("SELECT 'it''s;", None),
         (";", []),
     ],
 )

@@ -7,6 +7,7 @@ Packages that are slow to import are imported by the command that needs them: `v
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -15,21 +16,22 @@ import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from viewkeeper import __version__
-from viewkeeper.cli import hbase
+from viewkeeper.cli import hbase, helping
 from viewkeeper.cli.commands import health, proofs, rows, statements, views
 from viewkeeper.cli.options import without_pandas
 from viewkeeper.errors import ViewkeeperError
 
 app = typer.Typer(
     help="SQL materialized views over key-value stores, kept fresh incrementally.\n\n"
-    "Exit codes: 0 done, 1 an error, 2 a wrong call, 130 interrupted.\n\nExample: vk demo",
+    "Exit codes: 0 done, 1 an error, 2 a wrong call, 130 interrupted.",
+    epilog=helping.as_example("Example: vk demo"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-_LIGHT = ("get", "scan", "put", "delete", "status", "explain")
+_LIGHT = ("init", "get", "scan", "put", "delete", "status", "explain")
 """Commands that make no frames and want to answer at once."""
 
 for command in (
@@ -51,7 +53,7 @@ for command in (
     proofs.bench,
     proofs.demo,
 ):
-    app.command()(command)
+    helping.add(app, command)
 app.add_typer(hbase.app, name="hbase")
 
 
@@ -85,12 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "vk"
-        _fail(f"{command}: {_line(error.format_message()).rstrip('.')}. See {command} --help.", error.exit_code)
+        message = _line(error.format_message()).rstrip(".")
+        if re.match(r"No such option: -\d", message):
+            message += ", and a value that begins with a minus comes after --"
+        _fail(f"{command}: {message}. See {command} --help.", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except BrokenPipeError:  # `vk scan … | head`: nobody reads on, and that is no error
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # a file of the user's that cannot be written, or no room for what is printed
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"error: {place}{error.strerror or error}.", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

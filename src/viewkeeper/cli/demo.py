@@ -10,12 +10,16 @@ On a terminal step 2 is a live screen; elsewhere (or with --plain) it is a line 
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +35,7 @@ from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.shop import TABLES, VIEWS, Shop
 
 _NEXT = """Try next:
-  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
+{activate}  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
   vk sql "SHOW VIEWS" --db lmdb:./shop              what is there
   vk explain by_category --db lmdb:./shop           how a view is kept fresh
   vk get by_category toys --db lmdb:./shop          one row by its key
@@ -70,8 +74,17 @@ def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain
         each = 1000 * busy / max(batches, 1)
         console.print(f"{changes} changes reached {len(VIEWS)} views in {batches} batches, {each:.1f} ms each.")
         equal = _check(console, db)
-        console.print(f"\n{_NEXT}", highlight=False)
+        console.print(f"\n{_NEXT.format(activate=activate())}", highlight=False)
         return equal
+
+
+def activate() -> str:
+    """The line that puts `vk` on the path, for who came here by `make demo` and does not have it there yet."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("vk") is not None or not script.is_file():
+        return ""
+    place = os.path.relpath(script)
+    return f"  source {place:<43}puts vk on your path: do this first\n"
 
 
 @contextmanager

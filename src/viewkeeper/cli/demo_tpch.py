@@ -29,6 +29,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 import viewkeeper
+from viewkeeper.cli.demo import activate
 from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.load import load
 from viewkeeper.tpch import QUERIES, SCHEMAS
@@ -49,7 +50,7 @@ ORDERS = 20
 """New, deleted and changed orders in a batch, of each."""
 
 _NEXT = """Try next:
-  vk demo --keep lmdb:./tpch                         the same, kept in a database of your own
+{activate}  vk demo --keep lmdb:./tpch                         the same, kept in a database of your own
   vk sql "SELECT * FROM q5" --db lmdb:./tpch         a query over a view, at one snapshot
   vk explain q3 --format svg --out q3.svg --db lmdb:./tpch
   vk verify tpch --batches 3                         all 22 queries, compared after every batch
@@ -77,7 +78,7 @@ class Progress:
         return (
             f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.busy, 0.001):,.0f} rows/s"
             f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last:.0f} ms "
-            f"(worst of late {1000 * worst:.0f})"
+            f"(at most {1000 * worst:.0f} in the last {len(self.lags)} batches)"
         )
 
 
@@ -102,7 +103,7 @@ def demo(
             _stream(console, db, model, seconds, progress, live)
             console.print(progress.line(), highlight=False)
             equal = _check(console, db, model)
-            console.print(f"\n{_NEXT}", highlight=False)
+            console.print(f"\n{_NEXT.format(activate=activate())}", highlight=False)
             return equal
     finally:
         model.close()

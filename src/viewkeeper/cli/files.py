@@ -108,28 +108,30 @@ def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[
         bad.append(Bad(str(file), row.number - 1, reason, row.text))
         return "skip"
 
-    stream = arrow_csv.open_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1),
-        parse_options=arrow_csv.ParseOptions(invalid_row_handler=malformed, newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types={name: pa.string() for name in header},
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    yield from _stream(file, stream, bad, progress)
+    with pa.OSFile(str(file)) as source:
+        stream = arrow_csv.open_csv(
+            source,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1),
+            parse_options=arrow_csv.ParseOptions(invalid_row_handler=malformed, newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: pa.string() for name in header},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        yield from _stream(file, source, stream, bad, progress)
 
 
-def _stream(file: Path, stream: Any, bad: list[Bad], progress: Callable[[int], None]) -> Iterator[Piece]:
-    done = 0
+def _stream(file: Path, source: Any, stream: Any, bad: list[Bad], progress: Callable[[int], None]) -> Iterator[Piece]:
+    done = read = 0
     for batch in stream:
         rows = _numbered(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad])
         done += batch.num_rows
         for at in range(0, rows.num_rows, PIECE_ROWS):
             yield Piece(str(file), rows.slice(at, PIECE_ROWS))
-        progress(batch.nbytes)
+        progress(source.tell() - read)
+        read = source.tell()
     yield Piece(str(file), pa.table({Piece.ROW: pa.array([], pa.int64())}), tuple(bad))
 
 
@@ -137,15 +139,17 @@ def _json(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator
     import duckdb
     from pyarrow import csv as arrow_csv
 
-    stream = arrow_csv.open_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
-        parse_options=arrow_csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=True),
-        convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
-    )
-    with duckdb.connect() as duck:
+    if not file.stat().st_size:
+        return
+    with pa.OSFile(str(file)) as source, duckdb.connect() as duck:
+        stream = arrow_csv.open_csv(
+            source,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
+            parse_options=arrow_csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=True),
+            convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
+        )
         duck.execute("SET threads = 1").fetchall()
-        for piece in _stream(file, stream, [], progress):
+        for piece in _stream(file, source, stream, [], progress):
             if piece.rows.num_rows:
                 yield _objects(table, file, duck, piece.rows)
 
@@ -199,10 +203,16 @@ def inferred(name: str, file: Path, key: tuple[str, ...]) -> str:
     """A CREATE TABLE statement for what a file holds."""
     import duckdb
 
-    reader = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}[kind_of(file)]
+    reader = {
+        "parquet": "read_parquet('{}')",
+        "csv": "read_csv('{}')",
+        "json": "read_json('{}', format = 'newline_delimited', ignore_errors = true)",  # bad lines become bad rows
+    }[kind_of(file)]
+    if not file.stat().st_size:
+        raise BadValue(f"{file} is empty: it does not say which columns there are.", hint="Create the table first.")
     with duckdb.connect() as duck:
         try:
-            found = duck.execute(f"DESCRIBE FROM {reader}('{_text(str(file))}')").fetchall()
+            found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
     columns = [f"`{column}` {_spark_type(file, column, type_)}" for column, type_, *_ in found]

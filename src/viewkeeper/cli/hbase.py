@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from viewkeeper.cli import helping
+
 app = typer.Typer(
-    help="A real HBase on this machine, for tests and trials.\n\nExample: vk hbase start",
+    help="A real HBase on this machine, for tests and trials.",
+    epilog=helping.as_example("Example: vk hbase start"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -19,7 +22,6 @@ Data = Annotated[
 _DATA = Path(".viewkeeper-hbase")
 
 
-@app.command()
 def start(
     data: Data = _DATA,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it answers.")] = 180,
@@ -39,7 +41,6 @@ def start(
     typer.echo(f"stop it: vk hbase stop --data {data}")
 
 
-@app.command()
 def stop(data: Data = _DATA) -> None:
     """Stop the HBase of this data directory, and no other. Its data stays.
 
@@ -50,7 +51,6 @@ def stop(data: Data = _DATA) -> None:
     typer.echo("HBase stopped" if Server(data).stop() else f"no HBase ran in {data}")
 
 
-@app.command()
 def status(data: Data = _DATA) -> None:
     """What runs and whether it answers. The exit code is 1 if it does not.
 
@@ -65,3 +65,7 @@ def status(data: Data = _DATA) -> None:
     typer.echo(f"answers  {f'yes, at {seen.url}' if seen.answers else 'no'}")
     if not seen.answers:
         raise typer.Exit(1)
+
+
+for command in (start, stop, status):
+    helping.add(app, command)

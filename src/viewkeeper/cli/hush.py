@@ -1,4 +1,4 @@
-"""Spark's start-up chatter, kept off the screen.
+"""While Spark starts: its chatter kept off the screen, and a word to who waits for it.
 
 A JVM writes warnings to the standard error that it inherits, before any log level can be set. While it starts, file
 descriptor 2 is a temporary file; the JVM keeps that one for life. If something breaks in an unforeseen way, what was
@@ -14,6 +14,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from viewkeeper.errors import ViewkeeperError
+
+
+@contextmanager
+def waiting_for(statement: str) -> Iterator[None]:
+    """On a terminal, a moving sign while Spark plans or answers: the first time it has to start, for some seconds."""
+    word = statement.split(None, 2)[:2]
+    slow = [w.upper() for w in word] == ["CREATE", "MATERIALIZED"] or word[0].upper() in ("SELECT", "WITH", "FROM")
+    if not slow or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    screen = os.fdopen(os.dup(2), "w")  # of its own: descriptor 2 is turned away by `hushed` meanwhile
+    try:
+        with Console(file=screen).status("Spark is at work; the first statement starts it"):
+            yield
+    finally:
+        screen.close()
 
 
 @contextmanager

@@ -3,11 +3,11 @@
     1  open each file as pieces of a few thousand rows: text columns (CSV, JSON lines) or typed ones (Parquet)
     2  fit a piece to the table through the same intake as `put`; a piece that does not fit is halved until its bad
        rows stand alone, each with the reason
-    3  write all good rows in one call, then the bad ones to the reject file
+    3  write the bad rows to the reject file, then all good ones in one call
 
-Ctrl-C before step 3 leaves nothing; step 3 is one transaction where the store has them. With `chunk` the rows are
-written as they come, for files that do not fit into memory: an interrupted load is then repeated from the start, which
-changes nothing for rows that are there already.
+Ctrl-C leaves nothing in the database: the write is one transaction where the store has them, and a table that was made
+for the load goes again if nothing came into it. With `chunk` the rows are written as they come, for files that do not
+fit into memory: an interrupted load is then repeated from the start, which changes nothing for rows that are there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,9 @@ def load(
                 )
             if chunk is not None and found.waiting >= chunk:
                 _write(db, table, found)
-    _write(db, table, found)
     if found.bad and rejects is not None:
-        _save(rejects, found.bad)
+        _save(rejects, found.bad, _written(found))
+    _write(db, table, found)
     return LoadReport(table.name, found.written, len(found.bad), str(rejects) if found.bad else None)
 
 
@@ -101,11 +102,36 @@ def _write(db: Any, table: Table, found: _Found) -> None:
         found.good = []
 
 
-def _save(path: Path, bad: Sequence[Bad]) -> None:
+def _save(path: Path, bad: Sequence[Bad], written: str) -> None:
     lines = [
         json.dumps({"file": b.file, "row": b.row, "reason": b.reason, "values": b.values}, default=str) for b in bad
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadValue(
+            f"{len(bad)} rows do not fit, and the reject file {path} cannot be written: {error.strerror}.{written}",
+            hint="Say where it can be, with --rejects.",
+        ) from None
+
+
+def reject_file(table: Table) -> Path:
+    """Where bad rows go if nobody says: a file here, named for the table."""
+    name = re.sub(r"[^\w. -]", "_", table.name)
+    return Path(f"{name}.rejects.jsonl")
+
+
+@contextmanager
+def made_for(db: Any, name: str, statement: str) -> Iterator[None]:
+    """A table that is made for a load, and goes again if the load fails or is interrupted before it wrote anything."""
+    db.sql(statement)
+    try:
+        yield
+    except BaseException:
+        table = db._base_table(name, "load into")
+        if db._store.count(table) == 0:
+            db.sql(f"DROP TABLE `{name.replace('`', '``')}`")
+        raise
 
 
 def _take(table: Table, piece: Piece, found: _Found) -> None:

@@ -1,10 +1,11 @@
 """What the commands share: their common options, and how they open a database.
 
-    open_database   the whole engine, for commands that write, maintain or run SQL
+    open_database   the whole engine, for commands that maintain or run SQL
+    open_writer     the store only, for commands that put rows there (init, put, delete)
     open_reader     the store and the read layer only, for commands that answer at once (get, scan, status, explain)
 
-A command that only reads starts in a fraction of a second because the planner and Spark are not imported for it, nor
-pandas, which pyarrow would import by itself.
+A command that needs no engine starts in a fraction of a second because the planner and Spark are not imported for it,
+nor pandas, which pyarrow would import by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ Output = Annotated[
     str, typer.Option("--output", "-o", metavar="FORMAT", help="table, json (an object a line), csv or arrow.")
 ]
 
+ReportOutput = Annotated[
+    str, typer.Option("--output", "-o", metavar="FORMAT", help="table, or json (an object a line).")
+]
+
 FORMATS = ("table", "json", "csv", "arrow")
+REPORTS = FORMATS[:2]
+"""Of commands that give a report, and no rows."""
 LANES = ("auto", "driver", "spark")
 
 
@@ -66,11 +73,27 @@ def open_database(url: str, *, create: bool = False, spark: Any = None) -> Any:
 
 
 @contextmanager
+def open_writer(url: str, *, create: bool = False) -> Iterator[Store]:
+    """The database's store for writing. It must be there already, unless the command may make it."""
+    if not create:
+        with open_reader(url):
+            pass
+    with _open(url, "w") as store:
+        yield store
+
+
+@contextmanager
 def open_reader(url: str) -> Iterator[Store]:
     """The database's store for reading."""
+    with _open(url, "r") as store:
+        yield store
+
+
+@contextmanager
+def _open(url: str, mode: str) -> Iterator[Store]:
     from viewkeeper.store.registry import open_store
 
-    store = open_store(url, "r")
+    store = open_store(url, mode)
     try:
         yield store
     finally:

@@ -39,7 +39,7 @@ def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], 
 def print_answer(table: pa.Table, form: str) -> None:
     """A statement's answer. SHOW's names and EXPLAIN's plan are printed as they are when people read them."""
     if form == "table" and table.column_names in (["name"], ["plan"]):
-        typer.echo("\n".join(cell(v) for v in table.column(0).to_pylist()) or f"(no {table.column_names[0]})")
+        typer.echo("\n".join(cell(v) for v in table.column(0).to_pylist()) or "(none)")
     else:
         print_rows(table.schema, [table], form)
 
@@ -84,9 +84,14 @@ def cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def value(found: Any) -> str:
+    """A value of a row for people: all its digits, and NULL is not an empty text."""
+    return "NULL" if found is None else repr(found) if isinstance(found, float) else cell(found)
+
+
 def _table(schema: pa.Schema, batches: Iterable[Any]) -> None:
     rows = list(chain.from_iterable(_tuples(batch) for batch in batches))
-    lines = aligned([schema.names, *([["NULL" if v is None else v for v in row] for row in rows])])
+    lines = aligned([schema.names, *([value(v) for v in row] for row in rows)])
     typer.echo("\n".join([*lines, f"({len(rows)} row{'' if len(rows) == 1 else 's'})"]))
 
 
@@ -159,9 +164,10 @@ def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tup
     """The words of a command as the values of a key, or of its first columns, each by its column's type."""
     columns = table.key_columns
     if len(words) > len(columns) or (whole and len(words) < len(columns)):
+        names = ", ".join(column.name for column in columns)
         raise BadValue(
             f"The key of {table.name} has {len(columns)} column(s), {len(words)} value(s) were given.",
-            hint=f"The key is: {', '.join(column.name for column in columns)}.",
+            hint=f"The key is: {names}." if names else "It has one row: name no key.",
         )
     return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
 

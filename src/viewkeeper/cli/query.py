@@ -1,6 +1,7 @@
-"""SELECT over tables and views at one snapshot: the published batch, and the base tables as of its cut.
+"""SELECT over tables and views at one state.
 
-1  read the tables and views that the query names, all in one snapshot
+1  read what the query names. With a view: the published batch, and the tables as of its cut, so that they agree. Tables
+   alone: as they are now, all at one log position
 2  hand them to Spark as temporary views
 3  run the query there, with the settings that a view's query is read with
 """
@@ -22,23 +23,40 @@ def select(db: Any, query: str) -> pa.Table:
     """The query's rows."""
     from viewkeeper.plan.catalyst.session import _translated
 
-    with db.snapshot(max_age=_AGE) as snapshot:
-        rows = {name: snapshot.read(name) for name in named(db._catalog(), query)}
     spark = db._spark().newSession()
+    rows = _rows(db, named(db._catalog(), query))
     for setting, value in _settings().items():
         spark.conf.set(setting, value)
     for name, table in rows.items():
-        spark.createDataFrame(table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+        spark.createDataFrame(table).createOrReplaceTempView(f"`{_spelled(name)}`")
     with _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
         found: pa.Table = spark.sql(query).toArrow()
         return found
 
 
+def _rows(db: Any, names: list[str]) -> dict[str, pa.Table]:
+    from viewkeeper.spark.rows import rows_at
+
+    catalog = db._catalog()
+    tables = [catalog.table(name) for name in names]
+    if any(table.is_view for table in tables):
+        with db.snapshot(max_age=_AGE) as snapshot:
+            return {name: snapshot.read(name) for name in names}
+    head = db._store.head()
+    return {t.name: rows_at(db._store, t, [c.name for c in t.columns], head, (None, None)) for t in tables}
+
+
 def named(catalog: Catalog, query: str) -> list[str]:
     """The tables and views that the query may mean: those whose names occur in it."""
     there = [*(t.name for t in catalog.tables), *(view.table.name for view in catalog.views)]
-    occurring = {word.lower() for word in re.findall(r"\w+", query)}
-    return [name for name in there if name.lower() in occurring or not re.fullmatch(r"\w+", name)]
+    text = query.lower()
+    words = set(re.findall(r"\w+", text))
+    return [name for name in there if name.lower() in words or f"`{_spelled(name).lower()}`" in text]
+
+
+def _spelled(name: str) -> str:
+    """A name as it stands between backticks."""
+    return name.replace("`", "``")
 
 
 def _settings() -> dict[str, str]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import typer
 
-from viewkeeper.cli.output import cell, json_line
+from viewkeeper.cli.output import json_line
+from viewkeeper.cli.output import value as shown
 from viewkeeper.store.base import Store
 
 
@@ -74,7 +75,7 @@ def _line(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None
     parts = []
     for column, value in row.items():
         old = before.get(column) if kind == "update" and before else value
-        parts.append(f"{column} {cell(old)} → {cell(value)}" if old != value else f"{column} {cell(value)}")
+        parts.append(f"{column} {shown(old)} → {shown(value)}" if old != value else f"{column} {shown(value)}")
     return f"{sign} {'  '.join(parts)}"
 
 

@@ -2,7 +2,7 @@ r"""The shell of `vk sql`: statements over many lines, history, completion of na
 
     …;                 a statement ends with a semicolon, over as many lines as it takes
     \d                 tables and views            \d NAME    columns of one of them
-    \h                 this list                   \q         the end (also Ctrl-D)
+    \h, help           this list                   \q, exit   the end (also Ctrl-D)
 
 Ctrl-C throws away what is being typed, or stops the statement that runs: a statement is atomic, so it has happened or
 not. An error is one line and the shell goes on.
@@ -23,7 +23,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from viewkeeper import __version__
-from viewkeeper.cli.hush import hushed
+from viewkeeper.cli.hush import hushed, waiting_for
 from viewkeeper.cli.output import print_answer
 from viewkeeper.cli.statements import run
 from viewkeeper.errors import BadStatement, ViewkeeperError
@@ -33,6 +33,10 @@ _WORDS = """
     PRIMARY DROP INSERT UPSERT INTO VALUES DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING DECIMAL DATE
     TIMESTAMP BOOLEAN DOUBLE
 """
+
+
+_ALSO = {r"\?": r"\h", r"\quit": r"\q", "help": r"\h", "exit": r"\q", "quit": r"\q"}
+"""What people type who know other shells."""
 
 
 class Names(Completer):
@@ -66,10 +70,12 @@ def shell(db: Any, form: str) -> None:
             continue
         except EOFError:
             return
-        if not waiting and line.strip().startswith("\\"):
-            if line.strip() in (r"\q", r"\quit"):
+        word = line.strip().rstrip(";").lower()
+        if not waiting and (line.strip().startswith("\\") or word in _ALSO):
+            command = _ALSO.get(word, line.strip())
+            if command == r"\q":
                 return
-            _guarded(_command, db, line.strip(), form)
+            _guarded(_command, db, command, form)
             continue
         waiting += line + "\n"
         found = complete(waiting)
@@ -83,11 +89,11 @@ def complete(text: str) -> list[str] | None:
     """The statements of a text that ends with a semicolon; None: more is to come."""
     from viewkeeper.plan.statements import split
 
-    if not text.rstrip().endswith(";"):
-        return None
     try:
-        return split(text)
-    except BadStatement:  # the semicolon is inside a quote or comment
+        found = split(text)
+        # A word after it begins a statement only if the last one has ended, and not in a quote or comment.
+        return found if len(split(f"{text}\nword")) > len(found) else None
+    except BadStatement:
         return None
 
 
@@ -103,7 +109,7 @@ def _guarded(act: Any, db: Any, text: str, form: str) -> None:
 
 
 def _statement(db: Any, text: str, form: str) -> None:
-    with hushed():
+    with waiting_for(text), hushed():
         answer = run(db, text)
     if answer.rows is not None:
         print_answer(answer.rows, form)

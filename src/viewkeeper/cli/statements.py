@@ -3,9 +3,11 @@
     INSERT INTO table [( columns )] VALUES ( values ), … | query     keys that are there already are refused
     UPSERT INTO table [( columns )] VALUES ( values ), … | query     puts rows, or replaces whole rows of the same key
     DELETE FROM table WHERE key = value AND … | key IN ( values )    by the whole key
-    SELECT … | WITH … | VALUES … | FROM …                            over tables and views at one snapshot
+    SELECT … | WITH … | VALUES … | FROM …                            over tables and views at one state
 
     value ::= NULL | TRUE | FALSE | [-] number | 'text' | DATE 'text' | TIMESTAMP 'text' | X'hex'
+
+Two quotes within a text are one, as in Spark; for a float 'NaN', 'Infinity' and '-Infinity' are values too.
 
 A statement is one write call: all of its rows become visible together. INSERT looks for its keys just before it writes;
 two inserts of one key at the same moment are not told apart, and the later one stays. Queries run in Spark, because
@@ -44,6 +46,8 @@ class Answer:
 def run(db: Any, text: str) -> Answer:
     """Run one statement of any kind."""
     found = list(spelling.statements(text))
+    if not found:
+        raise BadStatement("There is no statement in the text.", hint=f"Statements: {STATEMENTS}.")
     if len(found) == 1:
         words = Words(text, found[0])
         for start, write in _WRITES:
@@ -134,7 +138,8 @@ def _value(words: Words, column: Column) -> Any:
     token = words.tokens[words.next]
     words.next += 1
     if token.token_type == TokenType.STRING and not sign:
-        return token.text
+        text = token.text + _goes_on(words)
+        return typed("the value of", column.name, column.type, text) if _is_no_number(column, text) else text
     if token.token_type == TokenType.HEX_STRING and not sign:
         return bytes.fromhex(token.text.removeprefix("0x"))
     if token.token_type == TokenType.NUMBER and types.arrow(column.type) != pa.string():
@@ -146,6 +151,23 @@ def _value(words: Words, column: Column) -> Any:
     )
 
 
+def _goes_on(words: Words) -> str:
+    """What follows a text without a gap: to the tokenizer 'it''s' is two texts, and means one with a quote in it."""
+    more = ""
+    while not words.done():
+        before, token = words.tokens[words.next - 1], words.tokens[words.next]
+        if token.token_type != TokenType.STRING or token.start != before.end + 1:
+            break
+        more += "'" + token.text
+        words.next += 1
+    return more
+
+
+def _is_no_number(column: Column, text: str) -> bool:
+    """Whether this is one of the floats that have no digits."""
+    return types.is_float(column.type) and text.lower().lstrip("+-") in ("nan", "inf", "infinity")
+
+
 def _delete(db: Any, words: Words) -> Answer:
     table = db._base_table(words.name("table"), "delete from")
     wanted: dict[str, list[Any]] = {}
@@ -154,6 +176,11 @@ def _delete(db: Any, words: Words) -> Answer:
             column = _column(table, words.name("key column"))
             if column.name in wanted:
                 raise BadStatement(f"{column.name} is there twice.", hint="Write it once, with IN for several values.")
+            if not (words.at("=") or words.at("IN")):
+                raise BadStatement(
+                    f"{words.shown()} is where = or IN should be: DELETE names rows by their key.",
+                    hint="For other conditions, SELECT the keys first.",
+                )
             wanted[column.name] = _listed(words, column)
             if not words.take("AND"):
                 break

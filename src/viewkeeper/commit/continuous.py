@@ -19,10 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from viewkeeper.commit.maintainer import BatchReport, Maintainer
 from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout, ViewkeeperError
 from viewkeeper.store.base import Store
+
+if TYPE_CHECKING:  # who only looks at the note imports no maintainer
+    from viewkeeper.commit.maintainer import BatchReport, Maintainer
 
 SHARES = {"views": 1.0, "balanced": 0.5, "writers": 0.2}
 """How much of the time batches may run while writers are busy."""

@@ -11,12 +11,15 @@
     hold         readStream                          a name under which the log is kept for this query for good
     operation    write, writeStream                  upsert (default) or delete; a column `_w` decides row by row
 
-PySpark's Python sources have no column pruning of their own: `columns`, or a schema given to the reader, does it.
+PySpark's Python sources have no column pruning of their own (4.3: `PythonScanBuilder` takes filters and no columns):
+`columns`, or a schema given to the reader, does it. Options of other names are Spark's; one that is nearly ours is an
+error.
 """
 
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from viewkeeper.spark.changes import ChangeReader
     from viewkeeper.spark.rows import RowReader
     from viewkeeper.spark.writing import StreamWriter, Writer
+
+
+OPTIONS = ("db", "table", "columns", "partitions", "at", "changes", "from", "hold", "operation")
 
 
 class ViewkeeperSource(DataSource):  # type: ignore[misc]
@@ -82,6 +88,10 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
 
     def _table(self) -> tuple[Table, str]:
         """The table, and the database's URL in a form that holds in every process."""
+        for given in self.options:  # an `operaton` that is passed over would upsert what was to be deleted
+            near = get_close_matches(given.lower(), OPTIONS, 1, 0.8)
+            if near and given.lower() not in OPTIONS:
+                raise BadValue(f"There is no option {given!r}.", hint=f"Is it {near[0]!r}?")
         for name in ("db", "table"):
             if not self.options.get(name):
                 raise BadValue(f"The option {name} is missing.", hint=f'Add .option("{name}", …).')

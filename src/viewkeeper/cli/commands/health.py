@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from viewkeeper.cli.options import FORMATS, Conf, Db, Master, Output, cluster, one_of, open_database, open_reader
+from viewkeeper.cli.options import REPORTS, Conf, Db, Master, ReportOutput, cluster, one_of, open_database, open_reader
 
 
 def audit(
@@ -17,7 +17,7 @@ def audit(
     repair: Annotated[
         bool, typer.Option("--repair", help="Make views that differ anew; only rows that differ are written.")
     ] = False,
-    output: Output = "table",
+    output: ReportOutput = "table",
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -30,7 +30,7 @@ def audit(
 
     Example: vk audit by_category --sample 1000 --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import json_line
 
@@ -61,7 +61,7 @@ def _print_audit(report: Any) -> None:
     typer.echo(f"batch {report.epoch}, {report.seconds:.1f} s")
 
 
-def doctor(context: typer.Context, db: Db, output: Output = "table") -> None:
+def doctor(context: typer.Context, db: Db, output: ReportOutput = "table") -> None:
     """Look for damage and trouble ahead.
 
     Formats, versions, checksums of every record, log entry and state file, orphaned files, log retention, disk space,
@@ -71,7 +71,7 @@ def doctor(context: typer.Context, db: Db, output: Output = "table") -> None:
 
     Example: vk doctor --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.output import aligned, json_line
 
     with open_reader(db) as store:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +13,23 @@ import typer
 
 from viewkeeper.cli.options import (
     FORMATS,
+    REPORTS,
     Db,
     Name,
     Output,
+    ReportOutput,
     TableName,
     one_of,
     open_database,
     open_reader,
+    open_writer,
     wrong,
 )
 
 if TYPE_CHECKING:
     from viewkeeper.cli.load import Progress
+    from viewkeeper.model.schema import Table
+    from viewkeeper.store.base import Store
 
 Key = Annotated[list[str], typer.Argument(help="The value of each key column, in key order.")]
 
@@ -43,7 +48,7 @@ def load(
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Write every so many rows, for files that do not fit into memory.")
     ] = None,
-    output: Output = "table",
+    output: ReportOutput = "table",
 ) -> None:
     """Load files into a table, in one write.
 
@@ -52,19 +57,21 @@ def load(
 
     Example: vk load items items.csv --key item_id --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS)
+    one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.files import inferred, kind_of
     from viewkeeper.cli.load import load as run
+    from viewkeeper.cli.load import made_for, reject_file
     from viewkeeper.cli.output import print_report
 
     for file in files:
         kind_of(file)
     with open_database(db) as database:
+        made: Any = nullcontext()
         if key is not None and database._catalog().find(table) is None:
-            database.sql(inferred(table, files[0], tuple(k.strip() for k in key.split(","))))
-        target = database._base_table(table, "load into")
-        place = None if strict else rejects or Path(f"{target.name}.rejects.jsonl")
-        with _progress(files, output) as progress:
+            made = made_for(database, table, inferred(table, files[0], tuple(k.strip() for k in key.split(","))))
+        with made, _progress(files, output) as progress:
+            target = database._base_table(table, "load into")
+            place = None if strict else rejects or reject_file(target)
             report = run(database, target, files, rejects=place, most=max_rejects, chunk=chunk, progress=progress)
     print_report(report, output)
 
@@ -78,10 +85,17 @@ def _progress(files: list[Path], output: str) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=sum(f.stat().st_size for f in files))
-        yield lambda count: bar.advance(task, count)
+        total = sum(f.stat().st_size for f in files)
+        task, done = bar.add_task("reading", total=total), 0
+
+        def told(count: int) -> None:
+            nonlocal done
+            done = min(done + count, total)
+            bar.update(task, completed=done, description="reading" if done < total else "writing")
+
+        yield told
 
 
 def put(
@@ -100,23 +114,47 @@ def put(
     Example: vk put items '{"item_id": 1, "category": "toys", "price": "9.99"}' --db lmdb:./shop
     """
     texts = rows if rows and rows != ["-"] else sys.stdin.read().splitlines()
-    given = [_object(context, text, i) for i, text in enumerate(texts, 1) if text.strip()]
+    given = [row for i, text in enumerate(texts, 1) if text.strip() for row in _objects(context, text, i)]
     if not given:
         raise wrong(context, "There are no rows.")
-    with open_database(db) as database:
-        typer.echo(str(database.put(table, given)))
+    with open_writer(db) as store:
+        from viewkeeper.model.rows import last_by_key, rows_table
+
+        target = _base_table(store, table, "put into")
+        typer.echo(_written(store, target, last_by_key(target, rows_table(target, given)), None))
 
 
-def _object(context: typer.Context, text: str, number: int) -> dict[str, Any]:
+def _objects(context: typer.Context, text: str, number: int) -> list[dict[str, Any]]:
+    """The rows of a JSON object, or of an array of them."""
     from decimal import Decimal
 
     try:
-        row = json.loads(text, parse_float=Decimal)
+        found = json.loads(text, parse_float=Decimal)
     except ValueError:
-        row = None
-    if not isinstance(row, dict):
+        found = None
+    rows = found if isinstance(found, list) else [found]
+    if not all(isinstance(row, dict) for row in rows):
         raise wrong(context, f"Row {number} is no JSON object: {text[:60]}")
-    return row
+    return rows
+
+
+def _base_table(store: Store, name: str, verb: str) -> Table:
+    from viewkeeper.errors import ReadOnly
+
+    table = store.catalog().table(name)
+    if table.is_view:
+        raise ReadOnly(f"{name} is a materialized view; one cannot {verb} it.", hint="Write to its base tables.")
+    return table
+
+
+def _written(store: Store, table: Table, puts: Any, deletes: Any) -> str:
+    """One write, and its token. None: no puts, or no deletes."""
+    from viewkeeper.model.token import Token
+
+    nothing = table.arrow.empty_table()
+    keys = nothing.select([c.name for c in table.key_columns])
+    written = store.write(table, nothing if puts is None else puts, keys if deletes is None else deletes)
+    return str(Token(store.uuid, written.position, written.atomic))
 
 
 def delete(table: TableName, key: Key, db: Db) -> None:
@@ -124,17 +162,28 @@ def delete(table: TableName, key: Key, db: Db) -> None:
 
     Example: vk delete items 1 --db lmdb:./shop
     """
-    from viewkeeper.cli.output import key_values
+    with open_writer(db) as store:
+        from viewkeeper.cli.output import key_values
+        from viewkeeper.model.rows import keys_table
+        from viewkeeper.read.reader import get_row
 
-    with open_database(db) as database:
-        target = database._base_table(table, "delete from")
+        target = _base_table(store, table, "delete from")
         values = key_values(target, key)
-        if database.get(table, values) is None:
+        if get_row(store, target, values) is None:
             _absent(target.name, key)
-        typer.echo(str(database.delete(table, values)))
+        typer.echo(_written(store, target, None, keys_table(target, values)))
 
 
-def get(context: typer.Context, name: Name, key: Key, db: Db, output: Output = "table") -> None:
+def get(
+    context: typer.Context,
+    name: Name,
+    db: Db,
+    key: Annotated[
+        list[str] | None,
+        typer.Argument(help="The value of each key column, in key order; none for a view of one row."),
+    ] = None,
+    output: Output = "table",
+) -> None:
     """The row with this key. The exit code is 1 if there is none.
 
     Example: vk get by_category toys --db lmdb:./shop
@@ -147,9 +196,9 @@ def get(context: typer.Context, name: Name, key: Key, db: Db, output: Output = "
         from viewkeeper.read.reader import get_row
 
         table = store.catalog().table(name)
-        row = get_row(store, table, key_values(table, key))
+        row = get_row(store, table, key_values(table, key or ()))
     if row is None:
-        _absent(name, key)
+        _absent(name, key or ())
     print_rows(table.outside, [pa.Table.from_pylist([row], table.outside)], output)
 
 
@@ -191,6 +240,6 @@ def scan(
         print_rows(table.outside, batches(), output)
 
 
-def _absent(name: str, key: list[str]) -> None:
-    typer.echo(f"{name} has no row with key {' '.join(key)}.", err=True)
+def _absent(name: str, key: Sequence[str]) -> None:
+    typer.echo(f"{name} has no row{' with key ' if key else ''}{' '.join(key)}.", err=True)
     raise SystemExit(1)

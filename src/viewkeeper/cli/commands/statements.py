@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from viewkeeper.cli.options import FORMATS, Conf, Db, Master, Output, cluster, one_of, open_database, wrong
+from viewkeeper.cli.options import (
+    FORMATS,
+    Conf,
+    Db,
+    Master,
+    Output,
+    cluster,
+    one_of,
+    open_database,
+    open_writer,
+    wrong,
+)
+from viewkeeper.errors import ViewkeeperError
 
 
 def init(db: Db) -> None:
@@ -16,8 +28,8 @@ def init(db: Db) -> None:
 
     Example: vk init --db lmdb:./shop
     """
-    with open_database(db, create=True) as database:
-        there = database.status()
+    with open_writer(db, create=True) as store:
+        there = store.catalog()
     if there.tables or there.views:
         typer.echo(f"{db} is there already: {len(there.tables)} tables, {len(there.views)} views")
     else:
@@ -58,14 +70,23 @@ def sql(
 
 
 def _run(database: Any, text: str, output: str) -> None:
-    from viewkeeper.cli.hush import hushed
+    from viewkeeper.cli.hush import hushed, waiting_for
     from viewkeeper.cli.output import print_answer
     from viewkeeper.cli.statements import run
     from viewkeeper.plan.statements import split
 
-    for one in split(text) or [text]:
-        with hushed():
-            answer = run(database, one)
+    found, end = split(text) or [text], 0
+    for number, one in enumerate(found, 1):
+        start = text.index(one, end)
+        end = start + len(one)
+        lines = text[:start].count("\n")
+        try:
+            with waiting_for(one), hushed():
+                answer = run(database, "\n" * lines + one)  # so that errors count lines in the whole text
+        except ViewkeeperError as error:
+            if len(found) > 1:
+                error.message = f"Statement {number} (line {lines + 1}): {error.message}"
+            raise
         if answer.rows is not None:
             print_answer(answer.rows, output)
         elif answer.done and output == "table":

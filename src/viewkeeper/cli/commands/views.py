@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from viewkeeper.cli.options import (
-    FORMATS,
     LANES,
+    REPORTS,
     Conf,
     Db,
     Lane,
     Master,
     Name,
-    Output,
+    ReportOutput,
     ViewName,
     cluster,
     one_of,
@@ -29,7 +29,7 @@ def refresh(
     context: typer.Context,
     db: Db,
     lane: Lane = "auto",
-    output: Output = "table",
+    output: ReportOutput = "table",
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -38,7 +38,7 @@ def refresh(
     Example: vk refresh --db lmdb:./shop
     """
     one_of(context, "lane", lane, LANES)
-    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import print_report
 
@@ -62,7 +62,7 @@ def run(
     audit_every: Annotated[
         float | None, typer.Option(min=1, metavar="SECONDS", help="Compare the views with Spark so often.")
     ] = None,
-    output: Output = "table",
+    output: ReportOutput = "table",
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -73,7 +73,7 @@ def run(
     Example: vk run --db lmdb:./shop
     """
     one_of(context, "lane", lane, LANES)
-    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "output", output, REPORTS)
     one_of(context, "priority", priority, ("writers", "balanced", "views"))
     from viewkeeper.cli.running import run as keep_fresh
 
@@ -98,7 +98,7 @@ def watch(
     since: Annotated[str | None, typer.Option(metavar="TOKEN", help="Only what follows this token.")] = None,
     changes: Annotated[int | None, typer.Option(min=1, help="Stop after so many changed rows.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Stop when nothing came for so many seconds.")] = None,
-    output: Output = "table",
+    output: ReportOutput = "table",
 ) -> None:
     """A view's changes as they happen.
 
@@ -107,7 +107,7 @@ def watch(
 
     Example: vk watch by_category --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.running import watch as follow
 
     with open_reader(db) as store:
@@ -117,14 +117,14 @@ def watch(
 def status(
     context: typer.Context,
     db: Db,
-    output: Output = "table",
+    output: ReportOutput = "table",
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
 ) -> None:
     """Views, batch, lag and bytes of state.
 
     Example: vk status --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS[:2])
+    one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.output import print_report
 
     with open_reader(db) as store:
