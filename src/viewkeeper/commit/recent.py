@@ -8,6 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+STAGES = ("capture", "rounds", "commit")
+"""What a batch goes through, one batch at a time."""
+
 _KEPT = 256
 
 
@@ -39,7 +42,7 @@ class Recent:
         busy = sum(seconds)
         changes = sum(d.changes for d in self._done)
         span = max(time.time() - self._done[0].at + self._done[0].seconds, busy, 1e-9)
-        read, run, commit = (round(sum(d.stages[i] for d in self._done) / len(self._done), 6) for i in range(3))
+        spent = {name: sum(d.stages[i] for d in self._done) for i, name in enumerate(STAGES)}
         return {
             "batches": len(self._done),
             "p50_seconds": p50,
@@ -48,5 +51,12 @@ class Recent:
             "changes_per_second": round(changes / span, 1),
             "capacity_per_second": round(changes / max(busy, 1e-9), 1),
             "busy_share": round(busy / span, 4),
-            "stage_seconds": {"capture": read, "rounds": run, "commit": commit},
+            "stages": {
+                name: {
+                    "seconds": round(total / len(self._done), 6),
+                    "rows_per_second": round(changes / max(total, 1e-9), 1),
+                    "busy_share": round(total / span, 4),
+                }
+                for name, total in spent.items()
+            },
         }

@@ -12,9 +12,11 @@ import numpy as np
 from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.recent import STAGES
 from viewkeeper.commit.schedule import strategy_of
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.operators.arrangement import choose_merges
 from viewkeeper.operators.runs import open_run
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.dataflow import Arrange, Image, Input
@@ -22,7 +24,7 @@ from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import Sizes
 from viewkeeper.plan.reasons import FanOut
-from viewkeeper.store.base import Store
+from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.files import Directory
 
 _SAMPLED = 10_000
@@ -57,12 +59,27 @@ class ViewStatus:
 
 
 @dataclass(frozen=True)
+class StageStatus:
+    """A stage of maintenance: what waits before it, and how its last batches went.
+
+    Batches go one at a time, so the log, before `capture`, is where changed rows wait; before `merge` runs of
+    arrangements do. `rows_per_second` is what the stage does while it is at work, `busy_share` how much of the time.
+    """
+
+    name: str
+    queue: int
+    seconds: float | None = None
+    rows_per_second: float | None = None
+    busy_share: float | None = None
+
+
+@dataclass(frozen=True)
 class Status:
     """A database's state at one moment; `state_bytes` counts shared state once.
 
     `maintainer` names who maintains it, `error` is what a maintainer failed on, `recent` says how its last batches
-    went: percentiles of their time, rates, and the mean time of each stage. `catch_up_seconds` is a prediction from
-    them, None when changes arrive as fast as they are worked off.
+    went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
+    prediction from them, None when changes arrive as fast as they are worked off.
     """
 
     url: str
@@ -75,6 +92,7 @@ class Status:
     maintainer: str | None
     error: str | None
     recent: Mapping[str, Any]
+    stages: tuple[StageStatus, ...]
     tables: tuple[TableStatus, ...]
     views: tuple[ViewStatus, ...]
 
@@ -86,8 +104,9 @@ def database_status(store: Store, catalog: Catalog) -> Status:
     flow, sizes = _flow(store, catalog), _sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
-    recent = batch.record.get("recent", {}) if batch is not None else {}
+    recent = dict(batch.record.get("recent", {})) if batch is not None else {}
     lag, seconds = _lag(store, cut, list(flow.used))
+    stages = _stages(recent.pop("stages", {}), lag or 0, batch)
     note = store.note(NOTE)
     return Status(
         store.url,
@@ -100,6 +119,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         store.lease_holder(),
         str(note["error"]) if note is not None else None,
         recent,
+        stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),
         tuple(_view(store, flow, sizes, view, epoch, cut, recent) for view in catalog.views),
     )
@@ -127,6 +147,13 @@ def _view(
         strategy_of(view),
         None if suspended is None else suspended.reason,
     )
+
+
+def _stages(recent: Mapping[str, Any], waiting: int, batch: Batch | None) -> tuple[StageStatus, ...]:
+    runs = {} if batch is None else Manifest.from_json(batch.record["manifest"]).runs
+    unmerged = sum(choose_merges([entry.rows for entry in entries]) for entries in runs.values())
+    stages = (StageStatus(name, waiting if name == STAGES[0] else 0, **recent.get(name, {})) for name in STAGES)
+    return (*stages, StageStatus("merge", unmerged))
 
 
 def _lag(store: Store, cut: int, tables: list[int]) -> tuple[int | None, float | None]:
