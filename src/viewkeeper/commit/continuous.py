@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout, ViewkeeperError
 from viewkeeper.store.base import Store
+from viewkeeper.store.looking import pause_after
 
 if TYPE_CHECKING:  # who only looks at the note imports no maintainer
     from viewkeeper.commit.maintainer import BatchReport, Maintainer
@@ -33,7 +34,7 @@ SHARES = {"views": 1.0, "balanced": 0.5, "writers": 0.2}
 NOTE = "maintenance"
 """The store's record of what stopped a maintainer."""
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE, _STANDBY_PAUSE = 0.001, 0.02, 0.1
+_STANDBY_PAUSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -208,15 +209,14 @@ class Maintenance:
     def _maintain(self, maintainer: Maintainer) -> None:
         seen, ended, took = -1, 0.0, 0.0
         failures = 0 if self._store.note(NOTE) is None else 1  # of an earlier maintainer: taken away by success
-        pause = _SHORTEST_PAUSE
+        heard = time.monotonic()
         while not self._stopping.is_set():
             self._news.clear()
             head = self._store.head()
             try:
                 maintainer.remake()
                 if head == seen:
-                    self._news.wait(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE, max(self.pace.max_delay, _SHORTEST_PAUSE))
+                    self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
                     continue
                 self._rest(ended, took)
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
@@ -230,10 +230,12 @@ class Maintenance:
             if failures:
                 failures = 0
                 self._note(None, 0)
-            ended, took, pause = time.monotonic(), report.seconds, _SHORTEST_PAUSE
-            if report.lane == "none":
-                seen = head
-                self._news.wait(self._store.look_pause)
+            ended, took = time.monotonic(), report.seconds
+            if report.lane != "none":
+                heard = ended
+                continue
+            seen = head
+            self._news.wait(self._store.look_pause)
 
     def _after_batch(self, report: BatchReport) -> None:
         """Of this thread, or of a read that refreshed at once."""

@@ -18,11 +18,12 @@ from viewkeeper.errors import BadToken, Suspended, Timeout
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.token import Token
 from viewkeeper.store.base import Store
+from viewkeeper.store.looking import pause_after
 
 TIMEOUT = 10.0
 """Seconds that a read waits."""
 
-_FIRST_PAUSE, _LONGEST_PAUSE, _LEASE_SECONDS = 0.0005, 0.02, 0.25
+_LEASE_SECONDS = 0.25
 
 
 class Level(Enum):
@@ -99,7 +100,7 @@ def has(store: Store, catalog: Catalog, name: str, position: int) -> bool:
 
 
 def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: float, timeout: float) -> None:
-    pause, looked = _FIRST_PAUSE, 0.0
+    began, looked = time.monotonic(), 0.0
     while not has(store, catalog, name, wanted):
         if time.monotonic() - looked > _LEASE_SECONDS:
             if store.lease_holder() is None and not has(store, catalog, name, wanted):
@@ -110,8 +111,8 @@ def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: floa
                 )
             looked = time.monotonic()
         _check(store, name, wanted, deadline, timeout)
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        now = time.monotonic()
+        time.sleep(min(pause_after(now - began), max(0.0, deadline - now)))
     found = store.catalog().find(name)
     if isinstance(found, View):
         _refuse_suspended(found, wanted)

@@ -30,8 +30,7 @@ from viewkeeper.read.levels import position_of
 from viewkeeper.read.reader import outside
 from viewkeeper.read.regenerate import read_regenerated
 from viewkeeper.store.base import Store
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
+from viewkeeper.store.looking import pause_after
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,6 @@ def _deltas(
     else:
         at = start
         hold = _Keeper(store, keep, at)
-    pause = _FIRST_PAUSE
     heard = marked = time.monotonic()
     while True:
         hold.move(at)
@@ -122,15 +120,14 @@ def _deltas(
             at = head
         now = time.monotonic()
         if found:
-            pause, heard, marked = _FIRST_PAUSE, now, now
+            heard = marked = now
             continue
         if progress is not None and now - marked >= progress:
             marked = now
             yield _delta("progress", store, table, _nothing(table), at)
         if timeout is not None and now - heard >= timeout:
             return
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        time.sleep(pause_after(now - heard))
 
 
 def _current(store: Store, table: Table) -> tuple[pa.Table, int]:

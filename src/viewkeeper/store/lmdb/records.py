@@ -91,9 +91,14 @@ def read_batch(txn: Any, meta: Any) -> Batch | None:
     return None if data is None else Batch(data["number"], data["cut"], data["record"])
 
 
-def put_batch(txn: Any, meta: Any, batch: Batch) -> None:
-    _put(txn, meta, _BATCH, {"number": batch.number, "cut": batch.cut, "record": batch.record})
-    put_number(txn, meta, BATCH_NUMBER, batch.number)
+def encoded_batch(batch: Batch) -> bytes:
+    """Before the transaction: it names every run of the state, and writers wait."""
+    return _encoded({"number": batch.number, "cut": batch.cut, "record": batch.record})
+
+
+def put_batch(txn: Any, meta: Any, number: int, encoded: bytes) -> None:
+    txn.put(_BATCH, encoded, db=meta)
+    put_number(txn, meta, BATCH_NUMBER, number)
 
 
 # -- holds ------------------------------------------------------------------------------------------------------------
@@ -143,8 +148,12 @@ def _read(txn: Any, meta: Any, name: bytes) -> Any:
 
 
 def _put(txn: Any, meta: Any, name: bytes, data: Any) -> None:
+    txn.put(name, _encoded(data), db=meta)
+
+
+def _encoded(data: Any) -> bytes:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
-    txn.put(name, zlib.crc32(text).to_bytes(4, "big") + text, db=meta)
+    return zlib.crc32(text).to_bytes(4, "big") + text
 
 
 def _unseal(value: bytes, name: bytes) -> Any:

@@ -410,6 +410,7 @@ class LmdbStore(Store):
         )
         if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _READY_ROWS:
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
+        record = records.encoded_batch(batch)
         with environment.write() as txn:
             published = records.read_number(txn, environment.meta, records.BATCH_NUMBER)
             if batch.number != published + 1 or (self._lease is not None and self._lease.lost):
@@ -428,7 +429,7 @@ class LmdbStore(Store):
             call.finish(always=change_catalog is not None)
             if change_catalog is not None:
                 records.change_catalog(txn, environment.meta, change_catalog)
-            records.put_batch(txn, environment.meta, batch)
+            records.put_batch(txn, environment.meta, batch.number, record)
             faults.point("commit.4.before")
 
     # -- life ---------------------------------------------------------------------------------------------------------
