@@ -99,6 +99,7 @@ def truth(query: str, items: dict[int, Any], kinds: dict[str, Any]) -> list[tupl
 def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(parts, "ROWS", 50)
+    monkeypatch.setattr(parts, "FEWEST", 2)
     made: list[Shop] = []
 
     def make(kind: Any, seed: int = 1) -> Shop:

@@ -16,6 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import xxhash
 from viewkeeper import faults
 from viewkeeper.capture.parts import Part
 from viewkeeper.errors import SnapshotGone, Unsupported
+from viewkeeper.model.checked import Checked
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import wanted
 from viewkeeper.store.base import Store
@@ -41,6 +43,7 @@ class Kept:
 
     def __init__(self, store: Store, directory: str | os.PathLike[str]) -> None:
         self._store, self._directory = store, Path(directory)
+        self._saving = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-parts")
 
     def find(self, table: Table, columns: Sequence[str]) -> list[Part]:
         """The parts of a table with these columns that are whole, none over another."""
@@ -59,24 +62,28 @@ class Kept:
         return found
 
     def save(self, table: Table, part: Part) -> Part:
-        """Keep a part. A store that cannot hold its log says later whether it still reaches back to it."""
+        """Keep a part, while the next one is read. A store that cannot hold its log says later whether it still
+        reaches back to it."""
         if not any(self._directory.glob("load-*.json")):
             with suppress(Unsupported, SnapshotGone):
                 self._store.hold(HOLD, part.position, time.time() + SECONDS)
+        self._saving.submit(self._save, table, part)
+        return part
+
+    def _save(self, table: Table, part: Part) -> None:
         name = self._directory / f"load-{_named(table)}-{secrets.token_hex(4)}"
-        rows = name.with_suffix(".vkp")
         try:
-            descriptor = os.open(rows, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, part.rows.schema) as writer:
-                writer.write_table(part.rows)
-            with pa.memory_map(str(rows), "r") as written:
-                checksum = xxhash.xxh3_64_intdigest(written.read_buffer())
+            descriptor = os.open(name.with_suffix(".vkp"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                summed = Checked(file)
+                with pa.ipc.new_file(summed, part.rows.schema) as writer:
+                    writer.write_table(part.rows)
             record = {
                 "start": None if part.start is None else part.start.hex(),
                 "stop": None if part.stop is None else part.stop.hex(),
                 "position": part.position,
                 "columns": part.rows.column_names,
-                "checksum": checksum,
+                "checksum": summed.checksum.intdigest(),
                 "time": time.time(),
             }
             half = name.with_suffix(".new")
@@ -85,12 +92,16 @@ class Kept:
             half.rename(name.with_suffix(".json"))
         except OSError:  # no space to keep it: the load goes on without
             _forget(name.with_suffix(".json"))
-            return part
+            return
         faults.point("load.part.after")
-        return part
+
+    def close(self) -> None:
+        """Wait until what was read is kept, for whoever goes on."""
+        self._saving.shutdown(wait=True)
 
     def forget(self, tables: frozenset[int] | None = None) -> None:
         """Forget the parts of these tables, or of all; without tables given, only those that are too old."""
+        self._saving.shutdown(wait=True, cancel_futures=True)
         for path in list(self._directory.glob("load-*.*")):
             mine = tables is not None and int(path.name.split("-")[1]) in tables
             if mine or (path.exists() and path.stat().st_mtime < time.time() - SECONDS):

@@ -27,7 +27,10 @@ from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.base import Changed, Store
 
 ROWS = 1_000_000
-"""Rows of a part, about; a table with fewer than two such parts is read at once."""
+"""Rows of a part, about."""
+
+FEWEST = 8
+"""Parts from which a table is read in parts: a smaller one is read again in the time that keeping it would take."""
 
 Consolidate = Callable[[pa.Table], pa.Table]
 Range = tuple[bytes | None, bytes | None]
@@ -50,7 +53,7 @@ class Part:
 def edges(store: Store, table: Table) -> list[bytes]:
     """The keys at which a large table is cut into parts."""
     rows = store.count(table)
-    return store.split_points(table, rows // ROWS) if rows >= 2 * ROWS else []
+    return store.split_points(table, rows // ROWS) if rows >= FEWEST * ROWS else []
 
 
 def gaps(parts: Iterable[Part], points: Sequence[bytes]) -> Iterator[Range]:

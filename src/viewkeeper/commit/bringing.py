@@ -193,6 +193,8 @@ class Bringing(Batches):
         finally:
             self._loading.pop(ticket, None)
             stage.close()
+            if kept is not None:
+                kept.close()
 
     def _publish_loaded(
         self,

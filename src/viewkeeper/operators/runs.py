@@ -24,6 +24,7 @@ import xxhash
 
 from viewkeeper import faults
 from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
+from viewkeeper.model.checked import Checked
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.plan.dataflow import HASH
 from viewkeeper.store.files import Directory
@@ -120,30 +121,8 @@ def _opened(path: Path, entry: RunEntry, verify: bool) -> Run:
     return Run(rows)
 
 
-class _Checked:
-    """A file that knows how far it has come and the checksum since the last run began."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.position = 0
-        self.checksum = xxhash.xxh3_64()
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        self.file.write(data)
-        self.checksum.update(data)
-        self.position += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def pad(self) -> None:
-        self.write(b"\0" * (-self.position % _ALIGNMENT))
-
-
 def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run]) -> list[RunEntry]:
-    sink = _Checked(file)
+    sink = Checked(file)
     sink.write(_HEADER)
     entries = []
     for slot, run in runs.items():
@@ -152,7 +131,7 @@ def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run]) -> list[Run
         with pa.ipc.new_stream(sink, run.rows.schema) as writer:
             writer.write_table(run.rows)
         length, checksum = sink.position - offset, sink.checksum.intdigest()
-        sink.pad()
+        sink.pad(_ALIGNMENT)
         entries.append(RunEntry(slot, name, offset, length, run.num_rows, run.low, run.high, checksum))
     return entries
 

@@ -1,0 +1,29 @@
+"""A file that sums up what is written to it: whoever reads it later can tell whether it is whole."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import xxhash
+
+
+class Checked:
+    """Knows how far it has come, and the checksum of all since that was last reset."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.position = 0
+        self.checksum = xxhash.xxh3_64()
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self.file.write(data)
+        self.checksum.update(data)
+        self.position += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def pad(self, alignment: int) -> None:
+        self.write(b"\0" * (-self.position % alignment))
