@@ -51,10 +51,13 @@ def cli() -> Iterator[str]:
     yield "| exit code | meaning |\n| --- | --- |"
     yield "| 0 | done |\n| 1 | an error, printed on one line with its [code](errors.md) |"
     yield "| 2 | a wrong call |\n| 130 | Ctrl-C: nothing is left half done |\n"
-    yield "`--output` is `table` (for people), `json` (an object a line), `csv` or `arrow` (an Arrow IPC stream).\n"
+    yield "`--output` is `table` (for people), `json` (an object a line), `csv` or `arrow` (an Arrow IPC stream);"
+    yield "commands that print a report and no rows have the first two. A key that begins with a minus follows `--`:"
+    yield "`vk get items -- -1`.\n"
     for name, command in _commands("vk", root):
         yield f"## {name}\n"
-        yield f"{_paragraphs(command.help or '')}\n"
+        example = (command.epilog or "").strip("\b\n")
+        yield f"{_paragraphs(command.help or '')}\n\n    {example.removeprefix('Example: ')}\n"
         yield f"    {name} {' '.join(command.collect_usage_pieces(_context(command)))}\n"
         rows = list(_parameters(command))
         if rows:
@@ -89,12 +92,8 @@ def _parameters(command: Any) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> str:
-    """Help as Markdown: the example in a box of its own."""
-    parts = []
-    for part in inspect.cleandoc(text).split("\n\n"):
-        line = " ".join(part.split())
-        parts.append(f"    {line.removeprefix('Example: ')}" if line.startswith("Example: ") else line)
-    return "\n\n".join(parts)
+    """Help as Markdown."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _cell(text: str) -> str:

@@ -1,12 +1,16 @@
 """Drawing a picture: as JSON, as Mermaid text, and as SVG.
 
-The SVG has a column for each round and a lane for each input. An operator lies in its round's column and in the lane of
-its first source; what shares a place is stacked. Each table has a colour, so one sees which table a lookup goes to.
+The SVG goes from left to right: a round has a column for each step that deltas take within it. Each input has a lane;
+an operator lies in that of its source, state that is only kept for lookups below it. What shares a place is stacked.
+Each table has a colour, so one sees which table a lookup goes to.
 
-    round 0        round 1                round 2
-    ┌─────────┐    ┌────────────────┐     ┌───────────┐
-    │Δ orders ├───▶│look up items   ├────▶│aggregate  ├──▶ …
-    └─────────┘    │image of orders │     └───────────┘
+    round 0                            round 1
+    ┌─────────┐    ┌────────────────┐  ┌────────────────┐
+    │Δ orders ├───▶│look up items   ├─▶│aggregate       ├──▶ …
+    └────┬────┘    └────────────────┘  └────────────────┘
+         │                             ┌────────────────┐
+         └────────────────────────────▶│image of orders │
+                                       └────────────────┘
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ _COLOURS = (
     "#f5d0fe",
     "#ecfccb",
 )
+_KEPT = ("image", "arrange")
+"""State that is looked up, and passes nothing on."""
 _STATE = ("image", "arrange", "aggregate", "recompute", "topk")
 
 
@@ -113,7 +119,8 @@ def to_svg(picture: Picture) -> str:
     wheres = _wheres(picture)
     places, bottom = _laid_out(picture, wheres)
     colours = _colours(picture)
-    width = picture.rounds * (WIDTH + GAP) - GAP + 2 * PAD * 2
+    columns = _columns(picture)
+    width = _left(max(columns.values(), default=0)) + WIDTH + 2 * PAD
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom}" viewBox="0 0 {width} {bottom}" '
         'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11">',
@@ -123,10 +130,13 @@ def to_svg(picture: Picture) -> str:
         f'<text x="{PAD * 2}" y="22" font-size="15" font-weight="bold">{escape(_heading(picture))}</text>',
     ]
     for number in range(picture.rounds):
-        x = PAD * 2 + number * (WIDTH + GAP)
+        mine = [columns[b.number] for b in picture.boxes if b.round == number] or [0]
+        x, end = _left(min(mine)), _left(max(mine)) + WIDTH
         parts.append(f'<text x="{x}" y="46" font-size="13" fill="#475569">round {number}</text>')
-        parts.append(f'<line x1="{x}" y1="52" x2="{x + WIDTH}" y2="52" stroke="#cbd5e1"/>')
-    parts.extend(_link(places[link.source], places[link.target], link.subtracted) for link in picture.links)
+        parts.append(f'<line x1="{x}" y1="52" x2="{end}" y2="52" stroke="#cbd5e1"/>')
+    kept = {box.number for box in picture.boxes if box.kind in _KEPT}
+    for link in picture.links:
+        parts.append(_link(places[link.source], places[link.target], link.subtracted, link.target in kept))
     parts.extend(line for box in picture.boxes for line in _drawn(box, places[box.number], colours))
     return "\n".join([*parts, "</svg>"])
 
@@ -146,25 +156,47 @@ def _wheres(picture: Picture) -> Mapping[int, tuple[str, ...]]:
 
 
 def _laid_out(picture: Picture, wheres: Mapping[int, tuple[str, ...]]) -> tuple[Mapping[int, _Place], int]:
-    lanes = _lanes(picture)
-    stacks: dict[tuple[int, int], list[Box]] = defaultdict(list)
-    for box in picture.boxes:
-        stacks[lanes[box.number], box.round].append(box)
+    lanes, columns = _lanes(picture), _columns(picture)
     places: dict[int, _Place] = {}
     top = 64
     for lane in sorted(set(lanes.values())):
-        bottom = top
-        for number in range(picture.rounds):
-            y = top
-            # What passes deltas on lies in the lane's first line; state that ends there lies below it.
-            for box in sorted(stacks[lane, number], key=lambda b: (b.kind in ("image", "arrange"), b.number)):
+        for below in (False, True):  # what passes deltas on, then what ends there
+            heights: dict[int, int] = defaultdict(lambda y=top: y)  # type: ignore[misc]
+            for box in picture.boxes:
+                if lanes[box.number] != lane or (box.kind in _KEPT) is not below:
+                    continue
+                column = columns[box.number]
                 lines = tuple(_cut(t, CHARACTERS) for t in (*box_text(box), *wheres.get(box.number, ())))
                 height = LINE * len(lines) + PAD
-                places[box.number] = _Place(PAD * 2 + number * (WIDTH + GAP), y, height, lines)
-                y += height + PAD
-            bottom = max(bottom, y)
-        top = bottom + PAD
+                places[box.number] = _Place(_left(column), heights[column], height, lines)
+                heights[column] += height + PAD
+            top = max([top, *heights.values()])
+        top += PAD
     return places, top + PAD
+
+
+def _columns(picture: Picture) -> Mapping[int, int]:
+    """Each box's column: its round's first one, and one further for each box before it in the same round."""
+    rounds = {b.number: b.round for b in picture.boxes}
+    steps = dict.fromkeys(rounds, 0)
+    sinks = {b.number for b in picture.boxes if b.kind == "sink"}
+    for _ in picture.boxes:  # until nothing moves: a chain is at most as long as there are boxes
+        before = dict(steps)
+        for link in picture.links:
+            if rounds[link.source] == rounds[link.target]:
+                there = steps[link.source] + (link.target not in sinks)
+                steps[link.target] = max(steps[link.target], there)
+        if steps == before:
+            break
+    first, firsts = 0, {}
+    for number in range(picture.rounds):
+        firsts[number] = first
+        first += max((steps[n] for n, r in rounds.items() if r == number), default=0) + 1
+    return {n: firsts[r] + steps[n] for n, r in rounds.items()}
+
+
+def _left(column: int) -> int:
+    return PAD * 2 + column * (WIDTH + GAP)
 
 
 def _lanes(picture: Picture) -> Mapping[int, int]:
@@ -191,13 +223,16 @@ def _colours(picture: Picture) -> Mapping[str | None, str]:
     return {table: _COLOURS[i % len(_COLOURS)] for i, table in enumerate(tables)}
 
 
-def _link(source: _Place, target: _Place, subtracted: bool) -> str:
+def _link(source: _Place, target: _Place, subtracted: bool, kept: bool) -> str:
     x1, y1, x2, y2 = source.x + WIDTH, source.middle, target.x, target.middle
-    if x2 <= source.x:  # a sink or segment of the same round
+    if kept and x2 > source.x and y2 > source.y + source.height:  # below the boxes of the same lane
+        x1, y1 = source.x + GAP // 2, source.y + source.height
+        path = f"M{x1} {y1} V{y2} H{x2}"
+    elif x2 <= source.x:  # a sink or segment of the same step
         x1, y1, x2, y2 = source.x + WIDTH // 2, source.y + source.height, target.x + WIDTH // 2, target.y
         path = f"M{x1} {y1} L{x2} {y2}"
     else:
-        bend = x2 - GAP  # over more than one round: straight on, behind the boxes, and a bend at the end
+        bend = x2 - GAP  # over more than one column: straight on, behind the boxes, and a bend at the end
         path = f"M{x1} {y1} H{bend} C{bend + GAP // 2} {y1} {bend + GAP // 2} {y2} {x2} {y2}"
     dash = ' stroke-dasharray="4 3"' if subtracted else ""
     return f'<path d="{path}" fill="none" stroke="#64748b" stroke-width="1.2" marker-end="url(#a)"{dash}/>'
