@@ -33,6 +33,8 @@ SETTINGS = {
     "hbase.client.operation.timeout": "8000",
     "hbase.client.meta.operation.timeout": "8000",
     "hbase.rpc.timeout": "8000",
+    # HBase is back when the session of the one that was killed is over.
+    "zookeeper.session.timeout.localHBaseCluster": "20000",
 }
 
 
