@@ -111,10 +111,10 @@ def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[
     with pa.OSFile(str(file)) as source:
         stream = arrow_csv.open_csv(
             source,
-            # Read under this name, bytes that are no UTF-8 are an error at once, not inside `malformed`, which cannot raise.
-        read_options=arrow_csv.ReadOptions(
-            use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1, encoding="utf-8-sig"
-        ),
+            # By this name what is no UTF-8 is an error at once, not inside `malformed`, which cannot raise.
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1, encoding="utf-8-sig"
+            ),
             parse_options=arrow_csv.ParseOptions(invalid_row_handler=malformed, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header},
