@@ -10,6 +10,7 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.contract.limited import OnlyKeys, OnlyNow, OnlyPages, OnlyScans
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
 from viewkeeper.capture import parts
+from viewkeeper.capture.snapshot import scan_live
 from viewkeeper.engine import Database
 from viewkeeper.errors import Unsupported
 from viewkeeper.store.lmdb import LmdbStore
@@ -148,6 +150,19 @@ def test_a_view_made_in_the_middle_of_writes_is_exact(make_shop: Any, kind: Any,
         shop.check()
 
 
+@pytest.mark.parametrize("kind", [OnlyNow, OnlyScans, LmdbStore])
+def test_views_are_made_while_nobody_writes(make_shop: Any, kind: Any) -> None:
+    """The log moves on all the same, by the views' own commits."""
+    shop = make_shop(kind)
+    for number, query in enumerate((DEAR, BOSSES, TOTALS)):
+        shop.db.sql(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
+        shop.check()
+    shop.db.sql("DROP MATERIALIZED VIEW v1")
+    shop.write()
+    shop.db.refresh()
+    shop.check()
+
+
 @pytest.mark.parametrize(("kind", "strategy"), [(OnlyNow, "SCI"), (OnlyNow, "SNIMB"), (LmdbStore, "SCIMB")])
 def test_beside_batches_of_other_views(make_shop: Any, kind: Any, strategy: str) -> None:
     """The parallel hybrids: writers write and other views are maintained in threads of their own."""
@@ -180,3 +195,33 @@ def test_a_store_without_a_past_says_so() -> None:
     assert OnlyKeys.shows_past(OnlyKeys.__new__(OnlyKeys), table)
     with pytest.raises(Unsupported):
         OnlyNow.scan_at(OnlyNow.__new__(OnlyNow), table, [], 0)
+
+
+def test_a_part_is_brought_to_a_cut_or_to_none(make_shop: Any) -> None:
+    shop = make_shop(OnlyNow)
+    store, table = shop.store, shop.store.catalog().table("kinds")
+    columns = ["category", "boss"]
+
+    def brought(part: parts.Part, cut: int) -> Any:
+        found = parts.at_cut(store, table, columns, part, cut, lambda delta: delta)
+        return None if found is None else sorted(map(tuple, (row.values() for row in found.to_pylist())), key=str)
+
+    before = store.head()
+    (part,) = scan_live(store, table, columns, None)
+    first = [("a", "x"), ("b", "x"), ("c", "x")]
+    shop.db.put("kinds", [{"category": "a", "boss": "y"}])
+    changed = store.head()
+    shop.db.delete("kinds", "b")
+    shop.db.put("items", [shop.item(0)])
+    assert brought(part, before) == first
+    assert brought(part, changed) == [("a", "y"), *first[1:]]
+    assert brought(part, store.head()) == [("a", "y"), ("c", "x")]
+    slow = replace(part, end=changed)  # it was still being read when the first change came, and may show it
+    assert brought(slow, before) is None
+    assert brought(slow, changed) == [("a", "y"), *first[1:]]
+    late = replace(part, position=store.head() + 1, end=store.head() + 1)
+    assert brought(late, changed) is None
+    assert brought(late, store.head() - 1) == first, "only another table changed since"
+    some = replace(part, start=b"\x01b", stop=b"\x01c", rows=part.rows.slice(1, 1))
+    assert brought(some, changed) == [("b", "x")]
+    assert brought(some, store.head()) == []

@@ -1,7 +1,7 @@
 """Parts of tables on disk: what a load has read survives its process.
 
     load-<table>-<token>.vkp     the rows, an Arrow IPC file
-    load-<table>-<token>.json    {range, position, columns, checksum}, written last, renamed into place
+    load-<table>-<token>.json    {range, position, end, columns, checksum}, written last, renamed into place
 
 A part is what it says, whoever reads it next: the same statement given again, or another one that needs no other
 columns of the table. So there is nothing to resume but parts that are there. While there are some, the log is held from
@@ -82,6 +82,7 @@ class Kept:
                 "start": None if part.start is None else part.start.hex(),
                 "stop": None if part.stop is None else part.stop.hex(),
                 "position": part.position,
+                "end": part.last,
                 "columns": part.rows.column_names,
                 "checksum": summed.checksum.intdigest(),
                 "time": time.time(),
@@ -118,7 +119,8 @@ def _part(record: Mapping[str, Any], path: Path, columns: list[str]) -> Part:
     if xxhash.xxh3_64_intdigest(buffer) != record["checksum"]:
         raise ValueError("the checksum is wrong")
     start, stop = (None if record[k] is None else bytes.fromhex(record[k]) for k in ("start", "stop"))
-    return Part(start, stop, int(record["position"]), pa.ipc.open_file(buffer).read_all().select(columns))
+    rows = pa.ipc.open_file(buffer).read_all().select(columns)
+    return Part(start, stop, int(record["position"]), rows, int(record["end"]))
 
 
 def _forget(path: Path) -> None:

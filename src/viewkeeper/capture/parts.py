@@ -48,6 +48,12 @@ class Part:
     stop: bytes | None
     position: int
     rows: pa.Table
+    end: int | None = None
+    """Where the log was when the last row had been read, if that is later: nothing after it is in the part."""
+
+    @property
+    def last(self) -> int:
+        return self.position if self.end is None else self.end
 
 
 def edges(store: Store, table: Table) -> list[bytes]:
@@ -75,8 +81,13 @@ def _cut(start: bytes, stop: bytes | None, points: Sequence[bytes]) -> Iterator[
 def at_cut(
     store: Store, table: Table, columns: Sequence[str], part: Part, cut: int, consolidate: Consolidate
 ) -> pa.Table | None:
-    """The part's rows at a cut that is not before its position; None if the log does not reach back so far."""
-    if cut == part.position:
+    """The part's rows at a cut; None if it cannot be brought there, or the log does not reach back so far."""
+    if cut < part.last:
+        # Commits of views move the log too. If it was more than that, the part may show what came after the cut.
+        waiting = store.pending(cut, [table.id])
+        if waiting.calls and (waiting.first is None or waiting.first <= part.last):
+            return None
+    if cut <= part.position:
         return part.rows.select(list(columns))
     wanted = list(dict.fromkeys([*columns, *(c.name for c in table.key_columns)]))
     try:

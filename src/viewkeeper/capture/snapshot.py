@@ -34,7 +34,7 @@ def whole_table(
     found = [*parts, *(kept.find(table, columns) if kept is not None and not parts else ())]
     pieces, known = [], []
     for part in found:
-        rows = at_cut(store, table, columns, part, cut, consolidate) if part.position <= cut else None
+        rows = at_cut(store, table, columns, part, cut, consolidate)
         if rows is not None:
             pieces.append(weighted(rows, 1))
             known.append(part)
@@ -72,7 +72,7 @@ def scan_live(
             if progress is not None:
                 progress(f"scanning {table.name}", done, max(done, expected))
         rows = pa.Table.from_batches(batches, pa.schema([table.arrow.field(c) for c in columns])).combine_chunks()
-        part = Part(start, stop, position, rows)
+        part = Part(start, stop, position, rows, store.head())
         parts.append(kept.save(table, part) if kept is not None and len(left) > 1 else part)
     return parts
 
