@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from viewkeeper.errors import EvaluationError
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import aggregate, extremes, recompute
+from viewkeeper.operators import aggregate, extremes, recompute, threshold
 from viewkeeper.operators.arrangement import Arrangement, arrange, merge
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.join import lookup
 from viewkeeper.plan.dataflow import AggregateSpec, Measure, Recompute, Segment
-from viewkeeper.plan.nodes import Named, column
+from viewkeeper.plan.nodes import Expr, Named, column
+from viewkeeper.plan.segments import ORDERED_TYPES
 
 from . import reference
 from .reference import Row, Rows
@@ -308,3 +309,31 @@ def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) 
             wanted.update(rows[:2])
         assert view == wanted
         assert reference.rows_of(recompute.full(duck, TOP, states)) == wanted
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if COLUMNS[n][0].startswith(ORDERED_TYPES)])
+@pytest.mark.parametrize("op", ["<", "<=", ">", ">="])
+def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) -> None:
+    """The rows between old and new threshold change a comparison's result exactly as all rows do."""
+    kind, values = COLUMNS[name]
+    rng = Random(f"{name}{op}")
+    for number in range(12):
+        rows = [(i, rng.choice(values), rng.choice((1, 1, 2))) for i in range(40)]
+        runs = [arrange(_placed(duck, "v", kind, part)) for part in (rows[:25], rows[25:])]
+        moves = [(0, rng.choice(values), -1), (1, rng.choice(values), 1)][number % 3 == 0 :]
+        probe = _placed(duck, "s", kind, moves).rename_columns(["p", "s", "_w", "_h"])
+        found = threshold.lookup(probe, "s", Arrangement(tuple(runs)), ["id", "v"], "above" if ">" in op else "below")
+        net = "SELECT id, sum(_w)::BIGINT AS n FROM {} WHERE v {} s GROUP BY id HAVING sum(_w) <> 0 ORDER BY id"
+        slow = "(SELECT id, v, s, r._w * p._w AS _w FROM r, p)"
+        everything = Arrangement(tuple(runs)).rows(["id", "v"])
+        expected = duck.run(net.format(slow, op), r=everything, p=probe)
+        assert duck.run(net.format("found", op), found=found).equals(expected), (rows, moves)
+
+
+def _placed(duck: Duck, name: str, kind: str, rows: Sequence[tuple[int, Any, int]]) -> pa.Table:
+    ids, values, weights = zip(*rows, strict=True)
+    table = pa.table({"id": ids, name: pa.array(values, types.arrow(kind)), "_w": pa.array(weights, pa.int64())})
+    exprs = (Named("id", column("id", "bigint")), Named(name, column(name, kind)))
+    present = Expr("IsNotNull", "boolean", (column(name, kind),), nullable=False)
+    segment = Segment("x", (present,) if name == "v" else (), exprs, (name,), ordered=True)
+    return duck.run(segment.sql, input=table)

@@ -46,10 +46,12 @@ class Branch:
         """The expression in terms of the source's columns."""
         return substitute(expr, self.columns)
 
-    def segment(self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False) -> Segment:
+    def segment(
+        self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False, ordered: bool = False
+    ) -> Segment:
         """The pending steps and a last projection (over plan columns) as one segment."""
         seen = tuple(Named(n.name, self.see(n.expr)) for n in exprs)
-        return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times)
+        return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times, ordered)
 
 
 def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:

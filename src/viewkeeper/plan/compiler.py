@@ -132,6 +132,8 @@ def _scan(compiler: Compiler, node: nodes.Scan, needed: frozenset[str]) -> list[
 
 
 def _filter(compiler: Compiler, node: nodes.Filter, needed: frozenset[str]) -> list[Branch]:
+    if joins.holds_join(node.child):  # a comparison with a scalar: it decides how the scalar is looked up
+        return joins.inner(compiler, node, needed)
     branches = compiler.compile(node.child, needed | node.condition.columns())
     branches = compiler.settled(branches, [b.see(node.condition) for b in branches])
     return [b.filtered(node.condition) for b in branches]

@@ -21,76 +21,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.plan.expressions import predicate, render
 from viewkeeper.plan.nodes import Expr, Named, Node, Order, node_to_json
-
-HASH = "_h"
-"""The column that holds the 64-bit hash of a row's distribution key."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed.
-
-    `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
-    are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat rows).
-    """
-
-    source: str
-    where: tuple[Expr, ...]
-    exprs: tuple[Named, ...]
-    key: tuple[str, ...] | None
-    gather: bool = False
-    sign: int = 1
-    times: tuple[Expr, ...] = ()
-
-    @cached_property
-    def columns(self) -> tuple[Column, ...]:
-        return tuple(n.column for n in self.exprs)
-
-    @cached_property
-    def sql(self) -> str:
-        outer = [quoted(n.name) for n in self.exprs] + [WEIGHT]
-        if self.key is not None:
-            # Rows are distributed by the top bits of the hash: without them, all go to the first place.
-            hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
-            outer.append(f"{hashed} AS {HASH}")
-        factors = [WEIGHT, *(f"CAST({render(t)} AS BIGINT)" for t in self.times)]
-        weight = f"{'' if self.sign > 0 else '-'}({' * '.join(factors)}) AS {WEIGHT}"
-        inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [weight]
-        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
-        inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
-        return inner_sql if self.key is None else f"SELECT {', '.join(outer)} FROM ({inner_sql})"
-
-    @cached_property
-    def passes(self) -> tuple[str, ...] | None:
-        """The source's columns that it passes on as they are, unfiltered; None if it does more."""
-        if self.where or self.sign < 0 or self.times:
-            return None
-        if any(n.expr.op != "column" for n in self.exprs):
-            return None
-        return tuple(str(n.expr.value) for n in self.exprs)
-
-    def used(self) -> frozenset[str]:
-        """The columns it reads of its source."""
-        return frozenset().union(*(e.columns() for e in [*self.where, *self.times, *(n.expr for n in self.exprs)]))
-
-
-def where_sql(conjuncts: tuple[Expr, ...]) -> str:
-    """A filter; the conjuncts keep their order, so a guard in front of a division guards it."""
-    condition = conjuncts[0]
-    for conjunct in conjuncts[1:]:
-        condition = Expr("And", "boolean", (condition, conjunct))
-    return predicate(condition)
-
-
-def hash_sql(columns: tuple[str, ...]) -> str:
-    """The hash by which rows of a key are distributed and arranged; no key: all rows together."""
-    return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+from viewkeeper.plan.segments import HASH as HASH
+from viewkeeper.plan.segments import Segment as Segment
+from viewkeeper.plan.segments import hash_sql as hash_sql
+from viewkeeper.plan.segments import quoted as quoted
+from viewkeeper.plan.segments import where_sql as where_sql
 
 
 @dataclass(frozen=True)
@@ -103,7 +39,7 @@ class Operator:
 
     @cached_property
     def id(self) -> str:
-        text = json.dumps([self.kind, *(_json(getattr(self, f.name)) for f in fields(self))], sort_keys=True)
+        text = json.dumps([self.kind, *_said(self)], sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
@@ -211,6 +147,9 @@ class Lookup(Operator):
     take: tuple[tuple[str, Column], ...]
     load: bool = False
     """Whether this lookup also runs in a first load on Spark (the path of the join's last relation)."""
+    reach: str = ""
+    """`above`, `below`: not rows of the same key but those whose comparison with the probe's value (on this side of it)
+    differs from that with another probe's: see `thresholds`."""
     kind: ClassVar[str] = "lookup"
 
     @property
@@ -402,7 +341,18 @@ class Sink(Operator):
         return self.source[0].columns
 
 
+_LATER = frozenset({"ordered", "reach"})
+"""Fields that came later: left out of names where they say nothing, so that stored state keeps its name."""
+
+
+def _said(value: Any) -> list[Any]:
+    held = ((f.name, getattr(value, f.name)) for f in fields(value))
+    return [_json(v) for name, v in held if name not in _LATER or v]
+
+
 def _json(value: Any) -> Any:
+    if isinstance(value, Segment):
+        return _said(value)
     if isinstance(value, Expr):
         return value.to_json()
     if isinstance(value, Node):

@@ -98,7 +98,7 @@ def _image(flow: Flow, operator: Image, numbers: Mapping[str, int], names: Mappi
 
 
 def _arrange(flow: Flow, operator: Arrange, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    return f"arrangement by ({', '.join(operator.key)})"
+    return f"arrangement {'in the order of' if operator.source[0].ordered else 'by'} ({', '.join(operator.key)})"
 
 
 def _lookup(flow: Flow, operator: Lookup, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
@@ -109,6 +109,8 @@ def _lookup(flow: Flow, operator: Lookup, numbers: Mapping[str, int], names: Map
         where += f" {names[arranged.table]}"
     take = ", ".join(f"{name} AS {c.name}" for name, c in operator.take)
     probe = ", ".join(operator.probe[0].key or ())
+    if operator.reach:
+        return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
     return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
 
 

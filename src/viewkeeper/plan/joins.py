@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from viewkeeper.model.schema import Column
-from viewkeeper.plan import presence
+from viewkeeper.plan import presence, thresholds
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
 from viewkeeper.plan.dataflow import Arrange, BulkJoin, Input, Lookup, Operator
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
@@ -70,8 +70,11 @@ class Relation:
 
 
 def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
-    if node.how != "inner":
-        return presence.join(compiler, node, needed)
+    return inner(compiler, node, needed) if node.how == "inner" else presence.join(compiler, node, needed)
+
+
+def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch]:
+    """Inner joins that touch, with the filters and projections on them."""
     inputs, conditions, output = _flatten(node)
     owner = {c.name: i for i, child in enumerate(inputs) for c in child.columns}
     wanted = {name: expr for name, expr in output.items() if name in needed}
@@ -102,16 +105,17 @@ def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
         columns = left_columns | right_columns
         own = [substitute(c, columns) for c in conjuncts(node.condition)]
         return left + right, left_conditions + right_conditions + own, columns
-    if isinstance(node, Filter) and _holds_join(node.child):
+    if isinstance(node, Filter) and holds_join(node.child):
         inputs, conditions, columns = _flatten(node.child)
         return inputs, conditions + [substitute(c, columns) for c in conjuncts(node.condition)], columns
-    if isinstance(node, Project) and _holds_join(node.child):
+    if isinstance(node, Project) and holds_join(node.child):
         inputs, conditions, columns = _flatten(node.child)
         return inputs, conditions, {n.name: substitute(n.expr, columns) for n in node.exprs}
     return [node], [], {c.name: reference(c) for c in node.columns}
 
 
-def _holds_join(node: Node) -> bool:
+def holds_join(node: Node) -> bool:
+    """Whether it is an inner join, or filters and projections on one."""
     while isinstance(node, (Filter, Project)):
         node = node.child
     return isinstance(node, Join) and (
@@ -194,8 +198,13 @@ def _path(
     current = relations[start].branches
     open_edges, waiting = list(edges), list(conditions)
     last = order[-1]
+    linked = frozenset(x for e in edges for x in (e.a, e.b))
+    moved = thresholds.threshold(relations, start, linked, conditions, keep)
     while len(bound) < len(relations):
-        step = _next(relations, open_edges, edges, bound, order)
+        if moved is not None and len(bound) == 1:
+            step = moved.step
+        else:
+            step = _next(relations, open_edges, edges, bound, order)
         used = [e for e in open_edges if step in (e.a, e.b) and e.other(step) in bound]
         lookup_by = _lookup_edges(compiler, relations, step, used, edges)
         open_edges = [e for e in open_edges if e not in used]
@@ -205,7 +214,11 @@ def _path(
         # "Before" in the law is a fixed order of the relations: here by size, so that the largest, which is last,
         # is the one whose path also serves a first load.
         fresh = order.index(step) < order.index(start)
-        branch = _lookup(compiler, relations, bound, current, step, lookup_by, later, fresh, start == last)
+        if moved is not None and len(bound) == 1:
+            scalar = relations[start]
+            branch = thresholds.lookup(compiler, scalar, relations[step], moved, later, fresh, start == last)
+        else:
+            branch = _lookup(compiler, relations, bound, current, step, lookup_by, later, fresh, start == last)
         bound.append(step)
         covered = {c.name for i in bound for c in relations[i].columns}
         checks = [_equality(e) for e in used]

@@ -30,6 +30,8 @@ def reason(flow: Flow, operator: Operator, fan_out: FanOut, sizes: Sizes) -> str
         return _recompute(operator)
     if isinstance(operator, Image):
         return f"holds {', '.join(c.name for c in flow.held[operator.id])}"
+    if isinstance(operator, Arrange) and operator.source[0].ordered:
+        return "kept in order because it is compared with a threshold that moves"
     if isinstance(operator, Arrange):
         return "kept because its rows are computed: no base table can be looked up in its place"
     return None
@@ -41,6 +43,8 @@ def _lookup(flow: Flow, operator: Lookup, fan_out: FanOut) -> str:
         primary = {k.column for k in flow.tables[arranged.table].key}
         if primary <= set(arranged.key):
             return "at most one row a probe: the key is unique"
+    if operator.reach:
+        return "a threshold: only the rows between its old and its new value, not all rows"
     if not operator.probe[0].key:
         return "no equality to look up by: every probe meets all rows, so the cost follows the data"
     rows = fan_out.get(operator.arrangement)

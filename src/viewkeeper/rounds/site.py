@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators import aggregate, join, recompute, topk
+from viewkeeper.operators import aggregate, join, recompute, threshold, topk
 from viewkeeper.operators.arrangement import Arrangement, Hashes, Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
@@ -188,7 +188,12 @@ def _lookup(site: Site, operator: Lookup, ports: list[pa.Table | None]) -> pa.Ta
     arrangement = site.fresh(slot) if operator.fresh else site.old(slot)
     if not arrangement.runs:
         return None
-    found = join.lookup(probe, arrangement, [name for name, _ in operator.take])
+    taken = [name for name, _ in operator.take]
+    if operator.reach:
+        assert operator.probe[0].key is not None
+        found = threshold.lookup(probe, operator.probe[0].key[0], arrangement, taken, operator.reach)
+    else:
+        found = join.lookup(probe, arrangement, taken)
     return found.rename_columns([c.name for c in operator.columns] + [WEIGHT])
 
 

@@ -1,0 +1,109 @@
+"""Segments: the linear statements between operators, and the hashes by which rows are distributed and arranged.
+
+A hash says only where a row belongs. Where a threshold is compared with a column (`thresholds`), its place is a number
+that grows with the value instead, so that the rows between two values lie together:
+
+    place(v) = c ± log₂(1 + |v|), rounded to 2⁻⁴⁰         for NaN, which is the greatest, and for ±∞ there is room above
+
+It need not tell values apart: whoever looks up compares the values afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.plan.expressions import predicate, render
+from viewkeeper.plan.nodes import Expr, Named
+
+HASH = "_h"
+"""The column that holds the 64-bit hash of a row's distribution key."""
+
+_FINE, _INFINITE = 40, 1025
+_MIDDLE = (1 << 62) + (1 << 57)
+"""All places share their top bits: the rows of an ordered arrangement belong to one task."""
+
+ORDERED_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "date", "timestamp")
+"""How the names of types begin whose values have a place."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed.
+
+    `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
+    are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat rows).
+    """
+
+    source: str
+    where: tuple[Expr, ...]
+    exprs: tuple[Named, ...]
+    key: tuple[str, ...] | None
+    gather: bool = False
+    sign: int = 1
+    times: tuple[Expr, ...] = ()
+    ordered: bool = False
+    """Whether the rows are placed by the value of the key's one column, not by its hash."""
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(n.column for n in self.exprs)
+
+    @cached_property
+    def sql(self) -> str:
+        outer = [quoted(n.name) for n in self.exprs] + [WEIGHT]
+        if self.key is not None:
+            # Rows are distributed by the top bits of the hash: without them, all go to the first place.
+            hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
+            outer.append(f"{order_sql(self._key_column) if self.ordered else hashed} AS {HASH}")
+        factors = [WEIGHT, *(f"CAST({render(t)} AS BIGINT)" for t in self.times)]
+        weight = f"{'' if self.sign > 0 else '-'}({' * '.join(factors)}) AS {WEIGHT}"
+        inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [weight]
+        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
+        inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
+        return inner_sql if self.key is None else f"SELECT {', '.join(outer)} FROM ({inner_sql})"
+
+    @property
+    def _key_column(self) -> Column:
+        assert self.key is not None
+        return next(c for c in self.columns if c.name == self.key[0])
+
+    @cached_property
+    def passes(self) -> tuple[str, ...] | None:
+        """The source's columns that it passes on as they are, unfiltered; None if it does more."""
+        if self.where or self.sign < 0 or self.times or self.ordered:
+            return None
+        if any(n.expr.op != "column" for n in self.exprs):
+            return None
+        return tuple(str(n.expr.value) for n in self.exprs)
+
+    def used(self) -> frozenset[str]:
+        """The columns it reads of its source."""
+        return frozenset().union(*(e.columns() for e in [*self.where, *self.times, *(n.expr for n in self.exprs)]))
+
+
+def where_sql(conjuncts: tuple[Expr, ...]) -> str:
+    """A filter; the conjuncts keep their order, so a guard in front of a division guards it."""
+    condition = conjuncts[0]
+    for conjunct in conjuncts[1:]:
+        condition = Expr("And", "boolean", (condition, conjunct))
+    return predicate(condition)
+
+
+def hash_sql(columns: tuple[str, ...]) -> str:
+    """The hash by which rows of a key are distributed and arranged; no key: all rows together."""
+    return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
+
+
+def order_sql(column: Column) -> str:
+    """The place of a row by a column's value; NULL, which meets nothing, is in the middle."""
+    text = quoted(column.name)
+    number = f"epoch({text})" if column.type.startswith(("date", "timestamp")) else f"CAST({text} AS DOUBLE)"
+    size = f"least(log2(1 + abs({number})), {_INFINITE})"
+    signed = f"CASE WHEN isnan({number}) THEN {_INFINITE + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
+    return f"CAST({_MIDDLE} + coalesce(CAST(round({1 << _FINE} * ({signed})) AS BIGINT), 0) AS UBIGINT)"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
