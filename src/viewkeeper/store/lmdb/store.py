@@ -7,9 +7,7 @@ the batch record (steps 3 and 4 of the protocol), so both become visible togethe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +15,20 @@ import lmdb
 import pyarrow as pa
 
 from viewkeeper import faults
-from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, SnapshotGone, StoreError, TooLarge, UnknownName
+from viewkeeper.errors import BadValue, MaintainerBusy, TooLarge, UnknownName
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import WrittenLater, decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
-from viewkeeper.store.base import Batch, Capabilities, Finding, Hold, Pending, Store, StreamChange, ViewChange, Written
+from viewkeeper.store.base import Batch, Capabilities, Finding, StreamChange, ViewChange, Written
 from viewkeeper.store.lmdb import lease, log, records, rows
 from viewkeeper.store.lmdb.calls import Call, delta, encoded, stream
 from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.examine import examine
 from viewkeeper.store.lmdb.failures import translate
-from viewkeeper.store.lmdb.net import net
-from viewkeeper.store.lmdb.pinned import PinnedState
+from viewkeeper.store.lmdb.feed import LmdbFeed
 from viewkeeper.store.lmdb.sharing import attach, detach
 
 LARGEST_CALL = 8 << 30
@@ -40,7 +37,7 @@ LARGEST_CALL = 8 << 30
 _READY_ROWS = 1 << 20
 
 
-class LmdbStore(Store):
+class LmdbStore(LmdbFeed):
     """One open database in a directory. Its methods may be called from any thread."""
 
     one_machine = True
@@ -148,11 +145,6 @@ class LmdbStore(Store):
             call = Call(txn, environment)
             call.apply(table, db, keys, encode_rows(table, row))
             return call.finish()
-
-    def _shown(self, txn: Any) -> Catalog:
-        """The catalog as a transaction shows it, or later: its rows have no columns that this does not know."""
-        known = self._catalog
-        return known if records.catalog_version(txn, self._environment.meta) == known.version else self.catalog()
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         environment = self._live()
@@ -262,120 +254,6 @@ class LmdbStore(Store):
         with environment.read() as txn:
             return int(txn.stat(db)["entries"]) + rows.shared_buckets(txn, environment.meta, table.id)
 
-    # -- feed ---------------------------------------------------------------------------------------------------------
-
-    def head(self) -> int:
-        environment = self._live()
-        with environment.read() as txn:
-            return records.read_number(txn, environment.meta, records.HEAD)
-
-    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
-        environment = self._live()
-        wanted = column_names(table, columns)
-        with environment.read(buffers=True) as txn:
-            self._check_kept(txn, after)
-            table = self._shown(txn).reading(table)
-            found = log.entries(txn, environment.log, after, upto, [table.id])
-            deltas = [delta(table, images, wanted, 1) for images in log.gather(found)]
-        return pa.concat_tables(deltas) if deltas else delta(table, log.NOTHING, wanted, 1)
-
-    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
-        if table.is_bag and not table.is_stored:
-            return None  # its entries are deltas, which add up, not states that follow each other
-        return self.part_of_changes(table, columns, after, upto, 0, 1)
-
-    def part_of_changes(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
-    ) -> pa.Table:
-        environment = self._live()
-        wanted = column_names(table, columns)
-        with environment.read(buffers=True) as txn:
-            self._check_kept(txn, after)
-            found = log.entries(txn, environment.log, after, upto, [table.id])
-            pieces = list(log.gather(islice(found, part, None, parts)))
-        return net(table, pieces, wanted)
-
-    def entries(
-        self, table: Table, columns: Sequence[str], after: int, upto: int
-    ) -> Iterator[tuple[int, float, pa.Table]]:
-        """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
-        environment = self._live()
-        wanted = column_names(table, columns)
-        with environment.read(buffers=True) as txn:
-            self._check_kept(txn, after)
-            table = self._shown(txn).reading(table)
-            found = [
-                (entry.position, entry.time, log.images([entry]))
-                for entry in log.entries(txn, environment.log, after, upto, [table.id])
-            ]
-        for position, when, images in found:
-            yield position, when, delta(table, images, wanted, 1)
-
-    def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        environment = self._live()
-        with environment.read(buffers=True) as txn:
-            self._check_kept(txn, after)
-            head = records.read_number(txn, environment.meta, records.HEAD)
-            waiting = log.entries(txn, environment.log, after, head, tables)
-            found = [(e.position, e.rows, e.time, len(e.body)) for e in waiting]
-        if not found:
-            return Pending(0, 0, None)
-        positions, rows, times, sizes = zip(*found, strict=True)
-        return Pending(len(set(positions)), sum(rows), times[0], positions[0], positions[-1], sum(sizes))
-
-    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
-        environment = self._live()
-        with environment.read(buffers=True) as txn:
-            self._check_kept(txn, after)
-            head = records.read_number(txn, environment.meta, records.HEAD)
-            counted, last = 0, None
-            for entry in log.entries(txn, environment.log, after, head, tables):
-                if last is not None and entry.position != last and counted + entry.rows > rows:
-                    return last
-                counted, last = counted + entry.rows, entry.position
-            return head
-
-    def truncate(self, upto: int) -> None:
-        environment = self._writable()
-        with environment.write() as txn:
-            held = [hold.position for hold in records.holds(txn, environment.meta, time.time())]
-            head = records.read_number(txn, environment.meta, records.HEAD)
-            upto = min([upto, head, *held])
-            if upto > records.read_number(txn, environment.meta, records.FLOOR):
-                log.forget(txn, environment.log, upto)
-                faults.point("commit.5.truncate.middle")
-                records.put_number(txn, environment.meta, records.FLOOR, upto)
-
-    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
-        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
-        environment = self._writable()
-        with environment.write() as txn:
-            self._check_kept(txn, position)
-            records.put_hold(txn, environment.meta, Hold(name, position, expiry))
-
-    def release_hold(self, name: str) -> None:
-        """Let go of a hold; an unknown name is no error."""
-        environment = self._writable()
-        with environment.write() as txn:
-            records.delete_hold(txn, environment.meta, name)
-
-    def holds(self) -> list[Hold]:
-        """The holds that have not expired."""
-        environment = self._live()
-        with environment.read() as txn:
-            return records.holds(txn, environment.meta, time.time())
-
-    def pin(self) -> PinnedState:
-        return PinnedState(self._live())
-
-    def _check_kept(self, txn: Any, after: int) -> None:
-        floor = records.read_number(txn, self._environment.meta, records.FLOOR)
-        if after < floor:
-            raise SnapshotGone(
-                f"The change log of {self._path} begins after position {floor}, {after} was asked for.",
-                hint="Start again from a full read.",
-            )
-
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def published(self) -> Batch | None:
@@ -465,14 +343,3 @@ class LmdbStore(Store):
         if self._open:
             self._open = False
             detach(self._environment)
-
-    def _live(self) -> Environment:
-        if not self._open:
-            raise StoreError(f"The database {self._path} is closed.", hint="Open it again.")
-        return self._environment
-
-    def _writable(self) -> Environment:
-        environment = self._live()
-        if self._mode == "r":
-            raise ReadOnly(f"The database {self._path} was opened with mode='r'.", hint="Open it with mode='w'.")
-        return environment
