@@ -155,11 +155,15 @@ def _calls(store: Store, table: Table, after: int, upto: int) -> Iterator[tuple[
 
 
 def _outside(table: Table, delta: pa.Table) -> pa.Table:
-    """A delta of stored rows as a user sees it: a bag's counts become weights."""
+    """A delta of stored rows as a user sees it: a bag's counts become weights.
+
+    Changes of a column that was dropped since are none.
+    """
     weights = delta[WEIGHT]
     if table.is_bag:
         weights = pc.multiply(weights, delta[COUNT])
         delta = delta.drop_columns([COUNT])
+    if table.is_bag or table.gone:
         names = delta.column_names[:-1]
         delta = delta.set_column(len(names), WEIGHT, weights).group_by(names).aggregate([(WEIGHT, "sum")])
         weights = delta[f"{WEIGHT}_sum"]
