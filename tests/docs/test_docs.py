@@ -95,6 +95,14 @@ def test_links_of_the_pages_outside_the_site_exist() -> None:
             assert (ROOT / target).exists(), f"{page.name} links to {target}"
 
 
+def test_pictures_are_pictures() -> None:
+    found = sorted((ROOT / "docs" / "images").iterdir())
+    assert [picture.name for picture in found] == ["demo.png", "q9.svg"]
+    assert found[0].read_bytes().startswith(b"\x89PNG")
+    drawn = found[1].read_text(encoding="utf-8")
+    assert all(f"Δ {table}" in drawn for table in ("lineitem", "orders", "part", "partsupp", "supplier", "nation"))
+
+
 def test_make_targets_that_pages_name_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in ("README.md", "CONTRIBUTING.md"):
