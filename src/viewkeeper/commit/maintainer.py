@@ -53,7 +53,7 @@ class Maintainer(Bringing):
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
                 self.rebuild(None if "manifest" in self.batch.record else store.head())
-            elif self.batch.record.get("plan", self.flow.fingerprint) != self.flow.fingerprint:
+            elif self.batch.record and self.batch.record.get("plan") != self.flow.fingerprint:
                 self._adapt()
         except BaseException:
             self.close()
