@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import fs
 
 from viewkeeper.errors import BadValue, StoreError
 
@@ -59,7 +58,7 @@ class Directory(os.PathLike[str]):
         if self._remote is None:
             return self._here.is_dir()
         with self._told("looked for"):
-            return bool(self._remote[0].get_file_info(self._remote[1]).type == fs.FileType.Directory)
+            return bool(self._remote[0].get_file_info(self._remote[1]).type.name == "Directory")
 
     def make(self) -> None:
         try:
@@ -107,6 +106,8 @@ class Directory(os.PathLike[str]):
         with suppress(FileNotFoundError):
             found = {p.name: p.stat().st_mtime for p in self._here.glob(pattern)}
         if self._remote is not None:
+            from pyarrow import fs
+
             with self._told("listed"):
                 listed = self._remote[0].get_file_info(fs.FileSelector(self._remote[1], allow_not_found=True))
             found |= {i.base_name: i.mtime.timestamp() for i in listed if fnmatch(i.base_name, pattern)}
@@ -142,6 +143,8 @@ class Directory(os.PathLike[str]):
 
 @lru_cache(maxsize=64)
 def _open(place: str) -> tuple[Any, str]:
+    from pyarrow import fs  # only where it is needed: loading it takes as long as starting up
+
     try:
         filesystem, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ImportError, OSError) as error:
