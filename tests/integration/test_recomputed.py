@@ -22,6 +22,10 @@ AGGREGATES = (
     *("covar_pop(x, y)", "covar_samp(x, y)", "regr_slope(x, y)", "regr_intercept(x, y)", "regr_r2(x, y)"),
     *("regr_count(x, y)", "regr_avgx(x, y)", "regr_sxx(x, y)", "regr_syy(x, y)", "regr_sxy(x, y)"),
     *("skewness(x)", "kurtosis(x)", "median(n)", "percentile(x, 0.25)", "max_by(s, id)", "min_by(n, id)"),
+    *("mode(n, true)", "mode() WITHIN GROUP (ORDER BY s DESC)", "mode(d, true) FILTER (WHERE n > 0)", "every(n > 0)"),
+    *("listagg(s, '-') WITHIN GROUP (ORDER BY n DESC, id)", "listagg(s) WITHIN GROUP (ORDER BY x, id DESC)"),
+    *("bit_and(n)", "bit_or(n)", "bool_and(n < 2)"),
+    *("try_sum(n)", "try_sum(m)", "try_avg(m)", "try_avg(n)", "try_sum(x)", "try_sum(9223372036854775807L - n)"),
     *("max_by(s, id) FILTER (WHERE n > 1)", "count(DISTINCT n, s)", "bool_or(n > 1)", "bit_xor(n)", "mean(m)"),
     *(f"percentile_{form}(0.3) WITHIN GROUP (ORDER BY n {way})" for form in ("cont", "disc") for way in ("", "DESC")),
 )
@@ -37,6 +41,7 @@ FRAMES = (
 )
 VIEWS = {
     "grouped": f"SELECT g, {', '.join(f'{a} AS o{i}' for i, a in enumerate(AGGREGATES))} FROM facts GROUP BY g",
+    "listed": "SELECT g, listagg(DISTINCT s, ', ') WITHIN GROUP (ORDER BY s DESC) AS o FROM facts GROUP BY g",
     "framed": "SELECT id, "
     + ", ".join(f"sum(n) OVER (PARTITION BY g {f}) AS o{i}" for i, f in enumerate(FRAMES))
     + " FROM facts",
@@ -77,7 +82,10 @@ def test_aggregates_and_frames_equal_sparks(facts: Any, spark: Any) -> None:
     [
         ("max(struct(x, s)).s", "STRUCT"),
         ("percentile(x, 0.5, n)", "frequencies"),
-        ("mode(n)", "Mode"),
+        ("mode(x)", "mode of a FLOAT"),
+        ("listagg(s)", "order of rows"),
+        ("any_value(n)", "order of rows"),
+        ("approx_percentile(n, 0.5)", "estimate"),
         ("first(n)", "first"),
         ("collect_list(n)", "ARRAY"),
         ("approx_count_distinct(n)", "HyperLogLogPlusPlus"),

@@ -202,7 +202,8 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
 
 def _is_sum(call: Call) -> bool:
     """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
-    return call.function in KERNEL_FUNCTIONS and not (call.distinct and len(call.args) > 1)
+    tried = parameter(call, "evalMode") == "TRY"
+    return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
 
 
 def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
@@ -212,8 +213,6 @@ def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
 
 
 def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
-    if parameter(call, "evalMode") == "TRY":
-        raise Unsupported(f"try_{call.function.lower()} is not supported in a materialized view.")
     if call.function == "First":
         # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates).
         if not parameter(call, "ignoreNulls"):

@@ -23,12 +23,11 @@ def call_sql(call: Call, clause: str) -> str:
     """The call as DuckDB text of the call's type; `clause` stands behind each function."""
     write = AGGREGATES.get(call.function) or WINDOWED.get(call.function)
     if write is None:
+        why = _REFUSED.get(call.function, "")
         raise Unsupported(
-            f"The function {call.function} is not supported in a materialized view.",
+            f"The function {call.function} is not supported in a materialized view{why and ': ' + why}.",
             hint=f"Supported: {', '.join(sorted({*AGGREGATES, *WINDOWED}))}.",
         )
-    if parameter(call, "evalMode") == "TRY":
-        raise Unsupported(f"try_{call.function.lower()} is not supported in a materialized view.")
     args = [render(a) for a in call.args]
     if call.filter is not None:
         condition = render(call.filter)
@@ -58,6 +57,19 @@ def _count(call: Call, args: Sequence[str], clause: str) -> str:
 
 
 def _sum(call: Call, args: Sequence[str], clause: str) -> str:
+    total = _total(call, args, clause)
+    if parameter(call, "evalMode") != "TRY" or types.is_float(call.type):
+        return total
+    # try_sum: NULL where the sum does not fit. (Spark also gives it up when a sum on the way does not.)
+    digits = types.decimal_digits(call.args[0].type)
+    if digits is None:
+        return f"CASE WHEN {total} BETWEEN {-(2**63)} AND {2**63 - 1} THEN {total} END"
+    if digits[0] > _WIDEST_TRIED:
+        raise Unsupported(f"try_sum of a DECIMAL of more than {_WIDEST_TRIED} digits is not supported.")
+    return f"TRY_CAST({total} AS {types.duckdb(call.type)})"
+
+
+def _total(call: Call, args: Sequence[str], clause: str) -> str:
     # fsum compensates; a plain float sum depends on the order in which DuckDB happens to add.
     function = "fsum" if types.is_float(call.args[0].type) and not call.distinct else "sum"
     return _plain(function)(call, args, clause)
@@ -66,7 +78,7 @@ def _sum(call: Call, args: Sequence[str], clause: str) -> str:
 def _average(call: Call, args: Sequence[str], clause: str) -> str:
     argument = call.args[0]
     digits = types.decimal_digits(argument.type)
-    total, count = _sum(call, args, clause), _plain("count")(call, args, clause)
+    total, count = _total(call, args, clause), _plain("count")(call, args, clause)
     if digits is None:
         return f"CAST({total} AS DOUBLE) / nullif({count}, 0)"
     # Spark divides the exact sum by the count and rounds half up: the renderer's own decimal division.
@@ -130,6 +142,44 @@ def _by(function: str) -> Write:
     return write
 
 
+def _mode(call: Call, args: Sequence[str], clause: str) -> str:
+    """The most frequent value; of several the least, or with DESC the greatest. (Plain mode(x): Spark takes any.)"""
+    if types.is_float(call.args[0].type):
+        raise Unsupported("mode of a FLOAT or DOUBLE is not supported.", hint="Cast it to a DECIMAL.")
+    counts = f"map_entries(histogram({args[0]}){clause})"
+    if parameter(call, "reverseOpt", True):
+        return f"list_sort(list_transform({counts}, lambda e: {{'n': -e.value::BIGINT, 'v': e.key}}))[1].v"
+    return f"list_reverse_sort(list_transform({counts}, lambda e: {{'n': e.value::BIGINT, 'v': e.key}}))[1].v"
+
+
+def _listagg(call: Call, args: Sequence[str], clause: str) -> str:
+    """The values one after the other, in the given order; equal ones of that by value, where Spark takes any order."""
+    ways = parameter(call, "order")
+    if ways is None:
+        raise Unsupported(
+            "listagg without an order depends on the order of rows.", hint="Add WITHIN GROUP (ORDER BY …)."
+        )
+    if call.type != "string":
+        raise Unsupported("listagg of a BINARY is not supported.")
+    value, _, *orders = args
+    order = [f"{o} {way}" for o, way in zip(orders, ways.split(", "), strict=True)]
+    order += [] if call.distinct else [value]
+    between = f"coalesce({render(call.args[1])}, '')"
+    return f"string_agg({'DISTINCT ' if call.distinct else ''}{value}, {between} ORDER BY {', '.join(order)}){clause}"
+
+
+_WIDEST_TRIED = 28
+"""Digits of a decimal whose sum DuckDB can add up whatever the number of rows."""
+
+_ARRAYS = "there is no ARRAY type"
+_REFUSED = {
+    "HyperLogLogPlusPlus": "its result is an estimate; count(DISTINCT …) is exact and maintained",
+    "ApproximatePercentile": "its result is an estimate; percentile is exact",
+    "CollectList": _ARRAYS,
+    "CollectSet": _ARRAYS,
+    "Last": "it depends on the order of rows; use max_by",
+}
+
 AGGREGATES: Mapping[str, Write] = {
     "Count": _count,
     "Sum": _sum,
@@ -157,6 +207,8 @@ AGGREGATES: Mapping[str, Write] = {
     "Kurtosis": _plain("kurtosis_pop"),
     "MaxBy": _by("arg_max_null"),
     "MinBy": _by("arg_min_null"),
+    "Mode": _mode,
+    "ListAgg": _listagg,
 }
 
 

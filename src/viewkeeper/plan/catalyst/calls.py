@@ -119,11 +119,14 @@ def _call(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
     """The fields of a Call but for its name, from an AggregateExpression."""
     function, *filters = raw.args
     distinct = bool(raw.fields["isDistinct"])
-    args = tuple(scope.read(a) for a in function.args)
+    orders = [scope.order(a) for a in function.args if a.op == "SortOrder"]  # WITHIN GROUP (ORDER BY …)
+    args = (*(scope.read(a) for a in function.args if a.op != "SortOrder"), *(o.expr for o in orders))
     if distinct:
         args = tuple(normalised(a) for a in args)
     condition = scope.read(filters[0]) if filters else None
-    return (function.op, args, raw.type, distinct, condition, _parameters(function), raw.nullable)
+    ways = [("DESC" if o.descending else "ASC") + f" NULLS {'LAST' if o.nulls_last else 'FIRST'}" for o in orders]
+    value = (*(_parameters(function) or ()), *([("order", ", ".join(ways))] if ways else [])) or None
+    return (function.op, args, raw.type, distinct, condition, value, raw.nullable)
 
 
 def _pivot(scope: Scope, function: RawExpr) -> Iterator[tuple[Any, ...]]:
