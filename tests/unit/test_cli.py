@@ -376,6 +376,10 @@ def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
         read: list[int] = []
         assert sum(piece.rows.num_rows for piece in open_pieces(table, tmp_path / name, read.append)) == 9
         assert sum(read) == len(text)
+    pq.write_table(pa.table({"a": range(70_000)}), tmp_path / "t.parquet")
+    read = []
+    assert len(list(open_pieces(table, tmp_path / "t.parquet", read.append))) > 1
+    assert sum(read) == (tmp_path / "t.parquet").stat().st_size
 
 
 @pytest.mark.usefixtures("shop")

@@ -85,12 +85,11 @@ def _parquet(table: Table, file: Path, progress: Callable[[int], None]) -> Itera
 
     with pq.ParquetFile(file) as source:
         _check(table, file, source.schema_arrow.names)
-        each = file.stat().st_size / max(1, source.metadata.num_rows)
-        done = 0
+        size, rows, done = file.stat().st_size, max(1, source.metadata.num_rows), 0
         for batch in source.iter_batches(batch_size=PIECE_ROWS):
             yield Piece(str(file), _numbered(pa.Table.from_batches([batch]), done + 1))
+            progress(size * (done + batch.num_rows) // rows - size * done // rows)
             done += batch.num_rows
-            progress(int(each * batch.num_rows))
 
 
 def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
