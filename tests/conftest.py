@@ -40,11 +40,7 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from viewkeeper.errors import MissingDependency
     from viewkeeper.store.hbase.server import Server
 
-    # A machine that is busy with other things may let HBase stand still for minutes, after which it gives itself up.
-    patient = dict.fromkeys(
-        ("zookeeper.session.timeout.localHBaseCluster", "hbase.zookeeper.property.maxSessionTimeout"), "600000"
-    )
-    server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"), settings=patient)
+    server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"))
     ran = server.status().hbase
     try:
         import thriftpy2  # noqa: F401

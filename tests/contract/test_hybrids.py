@@ -171,7 +171,7 @@ def test_beside_batches_of_other_views(make_shop: Any, kind: Any, strategy: str)
     stop = threading.Event()
 
     def write() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.02):  # a pace that batches of one call each can follow
             shop.write()
 
     writer = threading.Thread(target=write)

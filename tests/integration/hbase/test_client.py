@@ -332,6 +332,7 @@ def test_a_scan_and_writes_go_on_when_the_gateway_is_killed_and_comes_back(
     assert client.get(table, b"during") is not None, "the kept connections of the old gateway do no harm"
 
 
+@pytest.mark.deep
 def test_acknowledged_writes_survive_a_kill_of_hbase_and_reads_wait_for_it(
     hbase: Server, client: Client, make_table: Callable[..., str]
 ) -> None:

@@ -34,7 +34,7 @@ SETTINGS = {
     "hbase.client.meta.operation.timeout": "8000",
     "hbase.rpc.timeout": "8000",
     # HBase is back when the session of the one that was killed is over.
-    "zookeeper.session.timeout.localHBaseCluster": "20000",
+    "zookeeper.session.timeout.localHBaseCluster": "10000",
 }
 
 
