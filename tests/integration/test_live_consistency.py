@@ -15,7 +15,11 @@ from viewkeeper.verify.consistency import Plan, check, verify_consistency
     "plan",
     [
         pytest.param(Plan(seconds=6), id="micro-batches"),
-        pytest.param(Plan(seconds=6, strategy="IN", rate=2, readers=1), id="every write call its own batch"),
+        pytest.param(
+            Plan(seconds=6, strategy="IN", rate=2, readers=1),
+            id="every write call its own batch",
+            marks=pytest.mark.deep,
+        ),
         pytest.param(Plan(seconds=8, kill=True), id="maintainers killed", marks=pytest.mark.deep),
         pytest.param(Plan(seconds=6, strategy="ISN", readers=1), id="incremental snapshots", marks=pytest.mark.deep),
         pytest.param(Plan(seconds=6, strategy="SC", readers=1), id="scans", marks=pytest.mark.deep),

@@ -160,7 +160,7 @@ def test_killed_while_mending(url: str, victim: Victim, ledger: Ledger, point: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", SPARK if DEEP else ["commit.2.after", "commit.4.before"])
+@pytest.mark.parametrize("point", SPARK if DEEP else ["commit.4.before"])
 def test_killed_in_the_spark_lane(url: str, victim: Victim, ledger: Ledger, spark: Any, point: str) -> None:
     """Each victim starts a Spark of its own, which must not outlive it."""
     process = victim(url, lane="spark", steps=60 if point in MERGE else 4, VK_CRASH_AT=point)

@@ -180,6 +180,7 @@ def test_the_older_thrift_interface_is_told_apart() -> None:
         client(port).greet()
 
 
+@pytest.mark.deep
 def test_a_gateway_without_tls_is_told_as_such() -> None:
     with listening(FakeGateway()) as port, pytest.raises(StoreError, match="TLS"):
         client(port, tls=Tls()).greet()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from viewkeeper.plan import levels
 from viewkeeper.plan.dataflow import Aggregate, Arrange, Image, Lookup, Operator, Recompute, TopK
 from viewkeeper.plan.flow import Flow, slots
-from viewkeeper.plan.levels import BROADCAST_BYTES, Sizes, is_small
+from viewkeeper.plan.levels import Sizes, is_small
 
 FanOut = Mapping[str, float]
 """Rows that one probe finds, by the arrangement's id, as far as they are known."""
@@ -56,8 +57,10 @@ def _broadcast(flow: Flow, operator: Lookup, sizes: Sizes) -> str:
     rows, size = sizes.get(slots(flow.operators[operator.arrangement])[0], (0, 0))
     if is_small(flow, operator.arrangement, sizes):
         return f"; broadcast: with {rows:,} rows every task reads it whole, so that the probes need not travel"
-    if size > BROADCAST_BYTES:
-        return f"; not broadcast: over {BROADCAST_BYTES >> 20} MB, so on a cluster the probes travel to its parts"
+    if size > levels.BROADCAST_BYTES:
+        return (
+            f"; not broadcast: over {levels.BROADCAST_BYTES >> 20} MB, so on a cluster the probes travel to its parts"
+        )
     return ""
 
 

@@ -53,7 +53,8 @@ def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
         yield db
 
 
-@pytest.mark.parametrize("at", [pytest.param("capture", marks=DEEP), "cells", pytest.param("publish", marks=DEEP)])
+@DEEP
+@pytest.mark.parametrize("at", ["capture", "cells", "publish"])
 def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
