@@ -11,12 +11,24 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
+from tests.contract.small_hbase import SmallHBase
 from tests.integration.hbase.shop import fill
 
 import viewkeeper as vk
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.connection import Gateway
 from viewkeeper.store.hbase.server import Server
+
+
+@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow, pytest.mark.deep]), "small"])
+def server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The small HBase in this process; on demand the real one too."""
+    if request.param == "hbase":
+        yield request.getfixturevalue("hbase")
+        return
+    small = SmallHBase()
+    yield small
+    small.close()
 
 
 @pytest.fixture(scope="module")

@@ -30,16 +30,6 @@ MAPPED = """CREATE TABLE others (id STRING PRIMARY KEY, city STRING)
 CITIES = "CREATE MATERIALIZED VIEW cities AS SELECT city, count(*) AS n FROM others GROUP BY city"
 
 
-@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow, pytest.mark.deep]), "small"])
-def server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "hbase":
-        yield request.getfixturevalue("hbase")
-        return
-    small = SmallHBase()
-    yield small
-    small.close()
-
-
 @pytest.fixture
 def client(server: Server | SmallHBase) -> Iterator[Client]:
     with Client(Gateway(server.host, server.port)) as one:

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.contract.small_hbase import SmallHBase
 
 import viewkeeper as vk
 from viewkeeper.store.hbase import reading
@@ -37,16 +36,6 @@ SELECTIONS = [
     "id > 350 AND n < 0 AND price > 2",
     "price >= 5 AND kind = 'x'",
 ]
-
-
-@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow, pytest.mark.deep]), "small"])
-def server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "hbase":
-        yield request.getfixturevalue("hbase")
-        return
-    small = SmallHBase()
-    yield small
-    small.close()
 
 
 @pytest.fixture
