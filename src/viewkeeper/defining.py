@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.commit import definitions
-from viewkeeper.commit.loading import throttled
-from viewkeeper.commit.maintainer import Maintainer
 from viewkeeper.errors import BadValue, NameTaken
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan import statements
 from viewkeeper.store.base import Store
+
+if TYPE_CHECKING:
+    from viewkeeper.commit.maintainer import Maintainer
 
 
 class Defining(ABC):
@@ -43,22 +43,33 @@ class Defining(ABC):
     def _spark(self) -> Any: ...
 
     def _create_table(self, statement: statements.CreateTable) -> None:
+        from viewkeeper.commit import definitions
+
         self._writable(f"create {statement.name}")
         definitions.create_table(self._store, statement)
 
     def _drop_table(self, statement: statements.DropTable) -> None:
+        from viewkeeper.commit import definitions
+
         self._writable(f"drop {statement.name}")
         definitions.drop_table(self._store, statement)
 
     def _add_column(self, statement: statements.AddColumn) -> None:
+        from viewkeeper.commit import definitions
+
         self._writable(f"alter {statement.table}")
         definitions.add_column(self._store, statement)
 
     def _drop_column(self, statement: statements.DropColumn) -> None:
+        from viewkeeper.commit import definitions
+
         self._writable(f"alter {statement.table}")
         definitions.drop_column(self._store, self._spark, statement)
 
     def _create_view(self, statement: statements.CreateView) -> None:
+        from viewkeeper.commit import definitions
+        from viewkeeper.commit.loading import throttled
+
         self._writable(f"create {statement.name}")
         found = self._store.catalog().find(statement.name)
         if isinstance(found, View) and statement.if_not_exists:
@@ -89,6 +100,8 @@ class Defining(ABC):
             self._maintain().resume(view, progress=self._progress)
 
     def _drop_view(self, statement: statements.DropView) -> None:
+        from viewkeeper.commit import definitions
+
         self._writable(f"drop {statement.name}")
         found = self._store.catalog().find(statement.name)
         if found is None and statement.if_exists:

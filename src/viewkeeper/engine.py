@@ -6,14 +6,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.continuous import Maintenance, Pace
-from viewkeeper.commit.maintainer import CONTRADICTION, BatchReport, Maintainer
-from viewkeeper.commit.memory import budget
 from viewkeeper.defining import Defining
 from viewkeeper.errors import BadValue, ReadOnly
 from viewkeeper.model.catalog import Catalog, View
@@ -21,18 +19,18 @@ from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_t
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
-from viewkeeper.read.audit import NOTE as AUDIT
-from viewkeeper.read.audit import Audit, audit, noted
-from viewkeeper.read.doctor import Examination, examine
 from viewkeeper.read.levels import ANY, After, Level
 from viewkeeper.read.reader import get_row, read_table, scan_rows
-from viewkeeper.read.regenerate import read_regenerated
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
-from viewkeeper.read.status import Status, database_status, explain_view
 from viewkeeper.read.subscribe import Delta, subscribe
-from viewkeeper.rounds.reach import check_reach
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
+
+if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
+    from viewkeeper.commit.maintainer import BatchReport, Maintainer
+    from viewkeeper.read.audit import Audit
+    from viewkeeper.read.doctor import Examination
+    from viewkeeper.read.status import Status
 
 RETENTION = 60.0
 """Seconds for which changes stay in the log after the views have them."""
@@ -164,7 +162,9 @@ class Database(Defining):
         `sample`: about so many keys of each view. `repair`: make views that differ anew, with the state behind them;
         exactly the rows that differ are written.
         """
+        from viewkeeper.commit.maintainer import CONTRADICTION
         from viewkeeper.plan.catalyst import front_session
+        from viewkeeper.read.audit import NOTE, audit, noted
 
         def compared(names: Sequence[str]) -> Audit:
             return audit(self._store, lambda: front_session(self._spark()), names, sample)
@@ -182,7 +182,7 @@ class Database(Defining):
             done = tuple(replace(v, repaired=v.view in right) for v in report.views)
             report = replace(report, views=done)
         if self._mode == "w":
-            self._store.put_note(AUDIT, noted(report))
+            self._store.put_note(NOTE, noted(report))
         return report
 
     # -- reads --------------------------------------------------------------------------------------------------------
@@ -214,7 +214,11 @@ class Database(Defining):
     def read(self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order."""
         table = self._table(name, level, after, timeout)
-        return read_table(self._store, table) if table.is_stored else read_regenerated(self._store, name)[0]
+        if table.is_stored:
+            return read_table(self._store, table)
+        from viewkeeper.read.regenerate import read_regenerated
+
+        return read_regenerated(self._store, name)[0]
 
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token: no read of this process was newer.
@@ -252,14 +256,20 @@ class Database(Defining):
 
     def explain(self, view: str) -> str:
         """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares."""
+        from viewkeeper.read.status import explain_view
+
         return explain_view(self._store, self._catalog(), view)
 
     def doctor(self) -> Examination:
         """Formats, checksums, versions, orphaned files, log retention and space: what is wrong, and what to do."""
+        from viewkeeper.read.doctor import examine
+
         return examine(self._store)
 
     def status(self) -> Status:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
+        from viewkeeper.read.status import database_status
+
         return database_status(self._store, self._catalog())
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -304,6 +314,8 @@ class Database(Defining):
         self._writable("maintain views")
         with self._lock:
             if self._maintainer is None:
+                from viewkeeper.commit.maintainer import Maintainer
+
                 self._maintainer = Maintainer(
                     self._store, self._spark, durable=self._durable, retention=self._retention, memory=self._memory
                 )
@@ -320,6 +332,7 @@ class Database(Defining):
         with self._lock:
             if self._session is None:
                 from viewkeeper.plan.catalyst import front_session
+                from viewkeeper.rounds.reach import check_reach
 
                 session = front_session(self._given_spark)
                 check_reach(session, self._store)
@@ -348,7 +361,10 @@ def open_database(
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
     if not isinstance(retention, (int, float)) or retention < 0:
         raise BadValue(f"retention is {retention!r}.", hint="Give a number of seconds, 0 or more.")
-    budget(batch_memory)
+    if batch_memory is not None:
+        from viewkeeper.commit.memory import budget
+
+        budget(batch_memory)
     store = open_store(url, mode, **options)
     durable = options.get("durability") != "none"
     return Database(

@@ -478,7 +478,7 @@ def test_commands_that_read_or_put_import_neither_spark_nor_pandas(tmp_path: Pat
             f"sys.argv = ['vk', *{arguments!r}]\n"
             "try: main()\n"
             "except SystemExit as done: assert not done.code\n"
-            "slow = {'pyspark', 'pandas', 'sqlglot'} & set(sys.modules); assert not slow, slow"
+            "slow = {'pyspark', 'pandas', 'duckdb'} & set(sys.modules); assert not slow, slow"
         )
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 

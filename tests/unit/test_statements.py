@@ -150,7 +150,7 @@ def test_small_statements(text: str, statement: object) -> None:
         ("CREATE TABLE t (k INT PRIMARY KEY, d)", "Column d has no type"),
         ("CREATE TABLE t (k INT DEFAULT 3, PRIMARY KEY (k))", "'DEFAULT'"),
         ("CREATE TABLE t (k INT PRIMARY KEY", "The end of the text"),
-        ("CREATE TABLE t (k INT PRIMARY KEY) PARTITIONED BY (k)", "'PARTITIONED BY'"),
+        ("CREATE TABLE t (k INT PRIMARY KEY) PARTITIONED BY (k)", "'PARTITIONED'"),
         ("CREATE TABLE a.t (k INT PRIMARY KEY)", "one part"),
         ("CREATE TABLE `` (k INT PRIMARY KEY)", "empty"),
         ("CREATE TABLE 't' (k INT PRIMARY KEY)", "'t'"),

@@ -31,9 +31,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_LIGHT = ("init", "get", "scan", "put", "delete", "status", "explain")
-"""Commands that make no frames and want to answer at once."""
-
 for command in (
     statements.init,
     statements.sql,
@@ -76,7 +73,7 @@ def _version(wanted: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `vk` and exit. Whatever goes wrong on purpose is one line, never a traceback."""
-    if arguments is None and len(sys.argv) > 1 and sys.argv[1] in _LIGHT:
+    if arguments is None and len(sys.argv) > 1 and sys.argv[1].isalpha():  # not for --help and the like
         without_pandas()
     try:
         code = app(args=arguments, prog_name="vk", standalone_mode=False)

@@ -22,7 +22,6 @@ from itertools import product
 from typing import Any
 
 import pyarrow as pa
-from sqlglot.tokenizer_core import TokenType
 
 from viewkeeper.cli.output import typed
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName
@@ -137,30 +136,18 @@ def _value(words: Words, column: Column) -> Any:
         raise BadStatement("The text ends where a value should be.", hint="Write it.")
     token = words.tokens[words.next]
     words.next += 1
-    if token.token_type == TokenType.STRING and not sign:
-        text = token.text + _goes_on(words)
+    text = token.value
+    if token.kind == "text" and not sign:
         return typed("the value of", column.name, column.type, text) if _is_no_number(column, text) else text
-    if token.token_type == TokenType.HEX_STRING and not sign:
-        return bytes.fromhex(token.text.removeprefix("0x"))
-    if token.token_type == TokenType.NUMBER and types.arrow(column.type) != pa.string():
-        return typed("the value of", column.name, column.type, sign + token.text)
+    if token.kind == "bytes" and not sign:
+        return bytes.fromhex("0" * (len(text) % 2) + text)
+    if token.kind == "number" and types.arrow(column.type) != pa.string():
+        return typed("the value of", column.name, column.type, sign + text)
     words.next -= 1
     raise BadStatement(
         f"{words.shown()} is no value for {column.name} ({column.type.upper()}).",
         hint="Values are NULL, TRUE, FALSE, numbers, 'text', DATE '…', TIMESTAMP '…' and X'…'.",
     )
-
-
-def _goes_on(words: Words) -> str:
-    """What follows a text without a gap: to the tokenizer 'it''s' is two texts, and means one with a quote in it."""
-    more = ""
-    while not words.done():
-        before, token = words.tokens[words.next - 1], words.tokens[words.next]
-        if token.token_type != TokenType.STRING or token.start != before.end + 1:
-            break
-        more += "'" + token.text
-        words.next += 1
-    return more
 
 
 def _is_no_number(column: Column, text: str) -> bool:

@@ -30,12 +30,12 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.memory import RAN_OUT, budget, fitting, out_of_memory
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
-from viewkeeper.commit.schedule import COMPLETE, is_scheduled, strategy_of
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, in_batches
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
+from viewkeeper.model.strategies import COMPLETE, is_scheduled, strategy_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan

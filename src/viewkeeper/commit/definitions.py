@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from viewkeeper import faults
-from viewkeeper.commit.schedule import INCREMENTAL, SCHEDULED, is_scheduled
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, is_scheduled
 from viewkeeper.plan import statements
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.nodes import Node, Scan

@@ -20,11 +20,12 @@ from viewkeeper.commit.crossover import rows_beyond
 from viewkeeper.commit.definitions import refuse_altered
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import spoiled, without
-from viewkeeper.commit.schedule import due, interval_of, is_scheduled, remake
+from viewkeeper.commit.schedule import due, remake
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import BrokenViews
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, View
+from viewkeeper.model.strategies import interval_of, is_scheduled
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import assemble

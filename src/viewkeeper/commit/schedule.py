@@ -33,6 +33,7 @@ from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.strategies import interval_of, is_scheduled, strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import HASH, Image, Input, hash_sql, quoted
@@ -40,28 +41,10 @@ from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.store.base import Pinned, Store
 
-SCHEDULED = ("SN", "SC", "ISN", "ISC")
-INCREMENTAL = ("IN", "IMB", "SNI", "SCI", "SNIMB", "SCIMB")
-"""Loaded once and then maintained by changes: exactly the hybrids of 6.3. `IN`, `SNI`, `SCI`: call by call."""
-
-COMPLETE = ("IN", "SNI", "SCI")
-
 FULL_EVERY = 16
 """Incremental snapshots after which a full one is taken, which also makes one run of each arrangement's many."""
 
 _PARTS = 8
-
-
-def strategy_of(view: View) -> str:
-    return view.options.get("strategy", "IMB").upper()
-
-
-def is_scheduled(view: View) -> bool:
-    return strategy_of(view) in SCHEDULED
-
-
-def interval_of(view: View) -> float:
-    return float(view.options.get("interval", "5"))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from viewkeeper.model.delta import plain
@@ -63,6 +62,8 @@ class Duck:
         threads: int | None = None,
         statements_kept: int = STATEMENTS_KEPT,
     ) -> None:
+        import duckdb
+
         self._lock = threading.RLock()
         self._statements: OrderedDict[tuple[Any, ...], _Statement] = OrderedDict()
         self._kept = statements_kept

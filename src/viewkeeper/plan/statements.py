@@ -115,7 +115,7 @@ def parse(text: str) -> Statement:
 
 def split(text: str) -> list[str]:
     """The statements of a script, each as it was written, without its semicolon."""
-    return [text[tokens[0].start : tokens[-1].end + 1] for tokens in statements(text)]
+    return [text[tokens[0].start : tokens[-1].end] for tokens in statements(text)]
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
@@ -290,6 +290,9 @@ def _type(words: Words, column: str) -> str:
     if words.done() or words.at(",") or words.at(")"):
         raise BadStatement(f"Column {column} has no type.", hint=f"Types are: {', '.join(types.NAMES).upper()}.")
     written = words.word().lower()
+    for second in ("precision", "varying"):
+        if words.take(second.upper()):
+            written += f" {second}"
     digits = words.numbers() if words.take("(") else ()
     if written in ("decimal", "dec", "numeric"):
         precision, scale = (*digits, *(10, 0)[len(digits) :])[:2]

@@ -1,4 +1,4 @@
-"""The words of a statement: sqlglot's Spark tokenizer, and a cursor over what it gives.
+"""The words of a statement: a cursor over its tokens.
 
 A word is taken as it stands in the text, so what is left over after the statement's own part (a view's query) can be
 handed on untouched.
@@ -9,11 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import Token, TokenType
-
 from viewkeeper.errors import BadStatement
+from viewkeeper.plan.tokens import Token, tokens
 
 SUPPORTED = (
     "CREATE TABLE, ALTER TABLE, DROP TABLE, CREATE MATERIALIZED VIEW, ALTER MATERIALIZED VIEW, "
@@ -21,24 +18,11 @@ SUPPORTED = (
 )
 
 
-class _Tokenizer(Spark.Tokenizer):
-    """Spark's words, but SHOW and EXPLAIN are words too: sqlglot takes the rest of their line as one string."""
-
-    COMMANDS = set()  # noqa: RUF012
-
-
 def statements(text: str) -> Iterator[Sequence[Token]]:
     """The tokens of each statement; semicolons divide them."""
-    try:
-        tokens = _Tokenizer(dialect=Spark()).tokenize(text)
-    except SqlglotError as error:
-        raise BadStatement(
-            "The statement has an unclosed quote or comment, or a character that SQL does not have.",
-            hint=f"The tokenizer says: {' '.join(str(error).split())[:120]}",
-        ) from None
     current: list[Token] = []
-    for token in tokens:
-        if token.token_type != TokenType.SEMICOLON:
+    for token in tokens(text):
+        if token.value != ";" or token.kind != "sign":
             current.append(token)
         elif current:
             yield current
@@ -59,11 +43,11 @@ class Words:
         return self.next >= len(self.tokens)
 
     def written(self, ahead: int = 0) -> str:
-        """A token as it stands in the text, quotes and all; several words of one token joined by one space."""
+        """A token as it stands in the text, quotes and all."""
         if self.next + ahead >= len(self.tokens):
             return ""
         token = self.tokens[self.next + ahead]
-        return " ".join(self.text[token.start : token.end + 1].split())
+        return self.text[token.start : token.end]
 
     def shown(self) -> str:
         if self.done():
@@ -72,15 +56,10 @@ class Words:
         return f"{quoted(self.written())} (line {token.line})"
 
     def take(self, *words: str) -> bool:
-        """Step over these words if they are next. A token may hold several of them (PRIMARY KEY)."""
-        step, left = 0, " ".join(words)
-        while left:
-            word = self.written(step).upper()
-            if not word or not (left + " ").startswith(word + " "):
-                return False
-            left = left[len(word) + 1 :]
-            step += 1
-        self.next += step
+        """Step over these words if they are next."""
+        if any(self.written(i).upper() != word for i, word in enumerate(words)):
+            return False
+        self.next += len(words)
         return True
 
     def at(self, word: str) -> bool:
@@ -119,8 +98,8 @@ class Words:
         if self.done():
             raise BadStatement(f"The text ends where the name of a {what} should be.", hint="Write the name.")
         token, word = self.tokens[self.next], self.written()
-        if token.token_type == TokenType.IDENTIFIER:
-            word = token.text
+        if token.kind == "name":
+            word = token.value
         elif not re.fullmatch(r"[^\W\d]\w*", word):
             raise BadStatement(
                 f"{self.shown()} is no name of a {what}.",
@@ -158,13 +137,13 @@ class Words:
             raise BadStatement(f"{self.shown()} is no option value.", hint="Write name = 'value'.")
         token = self.tokens[self.next]
         self.next += 1
-        return token.text
+        return token.value
 
     def rest(self) -> str:
         """All the text that is left, as written."""
         if self.done():
             return ""
-        found = self.text[self.tokens[self.next].start : self.tokens[-1].end + 1]
+        found = self.text[self.tokens[self.next].start : self.tokens[-1].end]
         self.next = len(self.tokens)
         return found
 

@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, StoreError, Unsupported
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.read.reader import outside
-from viewkeeper.read.regenerate import regenerated
 from viewkeeper.store.base import Pinned, Store
 
 NOTE = "audit"
@@ -149,6 +147,8 @@ def _pinned_state(store: Store, pinned: Pinned) -> _State | None:
 
     def rows(table: Table) -> pa.Table:
         if not table.is_stored:
+            from viewkeeper.read.regenerate import regenerated
+
             return regenerated(store, pinned, table)
         try:
             found = list(pinned.scan(table))
@@ -210,6 +210,8 @@ def compare(
     names: Sequence[str], keys: Sequence[str], is_bag: bool, expected: pa.Table, stored: pa.Table
 ) -> tuple[int, tuple[Difference, ...]]:
     """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
+    import duckdb
+
     listed = ", ".join(_quoted(n) for n in names)
     counted = f"SELECT {listed}, count(*) AS _n FROM {{}} GROUP BY ALL" if is_bag else "SELECT *, 1 AS _n FROM {}"
     floats = {f.name for f in expected.schema if pa.types.is_floating(f.type)}

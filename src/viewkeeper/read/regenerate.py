@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from viewkeeper.commit.loading import regenerate
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.schedule import is_scheduled
 from viewkeeper.commit.stage import Stage
 from viewkeeper.commit.state import State
 from viewkeeper.errors import BadValue, CorruptState, SnapshotGone
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.strategies import is_scheduled
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import assemble

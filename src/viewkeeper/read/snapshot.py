@@ -19,7 +19,6 @@ from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read.reader import checked_key, outside, scan_range
-from viewkeeper.read.regenerate import regenerated
 from viewkeeper.store.base import Pinned, Store
 
 MAX_AGE = 60.0
@@ -85,6 +84,8 @@ class Snapshot:
         """All rows of a table or view, in key order."""
         table = self._table(name, stored=False)
         if not table.is_stored:
+            from viewkeeper.read.regenerate import regenerated
+
             return regenerated(self._store, self._pinned, table)
         try:
             return outside(table, pa.Table.from_batches(list(self._pinned.scan(table)), table.arrow))

@@ -13,9 +13,9 @@ from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.recent import STAGES
-from viewkeeper.commit.schedule import strategy_of
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.arrangement import choose_merges
 from viewkeeper.operators.runs import open_run
 from viewkeeper.plan.compiler import ViewPlan

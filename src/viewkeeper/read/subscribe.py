@@ -28,7 +28,6 @@ from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read.levels import position_of
 from viewkeeper.read.reader import outside
-from viewkeeper.read.regenerate import read_regenerated
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
 
@@ -132,6 +131,8 @@ def _deltas(
 
 def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
     if not table.is_stored:
+        from viewkeeper.read.regenerate import read_regenerated
+
         return read_regenerated(store, table.name)
     pinned = store.pin()
     try:

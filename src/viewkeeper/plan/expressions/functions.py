@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -124,6 +123,8 @@ def _text(value: int, scale: int) -> str:
 @cache
 def fingerprint() -> str:
     """What state depends on besides its rows: the renderer, DuckDB, and how this build of DuckDB hashes."""
+    import duckdb
+
     with duckdb.connect() as con:
         hashes = con.execute(f"SELECT {', '.join(f'hash({v})' for v in _HASHED.split(', '))}").fetchall()[0]
     return f"renderer {VERSION}, duckdb {duckdb.__version__}, hash {zlib.crc32(repr(hashes).encode()):08x}"
