@@ -10,8 +10,9 @@
 Two quotes within a text are one, as in Spark; for a float 'NaN', 'Infinity' and '-Infinity' are values too.
 
 A statement is one write call: all of its rows become visible together. INSERT looks for its keys just before it writes;
-two inserts of one key at the same moment are not told apart, and the later one stays. Queries run in Spark, because
-Spark SQL is what a view's query means; the other statements need no Spark, but for creating a view.
+two inserts of one key at the same moment are not told apart, and the later one stays. Queries run in
+Spark, because Spark SQL is what a view's query means, but for those that only name columns, an order and a limit of one
+table (`cli.simple`); the other statements need no Spark, but for creating a view.
 """
 
 from __future__ import annotations

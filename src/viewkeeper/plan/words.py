@@ -68,7 +68,7 @@ class Words:
     def need(self, *words: str) -> None:
         for word in words:
             if not self.take(word):
-                raise BadStatement(f"{self.shown()} is where {word} should be.", hint=f"Statements are: {SUPPORTED}.")
+                raise BadStatement(f"{self.shown()} is where {word} should be.", hint=f"Write {word} there.")
 
     def end(self) -> None:
         if not self.done():
@@ -119,15 +119,18 @@ class Words:
         self.need(")")
         return tuple(found)
 
+    def number(self) -> int:
+        word = self.written()
+        if not word.isdecimal():
+            raise BadStatement(f"{self.shown()} is where a number should be.", hint="Write it as in DECIMAL(12,2).")
+        self.next += 1
+        return int(word)
+
     def numbers(self) -> tuple[int, ...]:
         """number, … ): what follows a type's opening parenthesis."""
-        found: list[int] = []
-        while not found or self.take(","):
-            word = self.written()
-            if not word.isdecimal():
-                raise BadStatement(f"{self.shown()} is where a number should be.", hint="Write it as in DECIMAL(12,2).")
-            found.append(int(word))
-            self.next += 1
+        found = [self.number()]
+        while self.take(","):
+            found.append(self.number())
         self.need(")")
         return tuple(found)
 

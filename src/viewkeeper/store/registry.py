@@ -25,7 +25,8 @@ def open_store(url: str, mode: str = "w", **options: Any) -> Store:
     """Open the database at a URL; `mode` is 'w' (created if absent) or 'r'. Options are the store's own."""
     scheme, colon, _ = url.partition(":")
     if not colon:
-        raise BadValue(f"{url!r} is not a store's URL.", hint="Write for example 'lmdb:./shop'.")
+        example = f"lmdb:{url}" if url and not set(url) & set(":?") else "lmdb:./shop"
+        raise BadValue(f"{url!r} is not a store's URL.", hint=f"Write for example {example!r}.")
     opener = _opener(scheme.lower())
     try:
         return opener(url, mode, **options)
