@@ -18,7 +18,7 @@ from viewkeeper.capture.feed import table_changes
 from viewkeeper.commit.memory import RAN_OUT, out_of_memory
 from viewkeeper.commit.state import State
 from viewkeeper.errors import EvaluationError, UnknownName
-from viewkeeper.operators.arrangement import Arrangement
+from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck, spilling
@@ -39,6 +39,9 @@ SPARK_ROWS = 20_000_000
 _OPERATORS_FOR_MORE = 24
 """Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
 
+
+_ROWS_AT_ONCE = 1_000_000
+"""A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
 
 _ROWS_FOR_MORE = 20_000
 """Changes from which threads are worth waking: below, one is done before the second has begun."""
@@ -162,15 +165,23 @@ class Stage:
                 session, flow, active, given, seeds, manifest, directory, number, self.durable, self.duck, fail, near
             )
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
-        # A first load keeps all cores busy inside DuckDB; a batch has many short statements.
-        divides = not new and len(active) >= _OPERATORS_FOR_MORE
+        # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
+        # batch has many short statements.
+        kinds = {flow.operators[name].kind for name in active & (new or active)}
+        divides = "image" in kinds and "bulkjoin" not in kinds if new else len(active) >= _OPERATORS_FOR_MORE
         small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < _ROWS_FOR_MORE
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
-        site = Site(duck, flow, partial(self._old, hidden), active)
+        written: dict[str, RunEntry] = {}
+
+        def keep(slot: str, run: Run) -> None:
+            if run.num_rows >= _ROWS_AT_ONCE and (only is None or slot in only):
+                [written[slot]] = self.state.write(number, {slot: run}, self.durable)
+
+        site = Site(duck, flow, partial(self._old, hidden), active, keep)
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock = site.clock
-        added = {slot: run for slot, run in site.added.items() if only is None or slot in only}
-        return Outcome(reached, self.state.write(number, added, self.durable))
+        left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
+        return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
 
     def _known(self, duck: Duck, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
         """What the table's image by primary key holds for these keys, as the delta that takes it away."""

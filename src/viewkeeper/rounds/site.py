@@ -45,6 +45,9 @@ _GATHERED = np.uint64(16)
 Fed = tuple[str, int, pa.Table]
 """A delta on its way: (consumer, port, delta)."""
 
+Feed = tuple[str, int, Segment | None]
+"""A way that an output takes: (consumer, port, segment); without a segment to an image of the table."""
+
 
 @dataclass
 class Site:
@@ -54,6 +57,8 @@ class Site:
     flow: Flow
     old: Callable[[str], Arrangement]
     active: frozenset[str]
+    keep: Callable[[str, Run], None] | None = None
+    """Called with a slot and its run as soon as that is made."""
     added: dict[str, Run] = field(default_factory=dict)
     carried: dict[str, Run] = field(default_factory=dict)
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
@@ -68,18 +73,29 @@ class Site:
 
     def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The output through every segment over it, ready for the consumers' ports."""
-        if isinstance(source, Input):
-            yield from self.images(source, output)
-        for consumer, port, segment in self.flow.consumers.get(source.id, ()):
-            if consumer not in self.active:
-                continue
-            self.feeding = consumer
-            fed = list(self._fed(consumer, port, segment, output))
-            self.feeding = None
-            yield from fed
+        for feed in self.feeds(source):
+            yield from self.fed(feed, output)
 
-    def _fed(self, consumer: str, port: int, segment: Segment, output: pa.Table) -> Iterator[Fed]:
+    def feeds(self, source: Operator) -> list[Feed]:
+        """The ways that an operator's output takes; they do not depend on each other."""
+        images = self.flow.images.get(source.table, ()) if isinstance(source, Input) else ()
+        ways = [*((i.id, 0, None) for i in images), *self.flow.consumers.get(source.id, ())]
+        return [way for way in ways if way[0] in self.active]
+
+    def fed(self, feed: Feed, output: pa.Table) -> list[Fed]:
+        """What arrives at the end of one way."""
+        consumer, port, segment = feed
         operator = self.flow.operators[consumer]
+        if segment is None:
+            assert isinstance(operator, Image)
+            return list(self._image(operator, output))
+        self.feeding = consumer
+        found = list(self._through_segment(operator, port, segment, output))
+        self.feeding = None
+        return found
+
+    def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> Iterator[Fed]:
+        consumer = operator.id
         if not isinstance(operator, Aggregate):
             delta = self._through(segment, output)
             if delta.num_rows:
@@ -97,15 +113,21 @@ class Site:
         return self.duck.run(segment.sql, input=output) if delta is None else delta
 
     def images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
-        """The table's arrangements: each its own columns, and the hash of its own key."""
-        images = [i for i in self.flow.images.get(source.table, ()) if i.id in self.active]
-        for image in images if output.num_rows else ():
-            rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
-            rows = rows.append_column(HASH, pa.array(hashes(self.duck, output, image.key)))
-            if isinstance(image, SelectedImage):
-                chosen = self.duck.run(f"SELECT {where_sql(image.where)} AS chosen FROM input", input=output)
-                rows = rows.filter(chosen["chosen"])
-            yield image.id, 0, rows
+        """The ways to the table's arrangements only."""
+        for feed in self.feeds(source):
+            if feed[2] is None:
+                yield from self.fed(feed, output)
+
+    def _image(self, image: Image, output: pa.Table) -> Iterator[Fed]:
+        """An arrangement of a table: its own columns, and the hash of its own key."""
+        if not output.num_rows:
+            return
+        rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
+        rows = rows.append_column(HASH, pa.array(hashes(self.duck, output, image.key)))
+        if isinstance(image, SelectedImage):
+            chosen = self.duck.run(f"SELECT {where_sql(image.where)} AS chosen FROM input", input=output)
+            rows = rows.filter(chosen["chosen"])
+        yield image.id, 0, rows
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]
@@ -113,7 +135,9 @@ class Site:
     def add(self, operator: Operator, deltas: Sequence[pa.Table]) -> None:
         for slot, delta in zip(slots(operator), deltas, strict=True):
             if delta.num_rows:
-                self.added[slot] = arrange(delta)
+                run = self.added[slot] = arrange(delta)
+                if self.keep is not None:
+                    self.keep(slot, run)
 
     def fresh(self, slot: str) -> Arrangement:
         """The state with what this batch has added so far."""
