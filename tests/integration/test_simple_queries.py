@@ -21,6 +21,7 @@ SIMPLE = [
     "SELECT a, f FROM t ORDER BY b DESC NULLS FIRST, d, a LIMIT 3",
     "select `a` from t order by g, h desc, e asc nulls last, a;",
     "SELECT a FROM t LIMIT 0",
+    "SELECT place, c0 FROM `named so` ORDER BY c0 DESC, place",
 ]
 NOT_SIMPLE = [
     "SELECT a + 1 FROM t",
@@ -33,6 +34,8 @@ NOT_SIMPLE = [
     "SELECT a FROM t ORDER BY 1",
     "SELECT z FROM t",
     "SELECT count FROM t",
+    "SELECT true FROM `named so`",
+    "SELECT a FROM t LIMIT 99999999999999999999",
     "WITH u AS (SELECT 1) SELECT * FROM t",
 ]
 
@@ -41,6 +44,8 @@ NOT_SIMPLE = [
 def db(tmp_path: Path, spark: Any) -> Any:
     with vk.open(f"lmdb:{tmp_path / 'db'}", spark=spark) as database:
         database.sql(f"CREATE TABLE t ({', '.join(f'{n} {t}' for n, t in TYPES.items())}, PRIMARY KEY (a))")
+        database.sql("CREATE TABLE `named so` (place INT, c0 INT, `true` INT, PRIMARY KEY (place))")
+        database.put("named so", [{"place": n, "c0": n % 2, "true": 0} for n in (7, 4, 9, 2)])
         texts, floats = ["é", "Z", "", None, "a"], [float("nan"), -0.0, None, 1.5, float("-inf")]
         for n in range(12):
             day, moment = f"20{n:02}-01-02", f"19{60 + n}-03-04 05:06:07.{n}"

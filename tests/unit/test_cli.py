@@ -102,7 +102,7 @@ def test_insert_upsert_and_delete(vk: Run) -> None:
     code, _, err = vk("sql", "INSERT INTO items (shop, id) VALUES ('b', 1), ('a', 1)")
     assert (code, "VK102" in err, "shop = a, id = 1" in err) == (1, True, True)
     assert vk("get", "items", "b", "1")[0] == 1  # nothing of the refused statement was written
-    assert vk("sql", "UPSERT INTO items (id, shop, price) VALUES (1, 'a', 9)")[1] == "1 put\n"
+    assert vk("sql", "UPSERT INTO items (id, shop, price) VALUES (+1, 'a', 9)")[1] == "1 put\n"
     assert json.loads(vk("get", "items", "a", "1", "-o", "json")[1]) == {
         "shop": "a",
         "id": 1,
@@ -118,6 +118,8 @@ def test_insert_upsert_and_delete(vk: Run) -> None:
     [
         ("INSERT INTO items VALUES ('a')", "VK301", "1 values, not 4"),
         ("INSERT INTO items (shop, id) VALUES ('a', 'b')", "VK201", "'b'"),
+        ("INSERT INTO items (shop, id, SHOP) VALUES ('a', 1, 'b')", "VK301", "shop is there twice"),
+        ("INSERT INTO items (shop, id) VALUES ('a', 1e3)", "VK201", "items.id: '1e3'"),
         ("INSERT INTO items (shop, bogus) VALUES ('a', 1)", "VK101", "'bogus'"),
         ("INSERT INTO items (shop, id) VALUES ('a', 1 + 1)", "VK301", "'+'"),
         ("INSERT INTO items (shop, id, price) VALUES ('a', 1, 1.005)", "VK201", "1.005"),
@@ -188,10 +190,24 @@ def test_the_four_formats(vk: Run) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_csv_tells_null_from_empty(vk: Run) -> None:
+def test_csv_tells_null_from_empty_and_quotes_line_breaks(vk: Run) -> None:
     vk("sql", "CREATE TABLE t (a INT, b STRING, c STRING, PRIMARY KEY (a))")
-    vk("put", "t", '{"a": 1, "b": "", "c": null}', '{"a": 2, "b": "x,y", "c": "\\""}')
-    assert vk("scan", "t", "-o", "csv")[1] == 'a,b,c\n1,"",\n2,"x,y",""""\n'
+    vk(
+        "put",
+        "t",
+        '{"a": 1, "b": "", "c": null}',
+        '{"a": 2, "b": "x,y", "c": "\\""}',
+        '{"a": 3, "b": "x\\ny", "c": ""}',
+    )
+    assert vk("scan", "t", "-o", "csv")[1] == 'a,b,c\n1,"",\n2,"x,y",""""\n3,"x\ny",""\n'
+    assert "x\\ny" in vk("scan", "t")[1]  # a table has a row a line
+
+
+def test_only_a_script_that_creates_makes_a_database(vk: Run, tmp_path: Path) -> None:
+    assert vk("sql", "SHOW TABLES")[0] == 1
+    assert vk("sql", "  ")[0] == 1
+    assert not (tmp_path / "shop").exists()
+    assert vk("sql", ITEMS)[0] == 0
 
 
 @pytest.mark.usefixtures("shop")

@@ -25,7 +25,7 @@ def _cut(text: str) -> list[tuple[str, str]]:
 
 
 def test_words_names_numbers_and_signs() -> None:
-    found = _cut("SELECT a1, `odd ``name`, 1.5e-3, .5, 10L, 2.5BD, 1abc, x'0aF', x FROM t;")
+    found = _cut("SELECT a1, `odd ``name`, 1.5e-3, .5, 10l, 2.5BD, 1abc, x'0aF', x FROM t;")
     values = [value for _, value in found]
     assert values == ["SELECT", "a1", ",", "odd `name", ",", "1.5e-3", ",", ".5", ",", "10", ",", "2.5", ",", "1abc",
                       ",", "0aF", ",", "x", "FROM", "t", ";"]  # fmt: skip

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "vk"
         message = _line(error.format_message()).rstrip(".")
-        if re.match(r"No such option: -\d", message):
+        if re.match(r"No such option: -(\d|-? )", message):
             message += ", and a value that begins with a minus comes after --"
         _fail(f"{command}: {message}. See {command} --help.", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):

@@ -10,27 +10,35 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from viewkeeper.errors import ViewkeeperError
 
+_PATIENCE = 1.0
+
 
 @contextmanager
 def waiting_for(statement: str) -> Iterator[None]:
     """On a terminal, a moving sign while Spark plans or answers: the first time it has to start, for some seconds."""
-    word = statement.split(None, 2)[:2]
-    slow = [w.upper() for w in word] == ["CREATE", "MATERIALIZED"] or word[0].upper() in ("SELECT", "WITH", "FROM")
+    first = [word.upper() for word in statement.split(None, 2)[:2]]
+    slow = first == ["CREATE", "MATERIALIZED"] or first[:1] in (["SELECT"], ["WITH"], ["FROM"])
     if not slow or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
 
     screen = os.fdopen(os.dup(2), "w")  # of its own: descriptor 2 is turned away by `hushed` meanwhile
+    sign = Console(file=screen).status("Spark is at work; the first statement starts it")
+    late = threading.Timer(_PATIENCE, sign.start)  # what is answered without Spark is answered before
+    late.start()
     try:
-        with Console(file=screen).status("Spark is at work; the first statement starts it"):
-            yield
+        yield
     finally:
+        late.cancel()
+        late.join()
+        sign.stop()
         screen.close()
 
 

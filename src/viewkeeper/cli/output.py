@@ -10,8 +10,6 @@ Rows leave in batches, so a long scan needs no memory (but for `table`, whose wi
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,9 +82,13 @@ def cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+_IN_A_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
 def value(found: Any) -> str:
     """A value of a row for people: all its digits, and NULL is not an empty text."""
-    return "NULL" if found is None else repr(found) if isinstance(found, float) else cell(found)
+    text = "NULL" if found is None else repr(found) if isinstance(found, float) else cell(found)
+    return text.translate(_IN_A_LINE)
 
 
 def _table(schema: pa.Schema, batches: Iterable[Any]) -> None:
@@ -109,18 +111,15 @@ def _csv(schema: pa.Schema, batches: Iterable[Any]) -> None:
 
 
 def _csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as the csv module writes them, but for the empty text, which must differ from NULL."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="")
-    for row in rows:
-        for i, value in enumerate(row):
-            text.write("," if i else "")
-            if value == "":
-                text.write('""')
-            elif value is not None:
-                writer.writerow([value.hex() if isinstance(value, bytes) else value])
-        text.write("\n")
-    return text.getvalue()
+    return "".join(",".join(_csv_cell(value) for value in row) + "\n" for row in rows)
+
+
+def _csv_cell(value: Any) -> str:
+    """As the csv module writes it, but the empty text differs from NULL, and a line break stands in quotes."""
+    if value is None:
+        return ""
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return f'"{text.replace(chr(34), chr(34) * 2)}"' if not text or set(text) & set(',"\r\n') else text
 
 
 def _arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:

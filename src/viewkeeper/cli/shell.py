@@ -106,6 +106,8 @@ def _guarded(act: Any, db: Any, text: str, form: str) -> None:
         typer.echo(error_line(error), err=True)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
+    except Exception as error:  # unforeseen: what else was typed here should not be lost with it
+        typer.echo(f"error: {type(error).__name__}: {error}", err=True)
 
 
 def _statement(db: Any, text: str, form: str) -> None:

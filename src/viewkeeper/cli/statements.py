@@ -89,11 +89,13 @@ def _rows(db: Any, words: Words) -> tuple[Table, pa.Table]:
     table = db._base_table(words.name("table"), "insert into")
     names = words.names("column") if words.at("(") else tuple(c.name for c in table.columns)
     columns = [_column(table, name) for name in names]
+    if twice := [c.name for i, c in enumerate(columns) if c in columns[:i]]:
+        raise BadStatement(f"{table.name}: {twice[0]} is there twice.", hint="Name each column once.")
     if words.at("VALUES"):
         words.take("VALUES")
-        listed = [_values(words, columns)]
+        listed = [_values(words, table, columns)]
         while words.take(","):
-            listed.append(_values(words, columns))
+            listed.append(_values(words, table, columns))
         words.end()
         rows: Any = [dict(zip(names, row, strict=True)) for row in listed]
     elif any(words.at(word) for word in QUERY):
@@ -111,20 +113,20 @@ def _rows(db: Any, words: Words) -> tuple[Table, pa.Table]:
     return table, last_by_key(table, rows_table(table, rows))
 
 
-def _values(words: Words, columns: Sequence[Column]) -> list[Any]:
+def _values(words: Words, table: Table, columns: Sequence[Column]) -> list[Any]:
     words.need("(")
-    found = [_value(words, columns[0])]
+    found = [_value(words, table, columns[0])]
     while words.take(","):
         if len(found) == len(columns):
             raise BadStatement(f"A row has more than {len(columns)} values.", hint="Give one for each column.")
-        found.append(_value(words, columns[len(found)]))
+        found.append(_value(words, table, columns[len(found)]))
     words.need(")")
     if len(found) < len(columns):
         raise BadStatement(f"A row has {len(found)} values, not {len(columns)}.", hint="Give one for each column.")
     return found
 
 
-def _value(words: Words, column: Column) -> Any:
+def _value(words: Words, table: Table, column: Column) -> Any:
     for word, value in (("NULL", None), ("TRUE", True), ("FALSE", False)):
         if words.take(word):
             return value
@@ -132,18 +134,18 @@ def _value(words: Words, column: Column) -> Any:
         if words.at(word):
             words.take(word)
             break
-    sign = "-" if words.take("-") else ""
+    sign = "-" if words.take("-") else "+" if words.take("+") else ""
     if words.done():
         raise BadStatement("The text ends where a value should be.", hint="Write it.")
     token = words.tokens[words.next]
     words.next += 1
     text = token.value
     if token.kind == "text" and not sign:
-        return typed("the value of", column.name, column.type, text) if _is_no_number(column, text) else text
+        return typed(table.name, column.name, column.type, text) if _is_no_number(column, text) else text
     if token.kind == "bytes" and not sign:
         return bytes.fromhex("0" * (len(text) % 2) + text)
     if token.kind == "number" and types.arrow(column.type) != pa.string():
-        return typed("the value of", column.name, column.type, sign + text)
+        return typed(table.name, column.name, column.type, sign + text)
     words.next -= 1
     raise BadStatement(
         f"{words.shown()} is no value for {column.name} ({column.type.upper()}).",
@@ -169,7 +171,7 @@ def _delete(db: Any, words: Words) -> Answer:
                     f"{words.shown()} is where = or IN should be: DELETE names rows by their key.",
                     hint="For other conditions, SELECT the keys first.",
                 )
-            wanted[column.name] = _listed(words, column)
+            wanted[column.name] = _listed(words, table, column)
             if not words.take("AND"):
                 break
         words.end()
@@ -191,14 +193,14 @@ def _keys(table: Table, keys: list[tuple[Any, ...]]) -> pa.Table:
     return last_by_key(table, keys_table(table, keys))
 
 
-def _listed(words: Words, column: Column) -> list[Any]:
+def _listed(words: Words, table: Table, column: Column) -> list[Any]:
     if words.take("="):
-        return [_value(words, column)]
+        return [_value(words, table, column)]
     words.need("IN")
     words.need("(")
-    found = [_value(words, column)]
+    found = [_value(words, table, column)]
     while words.take(","):
-        found.append(_value(words, column))
+        found.append(_value(words, table, column))
     words.need(")")
     return found
 

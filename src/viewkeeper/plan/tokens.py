@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     | (?P<raw>    [rR] (?: '[^']*' | "[^"]*" ) )
     | (?P<text>   ' (?: [^'\\] | \\. | '' )* ' | " (?: [^"\\] | \\. | "" )* " )
     | (?P<name>   ` (?: [^`] | `` )* ` )
-    | (?P<number> (?: \d+ (?: \.\d* )? | \.\d+ ) (?: [eE][+-]?\d+ )? (?: BD | [LSYDF] )? (?!\w) )
+    | (?P<number> (?: \d+ (?: \.\d* )? | \.\d+ ) (?: [eE][+-]?\d+ )? (?: [bB][dD] | [lLsSyYdDfF] )? (?!\w) )
     | (?P<word>   \w+ )
     | (?P<sign>   . )
     """,
@@ -68,7 +68,7 @@ def _value(kind: str, written: str, line: int) -> str:
         return written[1:-1].replace("``", "`")
     if kind in ("raw", "bytes"):
         return written[2:-1]
-    return written.rstrip("BDLSYF") if kind == "number" else written
+    return written.rstrip("bdlsyfBDLSYF") if kind == "number" else written
 
 
 def _unescaped(text: str, line: int) -> str:

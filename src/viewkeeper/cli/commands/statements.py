@@ -60,7 +60,8 @@ def sql(
     if statement is None and file is None and not sys.stdin.isatty():
         raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
     text = statement if file is None else _read(context, file)
-    with open_database(db, create=True, spark=cluster(master, conf)) as database:
+    makes = text is None or "CREATE" in text.upper()
+    with open_database(db, create=makes, spark=cluster(master, conf)) as database:
         if text is None:
             from viewkeeper.cli.shell import shell
 
@@ -97,7 +98,7 @@ def _read(context: typer.Context, file: Path) -> str:
     if str(file) == "-":
         return sys.stdin.read()
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise wrong(context, f"Cannot read {file}: {reason}.") from None
