@@ -39,6 +39,11 @@ SPECULATION = [
 ]
 
 
+def armed(point: str, once: Path) -> list[str]:
+    """Settings by which a worker of an executor sleeps at this point, and not the driver, which passes it too."""
+    return [f"spark.executorEnv.VK_STOP_AT={point}", f"spark.executorEnv.VK_CRASH_ONCE={once}"]
+
+
 def finishes(process: subprocess.Popen[str]) -> list[int]:
     """The steps that it said it has done, all of them published."""
     out, errors = process.communicate(timeout=600)
@@ -67,9 +72,7 @@ def test_an_executor_is_killed(
 ) -> None:
     once = tmp_path / "struck"
     fault = "executor of a cluster killed"
-    process = victim(
-        url, lane="spark", steps=STEPS, master=[cluster["MASTER"]], VK_STOP_AT=point, VK_CRASH_ONCE=str(once)
-    )
+    process = victim(url, lane="spark", steps=STEPS, master=[cluster["MASTER"], *armed(point, once)])
     worker = asleep(once, process)
     os.kill(executor_of(worker), signal.SIGKILL)
     ledger.injected(fault)
@@ -96,9 +99,7 @@ def test_a_speculative_attempt_overtakes(
         url,
         lane="spark",
         steps=STEPS,
-        master=[cluster["MASTER"], *SPECULATION],
-        VK_STOP_AT=point,
-        VK_CRASH_ONCE=str(once),
+        master=[cluster["MASTER"], *SPECULATION, *armed(point, once)],
     )
     worker = asleep(once, process)
     assert finishes(process) == [1, 2, 3]  # while it sleeps: another attempt did its work

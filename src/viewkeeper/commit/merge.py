@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 from viewkeeper import faults
 from viewkeeper.commit.memory import RAN_OUT
@@ -41,12 +42,15 @@ class Merger:
     def __init__(self, state: State, durable: bool) -> None:
         self.state = state
         self.durable = durable
-        self._duck = Duck(threads=1, setup=spilling(state.directory))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
         self._work: Future[list[RunEntry]] | None = None
         self._tasks: Sequence[_Task] = ()
         self._file: str | None = None
         self._behind: set[str] = set()
+
+    @cached_property
+    def _duck(self) -> Duck:
+        return Duck(threads=1, setup=spilling(self.state.directory))
 
     @property
     def files(self) -> frozenset[str]:
@@ -97,7 +101,8 @@ class Merger:
     def close(self) -> None:
         """Wait for the merge under way; what it wrote is collected at the next opening."""
         self._thread.shutdown(wait=True, cancel_futures=True)
-        self._duck.close()
+        if "_duck" in self.__dict__:
+            self._duck.close()
 
     def _merge(self, tasks: Sequence[_Task], file: str) -> list[RunEntry]:
         merged: Mapping[str, Run] = {t.slot: _merged(self._duck, t) for t in tasks}

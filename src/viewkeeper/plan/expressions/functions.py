@@ -125,7 +125,7 @@ def fingerprint() -> str:
     """What state depends on besides its rows: the renderer, DuckDB, and how this build of DuckDB hashes."""
     import duckdb
 
-    with duckdb.connect() as con:
+    with duckdb.connect(config={"threads": 1}) as con:
         hashes = con.execute(f"SELECT {', '.join(f'hash({v})' for v in _HASHED.split(', '))}").fetchall()[0]
     return f"renderer {VERSION}, duckdb {duckdb.__version__}, hash {zlib.crc32(repr(hashes).encode()):08x}"
 
