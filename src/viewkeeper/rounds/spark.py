@@ -147,7 +147,8 @@ def _collected(
 
 
 def _cause(error: Exception) -> str:
-    """What a task said last: the line that a traceback ends with, not Spark's own account of it."""
+    """What a task said last: the line that a traceback ends with. If none spoke, how Spark's own account begins."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line.startswith("viewkeeper.errors.") or "Error:" in line[:80]]
-    return (told or [line for line in lines if line] or [type(error).__name__])[-1][:500]
+    account = [line for line in lines if line and not line.startswith(("at ", "... "))]
+    return (told[-1] if told else " ".join(account[:3]) or type(error).__name__)[:500]
