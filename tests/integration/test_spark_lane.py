@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from viewkeeper.errors import StoreError
 from viewkeeper.plan import levels as plan_levels
 from viewkeeper.rounds import placing, reach
 from viewkeeper.rounds import spark as lane
@@ -78,4 +79,29 @@ def test_tasks_read_their_shares_of_a_large_call(db: Any, monkeypatch: pytest.Mo
         db.put("zones", [{"id": i, "name": name, "open": i != 2} for i in range(8)])
     db.refresh(lane="spark")
     assert captured == [{"orders": "LogRows", "zones": "Rows"}]
+    assert db.audit().differences == 0
+
+
+def test_a_job_that_spark_gives_up_is_run_again(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an executor dies with a shuffle's rows: nothing of the first attempt counts."""
+    db.sql(VIEW)
+    frame = type(db._spark().range(1))
+    collect, faults = frame.toArrow, ["a shuffle map stage with indeterminate output was failed and retried"] * 2
+
+    def failing(self: Any) -> Any:
+        found = collect(self)  # the tasks did their work, and it is lost
+        if faults:
+            raise RuntimeError(faults.pop())
+        return found
+
+    monkeypatch.setattr(frame, "toArrow", failing)
+    db.put("orders", [{"id": i, "shop": i % 7, "amount": 3} for i in range(100)])
+    db.refresh(lane="spark")
+    assert not faults
+    faults.append("anything else")
+    db.put("orders", {"id": 1, "shop": 1, "amount": 4})
+    with pytest.raises(StoreError, match="anything else"):
+        db.refresh(lane="spark")
+    monkeypatch.undo()
+    db.refresh(lane="spark")
     assert db.audit().differences == 0

@@ -32,6 +32,10 @@ from viewkeeper.store.files import Directory
 T = TypeVar("T")
 R = TypeVar("R")
 
+_ATTEMPTS = 3
+_GIVEN_UP = "indeterminate output"
+"""In Spark's words when it could go on only by making a shuffle anew whose rows it takes for random."""
+
 
 def run_on_spark(
     spark: Any,
@@ -83,11 +87,9 @@ def run_on_spark(
         durable,
     )
     handle = spark.sparkContext.broadcast(job)
-    frame = spark.createDataFrame(pa.Table.from_batches([as_batch(messages)]))
-    for level in range(1 + max(placing.levels.values(), default=0)):
-        frame = frame.repartitionById(parts, "dest").mapInArrow(Level(handle, level), SCHEMA)
+    levels = [Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))]
     try:
-        results = frame.toArrow()
+        results = _results(spark, as_batch(messages), levels, parts)
     except Exception as error:
         raise StoreError(
             f"The Spark job of batch {number} failed: {_cause(error)}",
@@ -99,6 +101,24 @@ def run_on_spark(
             path.unlink(missing_ok=True)
     reached, entries = _collected(flow, results, on_error)
     return reached, [*arranged, *entries]
+
+
+def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level], parts: int) -> pa.Table:
+    """The rounds as one job. Nothing counts before its end, so a job that Spark gives up is simply run again.
+
+    It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
+    they read came from a shuffle of Python's rows, and Spark does not know that these would be the same again.
+    """
+    for left in reversed(range(_ATTEMPTS)):
+        frame = spark.createDataFrame(pa.Table.from_batches([messages]))
+        for level in levels:
+            frame = frame.repartitionById(parts, "dest").mapInArrow(level, SCHEMA)
+        try:
+            return frame.toArrow()
+        except Exception as error:
+            if not left or _GIVEN_UP not in str(error):
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def spread_on(spark: Any) -> Spread:
