@@ -1,4 +1,8 @@
-"""Structured Streaming through a view: numbers stream in, the view follows, its changes stream out."""
+"""Structured Streaming through a view: numbers stream in, the view follows, its changes stream out.
+
+It may be killed at any moment and started again in the same directory: it goes on where it was, and no change is lost
+or counted twice.
+"""
 
 import time
 from collections import Counter
@@ -15,8 +19,8 @@ HERE = Path.cwd()  # Spark's own working directory may be another one
 URL = f"lmdb:{HERE}/streamed"
 
 with vk.open(URL, spark=spark) as db:
-    db.sql("CREATE TABLE numbers (id BIGINT, digit BIGINT, PRIMARY KEY (id))")
-    db.sql("CREATE MATERIALIZED VIEW digits AS SELECT digit, count(*) AS n FROM numbers GROUP BY digit")
+    db.sql("CREATE TABLE IF NOT EXISTS numbers (id BIGINT, digit BIGINT, PRIMARY KEY (id))")
+    db.sql("CREATE MATERIALIZED VIEW IF NOT EXISTS digits AS SELECT digit, count(*) AS n FROM numbers GROUP BY digit")
     with db.maintain():
         rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load()
         into = (

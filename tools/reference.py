@@ -173,6 +173,8 @@ def sql() -> Iterator[str]:
     yield "Projection, selection, inner, outer, semi, anti and cross joins, GROUP BY with HAVING, DISTINCT, grouping"
     yield "sets, UNION, EXCEPT, INTERSECT, subqueries (scalar, IN, EXISTS, correlated), window functions, ORDER BY with"
     yield "LIMIT, common table expressions, views over views.\n"
+    yield "`vk sql` takes any query that Spark does, and runs it there. One that only names columns of one table or"
+    yield "view (`SELECT * | column, … FROM name [ORDER BY column, …] [LIMIT number]`) needs neither Spark nor Java.\n"
     yield "## Aggregate functions\n"
     yield ", ".join(f"`{_snake(name)}`" for name in sorted(functions.AGGREGATES)) + ".\n"
     yield "## Window functions\n"

@@ -35,7 +35,8 @@ def test_an_example_runs(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(example), run_name="__main__")
+    for _ in range(2 if example.stem == "06_streaming" else 1):  # that one goes on where it was
+        runpy.run_path(str(example), run_name="__main__")
     assert capsys.readouterr().out
 
 

@@ -78,6 +78,17 @@ def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dic
         program.stdin.close()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cluster_on_a_port_that_is_taken_is_refused(cluster: dict[str, str], tmp_path: Path) -> None:
+    start = [str(ROOT / "tools" / "cluster"), "start"]
+    other = cluster | {"CLUSTER_DIR": str(tmp_path)}
+    refused = subprocess.run(start, env=other, capture_output=True, text=True, timeout=400)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert f"port {cluster['CLUSTER_PORT']} is taken" in refused.stderr
+    assert not list(tmp_path.glob("*.pid"))
+
+
 def test_sight_tells_machines_and_directories_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = sight(str(tmp_path))
     assert here == sight(str(tmp_path))

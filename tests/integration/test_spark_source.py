@@ -201,6 +201,13 @@ def test_the_changes_of_a_view_add_up_to_it(source: Any, shop: Any, url: str, tm
     assert found == rows(shop, "by_shop")
     assert ("d", 1, Decimal("1.50")) in found
 
+    for file in ("1", ".1.crc"):  # killed just before the second batch was told to be done
+        (tmp_path / "checkpoint" / "commits" / file).unlink()
+    shop.put("items", [item("e", 1)])
+    shop.refresh()
+    run()
+    assert replay(source.read.parquet(str(tmp_path / "out"))) == rows(shop, "by_shop")
+
 
 def test_a_stream_without_weights_is_refused(source: Any, shop: Any, url: str) -> None:
     with pytest.raises(Exception, match="changes"):

@@ -15,6 +15,7 @@ import pytest
 from viewkeeper import __version__
 from viewkeeper.cli import main
 from viewkeeper.cli.app import app
+from viewkeeper.cli.commands import proofs
 from viewkeeper.cli.shop import Shop
 
 Run = Callable[..., tuple[int, str, str]]
@@ -472,6 +473,8 @@ def test_an_error_is_one_line_with_code_and_hint(vk: Run, arguments: list[str], 
         ["verify", "tpch", "--store", "redis"],
         ["verify", "tpch", "--views", "23"],
         ["bench", "--sizes", "x"],
+        ["bench", "--sizes", "0"],
+        ["bench", "--sizes", "10,-5"],
         ["demo", "--colour"],
         ["demo", "moon"],
     ],
@@ -497,6 +500,21 @@ def test_commands_that_read_or_put_import_neither_spark_nor_pandas(tmp_path: Pat
             "slow = {'pyspark', 'pandas', 'duckdb'} & set(sys.modules); assert not slow, slow"
         )
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_demo_is_kept_in_a_new_database_only(vk: Run, tmp_path: Path) -> None:
+    code, _, err = vk("demo", "shop", "--keep", f"lmdb:{tmp_path / 'shop'}")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "--keep needs a new database" in err
+    assert "orders" not in vk("sql", "SHOW TABLES")[1]
+
+
+def test_a_query_that_is_named_twice_counts_once(vk: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(proofs, "_verify_tpch", lambda *given: asked.append(given[-1]))
+    assert vk("verify", "tpch", "--views", "3,1,3,1")[0] == 0
+    assert asked == [(3, 1)]
 
 
 def test_the_demo_shop_tells_each_change_it_makes() -> None:

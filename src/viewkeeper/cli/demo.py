@@ -33,6 +33,7 @@ from rich.text import Text
 import viewkeeper
 from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.shop import TABLES, VIEWS, Shop
+from viewkeeper.errors import NameTaken
 
 _NEXT = """Try next:
 {activate}  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
@@ -58,7 +59,7 @@ class Tick:
 
 def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain: bool = False) -> bool:
     """Run the demo; True if every view was equal to its recomputation."""
-    with _database(url) as db:
+    with database(url, "shop") as db:
         shop = Shop(db)
         with console.status("Opening the shop"):
             shop.open()
@@ -88,12 +89,15 @@ def activate() -> str:
 
 
 @contextmanager
-def _database(url: str | None) -> Iterator[Any]:
-    if url is not None:
-        with viewkeeper.open(url) as db:
+def database(url: str | None, name: str) -> Iterator[Any]:
+    """That of `--keep`, which has to be new, or one of this name in a temporary directory."""
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="vk-demo-") as path, viewkeeper.open(f"lmdb:{path}/{name}") as db:
             yield db
         return
-    with tempfile.TemporaryDirectory(prefix="vk-demo-") as path, viewkeeper.open(f"lmdb:{path}/shop") as db:
+    with viewkeeper.open(url) as db:
+        if db._catalog().tables:
+            raise NameTaken(f"{url} has tables already, and --keep needs a new database.", hint="Name another one.")
         yield db
 
 

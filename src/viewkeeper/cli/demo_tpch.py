@@ -12,11 +12,10 @@ On a terminal step 3 is a live screen; elsewhere (or with --plain) it is a line 
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
-import viewkeeper
-from viewkeeper.cli.demo import activate
+from viewkeeper.cli.demo import activate, database
 from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.load import load
 from viewkeeper.tpch import QUERIES, SCHEMAS
@@ -96,7 +94,7 @@ def demo(
         files = generate(scale, directory)
     model = Model(files, seed=7)
     try:
-        with _database(url) as db:
+        with database(url, "tpch") as db:
             _prepare(console, db, files)
             progress = Progress()
             live = console.is_terminal and not plain
@@ -107,16 +105,6 @@ def demo(
             return equal
     finally:
         model.close()
-
-
-@contextmanager
-def _database(url: str | None) -> Iterator[Any]:
-    if url is not None:
-        with viewkeeper.open(url) as db:
-            yield db
-        return
-    with tempfile.TemporaryDirectory(prefix="vk-demo-") as path, viewkeeper.open(f"lmdb:{path}/tpch") as db:
-        yield db
 
 
 def _prepare(console: Console, db: Any, files: Path) -> None:

@@ -127,10 +127,13 @@ def cluster(master: str | None, settings: list[str] | None) -> Any:
     """The session that `--master` and `--conf` ask for; None: a local one, started when it is needed."""
     if master is None and not settings:
         return None
+    from viewkeeper.cli.executors import tell_of_waiting
     from viewkeeper.errors import BadValue
     from viewkeeper.spark import session
 
     pairs = [setting.partition("=") for setting in settings or ()]
     if bad := [name for name, equals, _ in pairs if not equals or not name]:
         raise BadValue(f"--conf {bad[0]} is no setting.", hint="Write it as --conf name=value.")
-    return session(master, {name: value for name, _, value in pairs})
+    spark = session(master, {name: value for name, _, value in pairs})
+    tell_of_waiting(spark)
+    return spark

@@ -12,9 +12,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from viewkeeper.errors import MissingDependency
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -37,16 +40,27 @@ def register(spark: Any) -> None:
 
 def session(master: str | None = None, settings: Mapping[str, str] | None = None) -> Any:
     """A Spark session on a master with these settings, quiet, its workers on this environment's Python."""
-    import os
-    import sys
+    from pyspark import SparkConf
 
-    from pyspark.sql import SparkSession
+    from viewkeeper.plan.catalyst.launch import started
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("viewkeeper").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.log.level", "ERROR").config("spark.ui.enabled", "false")
+    conf = SparkConf(loadDefaults=False).setAppName("viewkeeper").set("spark.ui.showConsoleProgress", "false")
+    conf.set("spark.log.level", "ERROR").set("spark.ui.enabled", "false")
     if master is not None:
-        builder = builder.master(master)
-    for name, value in (settings or {}).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+        _look_for(master)
+        conf.setMaster(master)
+    return started(conf.setAll(list((settings or {}).items())))
+
+
+def _look_for(master: str) -> None:
+    """Raise if nobody listens at a standalone master's address: Spark itself would go on trying for a minute."""
+    if not master.startswith("spark://"):
+        return
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except (OSError, OverflowError, ValueError):
+            continue
+    raise MissingDependency(f"No Spark master answers at {master}.", hint="Start it, or name it as spark://HOST:PORT.")

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import plain, weighted
@@ -44,7 +45,7 @@ class Span(InputPartition):  # type: ignore[misc]
     upto: int
 
 
-class ChangeReader(DataSourceStreamReader):  # type: ignore[misc]
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Lives on the driver; `read` runs in a task."""
 
     def __init__(self, url: str, table: Table, columns: list[str], schema: Any, options: Mapping[str, str]) -> None:
@@ -52,6 +53,15 @@ class ChangeReader(DataSourceStreamReader):  # type: ignore[misc]
         self.begin = options.get("from", "snapshot")
         self.name = options.get("hold")
         self.hold = f"stream:{self.name}" if self.name else f"spark-stream-{secrets.token_hex(8)}"
+        self.available: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Without it Spark makes one batch only, and of a query that was killed that is the one left unfinished."""
+        store = open_store(self.url, "r")
+        try:
+            self.available = store.head()
+        finally:
+            store.close()
 
     def initialOffset(self) -> dict[str, int]:
         if self.begin == "snapshot":
@@ -67,7 +77,7 @@ class ChangeReader(DataSourceStreamReader):  # type: ignore[misc]
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         store = open_store(self.url, "w")
         try:
-            head = store.head()
+            head = store.head() if self.available is None else self.available
             self._keep(store, head if start["position"] == SNAPSHOT else start["position"])
             return {"position": head}
         finally:

@@ -121,7 +121,14 @@ def bench(
     context: typer.Context,
     scale: Scale = 0.01,
     views: Views = "1,3,5",
-    sizes: Annotated[str, typer.Option(metavar="NUMBERS", help="Changed orders in a batch.")] = "1,10,100",
+    sizes: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Orders changed in a batch, with their lines: a third new, a third deleted, a third updated, at least "
+            "one of each.",
+        ),
+    ] = "1,10,100",
     repeat: Annotated[int, typer.Option(min=1, help="Batches of each size; the median counts.")] = 5,
     seed: Seed = 1,
     data: Data = None,
@@ -139,6 +146,8 @@ def bench(
         counts = [int(n) for n in sizes.split(",")]
     except ValueError:
         raise wrong(context, f"--sizes {sizes} is no list of numbers.") from None
+    if min(counts) < 1:
+        raise wrong(context, f"--sizes {sizes}: a batch changes at least 1 order.")
     from viewkeeper.cli.bench import bench as run
     from viewkeeper.cli.output import print_rows
     from viewkeeper.tpch.changes import generate
@@ -182,7 +191,7 @@ def demo(
 
 def _numbers(context: typer.Context, views: str | None) -> tuple[int, ...]:
     try:
-        numbers = tuple(int(n) for n in views.split(",")) if views else tuple(range(1, 23))
+        numbers = tuple(dict.fromkeys(int(n) for n in views.split(","))) if views else tuple(range(1, 23))
     except ValueError:
         numbers = (0,)
     if not all(1 <= n <= 22 for n in numbers):

@@ -50,6 +50,7 @@ def sql(
     """Run SQL statements, or a shell for them.
 
     CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, DELETE, SELECT, SHOW, DESCRIBE, EXPLAIN.
+    SELECT columns FROM one table or view, with ORDER BY columns and LIMIT or without, is answered without Spark.
     Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
 
     Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop
