@@ -41,18 +41,20 @@ def started(conf: SparkConf) -> SparkSession:
         return SparkSession.builder.config(conf=conf).getOrCreate()
     # Workers run the Spark lane's levels: they need this very environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    log = Path(tempfile.gettempdir()) / f"viewkeeper-spark-{os.getpid()}.log"
+    log = None
     try:
         if SparkContext._gateway is None:
+            descriptor, name = tempfile.mkstemp(prefix="viewkeeper-spark-", suffix=".log")
+            log = Path(name)
             atexit.register(log.unlink, missing_ok=True)
-            with log.open("wb") as stream, _ended_if_broken_off():
+            with open(descriptor, "wb") as stream, _ended_if_broken_off():
                 gateway = java_gateway.launch_gateway(conf, popen_kwargs={"stderr": stream})
             SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError) as error:
         if (half_made := _context()) is not None:
             half_made.stop()  # the next one begins anew
-        raise _explained(error, log.read_text("utf-8", "replace") if log.exists() else "") from error
+        raise _explained(error, log.read_text("utf-8", "replace") if log is not None else "") from error
 
 
 def _context() -> SparkContext | None:
