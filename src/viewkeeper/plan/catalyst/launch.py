@@ -47,7 +47,7 @@ def started(conf: SparkConf) -> SparkSession:
             descriptor, name = tempfile.mkstemp(prefix="viewkeeper-spark-", suffix=".log")
             log = Path(name)
             atexit.register(log.unlink, missing_ok=True)
-            with open(descriptor, "wb") as stream, _ended_if_broken_off():
+            with os.fdopen(descriptor, "wb") as stream, _ended_if_broken_off():
                 gateway = java_gateway.launch_gateway(conf, popen_kwargs={"stderr": stream})
             SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
