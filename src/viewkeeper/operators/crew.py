@@ -50,6 +50,14 @@ class Crew:
             errors = [error for task in pending if (error := task.exception()) is not None]
         if errors:
             raise errors[0]
+        if self._threads is not None:
+            self._threads.submit(self._even)
+
+    def _even(self) -> None:
+        """Beside what comes next: all know the same statements, so it does not matter who takes a piece of work."""
+        for duck in self._others:
+            duck.learn(self.first)
+            self.first.learn(duck)
 
     def map(self, work: Callable[[Duck, T], R], items: Sequence[T]) -> list[R]:
         """`work` for each item, in whichever thread is free; the results in the items' order."""

@@ -98,6 +98,15 @@ class Duck:
                 self._command(f"SET threads = {int(threads)}")
                 self._threads = threads
 
+    def learn(self, other: Duck) -> None:
+        """Prepare what the other one has prepared, unless that is more than is kept."""
+        with other._lock:
+            known = list(other._statements)
+        for key in known if len(known) < self._kept else ():
+            with self._lock:
+                if key not in self._statements:
+                    self._statement(key[0], {name: schema.empty_table() for name, schema in key[1:]})
+
     def close(self) -> None:
         """Drop the statements and the connection. Closing twice is fine."""
         with self._lock:

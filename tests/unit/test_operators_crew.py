@@ -1,0 +1,45 @@
+"""Threads with a DuckDB each."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.operators.crew import Crew
+from viewkeeper.operators.duck import Duck
+
+
+def test_pieces_of_work_come_back_in_their_order_and_all_learn_their_statements() -> None:
+    crew = Crew(2, lambda _: None)
+    rows = pa.table({"a": [1, 2]})
+
+    def piece(duck: Duck, number: int) -> int:
+        return int(duck.run(f"SELECT sum(a) + {number} AS s FROM input", input=rows)["s"][0].as_py())
+
+    assert crew.map(piece, range(20)) == [3 + n for n in range(20)]
+
+    crew = Crew(2, lambda _: None)
+    crew.map(piece, range(20))
+    assert crew._threads is not None
+    crew._threads.submit(lambda: None).result()
+    assert [len(duck._statements) for duck in crew.together()] == [20, 20]
+    crew.close()
+
+
+def test_no_more_is_learnt_than_is_kept() -> None:
+    with Duck() as wise, Duck(statements_kept=2) as forgetful:
+        for n in range(3):
+            wise.run(f"SELECT {n} AS n")
+        forgetful.learn(wise)
+        assert not forgetful._statements
+
+
+def test_an_error_of_a_piece_is_raised() -> None:
+    crew = Crew(2, lambda _: None)
+
+    def fail(_: Duck, number: int) -> int:
+        return 1 // number
+
+    with pytest.raises(ZeroDivisionError):
+        crew.map(fail, [1, 0, 1])
+    crew.close()
