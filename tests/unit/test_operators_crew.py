@@ -17,9 +17,6 @@ def test_pieces_of_work_come_back_in_their_order_and_all_learn_their_statements(
         return int(duck.run(f"SELECT sum(a) + {number} AS s FROM input", input=rows)["s"][0].as_py())
 
     assert crew.map(piece, range(20)) == [3 + n for n in range(20)]
-
-    crew = Crew(2, lambda _: None)
-    crew.map(piece, range(20))
     assert crew._threads is not None
     crew._threads.submit(lambda: None).result()
     assert [len(duck._statements) for duck in crew.together()] == [20, 20]
