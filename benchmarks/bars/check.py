@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,15 @@ from viewkeeper.tpch.verify import differences
 
 APPROXIMATE = {1: ("avg_qty", "avg_price", "avg_disc"), 8: ("mkt_share",), 14: ("promo_revenue",), 17: ("avg_yearly",)}
 """Columns that DuckDB computes as DOUBLE where Spark, and so we, have exact decimals."""
+
+LIMITED = {
+    "q2": ("s_acctbal", "n_name", "s_name", "p_partkey"),
+    "q3": ("revenue", "o_orderdate"),
+    "q10": ("revenue",),
+    "q18": ("o_totalprice", "o_orderdate"),
+    "q21": ("numwait", "s_name"),
+}
+"""What queries with a LIMIT order by. Which of the rows that tie at the end DuckDB gives is for it to choose."""
 
 
 def recomputed(db: vk.Database, model: Model, numbers: Iterable[int] = QUERIES) -> dict[str, float]:
@@ -35,6 +44,9 @@ def recomputed(db: vk.Database, model: Model, numbers: Iterable[int] = QUERIES) 
 
 
 def compare(view: str, expected: pa.Table, got: pa.Table, approximate: Sequence[str] = ()) -> None:
+    if expected.num_rows == got.num_rows and view in LIMITED:
+        last = expected.select(LIMITED[view]).slice(max(0, expected.num_rows - 1)).to_pylist()
+        expected, got = (_without(rows, last) for rows in (expected, got))
     exact = [c for c in got.column_names if c not in approximate]
     found = (
         differences(view, 0, expected.select(exact).cast(got.select(exact).schema), got.select(exact)) if exact else []
@@ -74,3 +86,9 @@ class SparkFiles:
         started = time.perf_counter()
         rows: pa.Table = self.spark.sql(QUERIES[number]).toArrow()
         return rows, time.perf_counter() - started
+
+
+def _without(rows: pa.Table, tied: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows that do not tie with the last one; ties must be as many on either side, so the others are too."""
+    keys = rows.select(list(tied[0]) if tied else []).to_pylist()
+    return rows.filter(pa.array([key not in tied for key in keys], pa.bool_())) if tied else rows
