@@ -25,6 +25,8 @@ class Crew:
         self._setup = setup
         self._others: list[Duck] = []
         self._threads: ThreadPoolExecutor | None = None
+        self._evened = 0
+        """Statements that were prepared when all knew the same."""
 
     def alone(self, cores: int | None = None) -> Duck:
         """The first DuckDB, with all cores for one statement, or with so many."""
@@ -50,7 +52,7 @@ class Crew:
             errors = [error for task in pending if (error := task.exception()) is not None]
         if errors:
             raise errors[0]
-        if self._threads is not None:
+        if self._threads is not None and sum(duck.made for duck in ducks) != self._evened:
             self._threads.submit(self._even)
 
     def _even(self) -> None:
@@ -58,6 +60,7 @@ class Crew:
         for duck in self._others:
             duck.learn(self.first)
             self.first.learn(duck)
+        self._evened = sum(duck.made for duck in (self.first, *self._others))
 
     def map(self, work: Callable[[Duck, T], R], items: Sequence[T]) -> list[R]:
         """`work` for each item, in whichever thread is free; the results in the items' order."""

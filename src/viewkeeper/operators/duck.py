@@ -67,7 +67,8 @@ class Duck:
         self._lock = threading.RLock()
         self._statements: OrderedDict[tuple[Any, ...], _Statement] = OrderedDict()
         self._kept = statements_kept
-        self._made = 0
+        self.made = 0
+        """How many statements were prepared so far."""
         self._con: Any = duckdb.connect(":memory:")
         try:
             self._threads = 0
@@ -136,9 +137,9 @@ class Duck:
         return made
 
     def _prepare(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
-        self._made += 1
-        slots = tuple(_Slot(f"_s{self._made}_{i}", table.schema) for i, table in enumerate(inputs.values()))
-        statement = _Statement(f"_p{self._made}", slots)
+        self.made += 1
+        slots = tuple(_Slot(f"_s{self.made}_{i}", table.schema) for i, table in enumerate(inputs.values()))
+        statement = _Statement(f"_p{self.made}", slots)
         try:
             for slot in slots:
                 self._con.register(slot.name, slot)
