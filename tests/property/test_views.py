@@ -18,7 +18,7 @@ from .reduction import only, reduce, report
 from .scenario import Problem, Scenario, check, generate
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
-SEEDS = range(1, 301) if DEEP else range(1, 11)
+SEEDS = range(1, 301) if DEEP else range(1, 7)
 DRAWN = 100 if DEEP else 2
 REGRESSIONS: tuple[int, ...] = ()
 
