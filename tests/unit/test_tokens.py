@@ -7,18 +7,6 @@ import pytest
 from viewkeeper.errors import BadStatement
 from viewkeeper.plan.tokens import tokens
 
-TEXTS = [
-    "'it''s'",
-    '"it\'s"',
-    r"'a\tb\\n'",
-    r"r'a\tb'",
-    r"'\101é\u00e9\U0001F600'",
-    r"'50\%'",
-    "''",
-    "'a\nb'",
-    r"'\''''",
-]
-
 
 def _cut(text: str) -> list[tuple[str, str]]:
     return [(token.kind, token.value) for token in tokens(text)]
@@ -52,10 +40,3 @@ def test_what_is_not_closed_is_an_error(text: str) -> None:
 def test_a_character_beyond_the_last_is_an_error() -> None:
     with pytest.raises(BadStatement, match="no character"):
         list(tokens(r"'\UFFFFFFFF'"))
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_text_is_the_one_that_spark_reads(spark, text: str) -> None:
-    [token] = tokens(text)
-    assert token.value == spark.sql(f"SELECT {text}").head()[0]

@@ -61,7 +61,7 @@ def sql(
     if statement is None and file is None and not sys.stdin.isatty():
         raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
     text = statement if file is None else _read(context, file)
-    makes = text is None or "CREATE" in text.upper()
+    makes = text is None or _creates(text)
     with open_database(db, create=makes, spark=cluster(master, conf)) as database:
         if text is None:
             from viewkeeper.cli.shell import shell
@@ -69,6 +69,13 @@ def sql(
             shell(database, output)
         else:
             _run(database, text, output)
+
+
+def _creates(text: str) -> bool:
+    """Whether there is a statement that may be the first one of a new database."""
+    from viewkeeper.plan.statements import split
+
+    return any(statement[:6].upper() == "CREATE" for statement in split(text))
 
 
 def _run(database: Any, text: str, output: str) -> None:
