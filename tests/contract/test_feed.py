@@ -11,11 +11,24 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.conftest import ITEMS, PAIRS, delete, emptied, ids, items, pairs, put, read, skip_if_small, summed
+from tests.contract.conftest import (
+    ITEMS,
+    PAIRS,
+    Opener,
+    delete,
+    emptied,
+    ids,
+    items,
+    pairs,
+    put,
+    read,
+    skip_if_small,
+    summed,
+)
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.keys import encode_whole_key
-from viewkeeper.model.schema import Table
+from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.base import Store
 
 
@@ -200,3 +213,28 @@ def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[i
             if (weight := bags[high].get(row, 0) - bags[low].get(row, 0))
         }
         assert difference(store, table, table.arrow.names, low, high) == expected
+
+
+def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_have_it(
+    store: Store, opener: Opener
+) -> None:
+    """Every read: who looked the table up (a batch that has begun, a task of another process) sees its columns."""
+    start = store.head()
+    put(store, items((1, "a")))
+    wider = ITEMS.adding(Column("colour", "string"))
+    opener().change_catalog(lambda catalog: catalog.with_columns(wider))
+    row = items((2, "b")).append_column("colour", pa.array(["red"]))
+    upto = put(store, row, wider)
+    reader = opener("r")
+    names = ITEMS.arrow.names
+    expected = {(1, "a", None, None): 1, (2, "b", None, None): 1}
+    assert difference(reader, ITEMS, names, start, upto) == expected
+    if reader.capabilities.before_images and reader.divides_log:
+        shares = [reader.part_of_changes(ITEMS, names, upto - 1, upto, part, 2) for part in range(2)]
+        assert summed(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
+        found = [rows for _, _, rows in reader.entries(ITEMS, names, start, upto)]
+        assert summed(pa.concat_tables(found)) == expected
+    assert state_at(reader, ITEMS, upto) == expected
+    assert [r["id"] for r in read(reader)] == [1, 2]
+    assert sorted(reader.get_many(ITEMS, ids(1, 2))["id"].to_pylist()) == [1, 2]
+    assert reader.get(ITEMS, (2,)) == {"id": 2, "category": "b", "price": None, "seen": None}

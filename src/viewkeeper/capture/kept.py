@@ -1,7 +1,9 @@
 """Parts of tables on disk: what a load has read survives its process.
 
-    load-<table>-<token>.vkp     the rows, an Arrow IPC file
-    load-<table>-<token>.json    {range, position, end, columns, checksum}, written last, renamed into place
+    load-<table>-<rows>-<token>.vkp     the rows, an Arrow IPC file
+    load-<table>-<rows>-<token>.json    {range, position, end, columns, checksum}, written last, renamed into place
+
+<rows> is `all`, or which selection of the table's rows it is a part of: that is no part of the table.
 
 A part is what it says, whoever reads it next: the same statement given again, or another one that needs no other
 columns of the table. So there is nothing to resume but parts that are there. While there are some, the log is held from
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -104,8 +107,7 @@ class Kept:
         """Forget the parts of these tables, or of all; without tables given, only those that are too old."""
         self._saving.shutdown(wait=True, cancel_futures=True)
         for path in list(self._directory.glob("load-*.*")):
-            mine = tables is not None and int(path.name.split("-")[1]) in tables
-            if mine or (path.exists() and path.stat().st_mtime < time.time() - SECONDS):
+            if (tables is not None and _table(path) in tables) or _is_old(path):
                 _forget(path)
         if not any(self._directory.glob("load-*.json")):
             with suppress(Unsupported):
@@ -124,8 +126,16 @@ def _part(record: Mapping[str, Any], path: Path, columns: list[str]) -> Part:
 
 
 def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)
     for suffix in (".json", ".vkp", ".new"):
         path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - SECONDS
+    except FileNotFoundError:  # it went with another file of its part
+        return False
 
 
 def _overlap(one: Part, other: Part) -> bool:
@@ -138,6 +148,11 @@ def _ends(one: Part, other: Part) -> bool:
 
 
 def _named(table: Table) -> str:
-    """A part of a table of which only some rows were wanted is no part of the table."""
+    """Without a dot: what follows one is the file's kind."""
     where = wanted(table)
-    return f"{table.id}" if not where else f"{table.id}.{xxhash.xxh3_64_hexdigest(repr(where).encode())}"
+    return f"{table.id}-{xxhash.xxh3_64_hexdigest(repr(where).encode()) if where else 'all'}"
+
+
+def _table(path: Path) -> int | None:
+    found = re.match(r"load-(\d+)", path.name)
+    return None if found is None else int(found[1])

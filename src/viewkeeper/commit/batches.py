@@ -19,7 +19,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +118,7 @@ class Batches:
             self._sets = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
             self._looked: dict[int, float] = {}
             self.state.collect(keep=_files(self._sets.values()))
-            self._loading: dict[int, int] = {}
+            self._loading: dict[object, int] = {}
             self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
             self._tidied = 0.0
             self._adopt_catalog(store.catalog())
@@ -260,6 +261,18 @@ class Batches:
         with self.lock:
             self._follow_catalog()
             return Mark(self.catalog, self.batch, self.state.manifest)
+
+    @contextmanager
+    def _keeping(self) -> Iterator[Mark]:
+        """The published batch, for a load: until it is left, the log after its cut is kept, and every file."""
+        ticket = object()  # held in the dict, so no other load has the same one
+        with self.lock:
+            mark = self._mark()
+            self._loading[ticket] = mark.batch.cut
+        try:
+            yield mark
+        finally:
+            del self._loading[ticket]
 
     def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
         tables = {v.table.id: v.table for v in self.catalog.views}

@@ -17,7 +17,7 @@ from viewkeeper import faults
 from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.parts import CutMoved
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.commit.batches import Batches
+from viewkeeper.commit.batches import Batches, Mark
 from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import Loaded, catch_up, load, scan_first
 from viewkeeper.commit.manifest import Manifest
@@ -135,13 +135,22 @@ class Bringing(Batches):
 
         `base`: the state to load beside, other than the published one, and `cut` where; the caller holds the lock.
         """
-        with self.lock:
-            mark = self._mark()
-            published = mark.manifest
-            if base is not None:
-                mark = replace(mark, manifest=base)
-            ticket = id(mark)
-            self._loading[ticket] = mark.batch.cut  # keeps log and files
+        with self._keeping() as mark:
+            return self._load_from(mark, views, change, lane, progress, base, cut)
+
+    def _load_from(
+        self,
+        mark: Mark,
+        views: frozenset[int],
+        change: Callable[[Catalog, int], Catalog],
+        lane: str,
+        progress: Progress | None,
+        base: Manifest | None,
+        cut: int | None,
+    ) -> bool:
+        published = mark.manifest
+        if base is not None:
+            mark = replace(mark, manifest=base)
         state = State(str(self.state.directory), mark.manifest)
         stage = Stage(self.store, state, self._spark, durable=self._durable, threads=self._threads)
         kept = Kept(self.store, state.directory) if base is None else None
@@ -191,7 +200,6 @@ class Bringing(Batches):
                 kept.forget(frozenset(flow.used))
             return True
         finally:
-            self._loading.pop(ticket, None)
             stage.close()
             if kept is not None:
                 kept.close()

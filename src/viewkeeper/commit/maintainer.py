@@ -180,40 +180,33 @@ class Maintainer(Bringing):
         return done
 
     def _remake(self, view: View, is_new: bool = False) -> None:
-        with self.defining:
-            with self.lock:
-                mark = self._mark()
-                ticket = id(mark)
-                self._loading[ticket] = mark.batch.cut
+        with self.defining, self._keeping() as mark:
+            plans = {v.table.id: ViewPlan.from_json(v.plan) for v in (*mark.catalog.views, view)}
+            tables = {t.id: t for t in mark.catalog.tables}
+            flow = assemble(tables, plans, [view.table.id], True)
+            known = self._sets.get(view.table.id)
+            cut, number = mark.batch.cut, mark.batch.number + 1
             try:
-                plans = {v.table.id: ViewPlan.from_json(v.plan) for v in (*mark.catalog.views, view)}
-                tables = {t.id: t for t in mark.catalog.tables}
-                flow = assemble(tables, plans, [view.table.id], True)
-                known = self._sets.get(view.table.id)
-                cut, number = mark.batch.cut, mark.batch.number + 1
-                try:
-                    made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable)
-                except CorruptState:  # of its own files, or of the log: it is made from the tables then
-                    made = remake(self.store, flow, view, cut, number, None, self._spark, self._durable)
-                faults.point("remake.after")
-                with self.lock:
-                    rows = [r for r in made.rows if r.num_rows]
-                    if made.whole and not is_new:
-                        rows.append(self._stored(view.table))
-                    found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
-                    self._sets = {**self._sets, view.table.id: made.manifest or Manifest()}
-                    at = OwnCut(self.batch.number + 1, made.low, made.cut, time.time())
+                made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable)
+            except CorruptState:  # of its own files, or of the log: it is made from the tables then
+                made = remake(self.store, flow, view, cut, number, None, self._spark, self._durable)
+            faults.point("remake.after")
+            with self.lock:
+                rows = [r for r in made.rows if r.num_rows]
+                if made.whole and not is_new:
+                    rows.append(self._stored(view.table))
+                found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+                self._sets = {**self._sets, view.table.id: made.manifest or Manifest()}
+                at = OwnCut(self.batch.number + 1, made.low, made.cut, time.time())
 
-                    def change(catalog: Catalog) -> Catalog:
-                        if is_new:
-                            refuse_altered(catalog, view)
-                            return catalog.with_view(replace(view, at=at, since=self.store.head() + 1))
-                        return catalog.replacing(replace(view, at=at))
+                def change(catalog: Catalog) -> Catalog:
+                    if is_new:
+                        refuse_altered(catalog, view)
+                        return catalog.with_view(replace(view, at=at, since=self.store.head() + 1))
+                    return catalog.replacing(replace(view, at=at))
 
-                    changes = [found] if found is not None else []
-                    self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest, changes, change)
-            finally:
-                self._loading.pop(ticket, None)
+                changes = [found] if found is not None else []
+                self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest, changes, change)
 
     def repair(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them and whatever else was computed from it.

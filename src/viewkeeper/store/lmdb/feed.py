@@ -59,6 +59,7 @@ class LmdbFeed(Store):
         wanted = column_names(table, columns)
         with environment.read(buffers=True) as txn:
             self._check_kept(txn, after)
+            table = self._shown(txn).reading(table)
             found = log.entries(txn, environment.log, after, upto, [table.id])
             pieces = list(log.gather(islice(found, part, None, parts)))
         return net(table, pieces, wanted)
