@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -24,6 +25,7 @@ from viewkeeper.read.reader import get_row, read_table, scan_rows
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.store.base import Store
+from viewkeeper.store.memory import LEAST, budget
 from viewkeeper.store.registry import open_store
 
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
@@ -52,7 +54,7 @@ class Database(Defining):
         progress: Progress | None,
         durable: bool = True,
         retention: float = RETENTION,
-        batch_memory: int | None = None,
+        memory: int | str | None = None,
     ) -> None:
         self._store = store
         self._mode = mode
@@ -61,7 +63,7 @@ class Database(Defining):
         self._progress = progress
         self._durable = durable
         self._retention = retention
-        self._memory = batch_memory
+        self._memory = memory
         self._lock = threading.RLock()
         self._maintainer: Maintainer | None = None
         self._maintenance: Maintenance | None = None
@@ -347,6 +349,7 @@ def open_database(
     spark: Any = None,
     progress: Progress | None = None,
     retention: float = RETENTION,
+    memory: int | str | None = None,
     batch_memory: int | None = None,
     **options: Any,
 ) -> Database:
@@ -354,17 +357,18 @@ def open_database(
 
     `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
     `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
-    changes in the log, for subscribers that come back. `batch_memory`: bytes that a batch may take, about; a
-    larger one is split. A quarter of the machine's memory if not given.
+    changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
+    take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
+    the machine's or container's. `batch_memory` is its old name.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
     if not isinstance(retention, (int, float)) or retention < 0:
         raise BadValue(f"retention is {retention!r}.", hint="Give a number of seconds, 0 or more.")
     if batch_memory is not None:
-        from viewkeeper.commit.memory import budget
-
-        budget(batch_memory)
+        warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
+        memory = max(batch_memory, LEAST) if memory is None else memory
+    budget(memory)  # a wrong one is refused before anything is opened
     store = open_store(url, mode, **options)
     durable = options.get("durability") != "none"
     return Database(
@@ -374,7 +378,7 @@ def open_database(
         progress=progress,
         durable=durable,
         retention=retention,
-        batch_memory=batch_memory,
+        memory=memory,
     )
 
 

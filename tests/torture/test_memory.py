@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from viewkeeper.commit import memory
 from viewkeeper.commit.stage import Stage
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.base import Pending
+from viewkeeper.store.memory import Memory, budget, machine_share, parse_size
 
 from . import shop
 from .harness import DEEP, Ledger
@@ -27,13 +30,77 @@ def test_what_fits() -> None:
     assert memory.fitting(Pending(10, 1_000, 0.0, size=1_000), 1 << 20) is None
     assert memory.fitting(Pending(10, 1_000, 0.0, size=1 << 20), 1 << 20) == 1_000 // memory.EXPANSION
     assert memory.fitting(Pending(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
-    assert memory.budget(None) > 1 << 28
-    with pytest.raises(BadValue):
-        memory.budget(1000)
 
 
-def test_a_backlog_larger_than_memory_is_several_batches(url: str, ledger: Ledger) -> None:
-    with vk.open(url, batch_memory=1 << 20) as db:
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("2GB", 2 * 10**9), ("1.5 GiB", 3 << 29), ("512m", 512 * 10**6), ("64MiB", 1 << 26), (1 << 30, 1 << 30)],
+)
+def test_a_budget_as_it_is_given(given: int | str, size: int) -> None:
+    assert parse_size(given) == size
+
+
+@pytest.mark.parametrize("given", ["", "much", "1000", 1000, "-2GB", 1.5, True, "10 apples", "1e9"])
+def test_no_budget(given: object) -> None:
+    with pytest.raises(BadValue, match="memory is"):
+        vk.open("lmdb:nowhere", memory=given)
+    assert not Path("nowhere").exists()
+
+
+def test_where_the_budget_comes_from(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIEWKEEPER_MEMORY", raising=False)
+    assert budget() == machine_share() > 1 << 28
+    monkeypatch.setenv("VIEWKEEPER_MEMORY", "300MB")
+    assert budget() == 300 * 10**6
+    with vk.open(url, memory="200MB") as db:
+        shop.change(db, 1)
+        db.refresh("driver")
+        assert db.status().memory == 200 * 10**6
+        stage = db._maintain().stage
+        settings = "current_setting('memory_limit') AS m, current_setting('temp_directory') AS d"
+        limit, place = stage.crew.alone().run(f"SELECT {settings}")
+        assert limit[0].as_py() == "76.2 MiB"
+        assert Path(place[0].as_py()).parents[1] == Path(stage.state.directory)
+    with pytest.warns(DeprecationWarning, match="batch_memory"):
+        db = vk.open(url, batch_memory=1 << 27)
+    with db:
+        shop.change(db, 2)
+        db.refresh("driver")
+        assert db.status().memory == 1 << 27
+
+
+def test_rows_put_aside_are_the_same_and_leave_nothing(tmp_path: Path) -> None:
+    memory = Memory(1 << 28).beside(tmp_path)
+    rows = pa.table({"k": np.arange(400_000), "t": [f"row {n}" for n in range(400_000)]}).slice(7)
+    before = pa.total_allocated_bytes()
+    aside = memory.aside(rows)
+    assert aside.equals(rows)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+    assert list((tmp_path / "spill").rglob("*.arrow")) == [], "nobody can find it"
+    gathered = memory.gathered(iter(rows.to_batches(10_000)), rows.schema)
+    assert gathered.equals(rows)
+    memory.leave()
+    assert not (tmp_path / "spill").exists()
+
+
+def test_what_a_killed_process_spilled_is_removed(make_db: Callable[..., Any]) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with make_db("shop") as db:
+        spill = Path(db._store.state_path) / "spill"
+        for owner in (f"{socket.gethostname()}-{gone.pid}", f"elsewhere-{gone.pid}", f"{socket.gethostname()}-1"):
+            (spill / owner).mkdir(parents=True)
+            (spill / owner / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"rows")
+        db.sql("CREATE TABLE t (k BIGINT, PRIMARY KEY (k))")
+        db.refresh("driver")
+        assert sorted(p.name for p in spill.iterdir()) == [f"elsewhere-{gone.pid}", f"{socket.gethostname()}-1"]
+
+
+def test_a_backlog_larger_than_memory_is_several_batches(
+    url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "EXPANSION", 1_000)  # as if every row took kilobytes
+    with vk.open(url, memory="64MiB") as db:
         before = db.status().epoch
         rng = random.Random(1)
         for call in range(200):
@@ -85,7 +152,7 @@ def test_a_huge_group_spills_beside_the_state(url: str, ledger: Ledger) -> None:
         db.put("orders", [{**shop.order(n, random.Random(n)), "customer": 1} for n in range(30_000)])
         duck = db._maintain().stage.duck
         place = duck.run("SELECT current_setting('temp_directory') AS d")["d"][0].as_py()
-        assert Path(place).parent == Path(url.removeprefix("lmdb:")) / "state"
+        assert Path(place).parents[1] == Path(url.removeprefix("lmdb:")) / "state"
         db.refresh("driver")
         ledger.injected("huge group")
         ledger.check("huge group", db)

@@ -7,10 +7,11 @@ import pytest
 
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
+from viewkeeper.store.memory import Memory
 
 
 def test_pieces_of_work_come_back_in_their_order_and_all_learn_their_statements() -> None:
-    crew = Crew(2, lambda _: None)
+    crew = Crew(2, Memory(1 << 30), lambda _: None)
     rows = pa.table({"a": [1, 2]})
 
     def piece(duck: Duck, number: int) -> int:
@@ -32,7 +33,7 @@ def test_no_more_is_learnt_than_is_kept() -> None:
 
 
 def test_an_error_of_a_piece_is_raised() -> None:
-    crew = Crew(2, lambda _: None)
+    crew = Crew(2, Memory(1 << 30), lambda _: None)
 
     def fail(_: Duck, number: int) -> int:
         return 1 // number

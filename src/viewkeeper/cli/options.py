@@ -36,6 +36,12 @@ Master = Annotated[str | None, typer.Option(metavar="URL", help="A Spark master 
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", envvar="VIEWKEEPER_MEMORY", metavar="SIZE", help="What it may take, such as 2GB; then it spills."
+    ),
+]
 Output = Annotated[
     str, typer.Option("--output", "-o", metavar="FORMAT", help="table, json (an object a line), csv or arrow.")
 ]
@@ -62,14 +68,14 @@ def wrong(context: typer.Context, message: str) -> UsageError:
     return UsageError(message, cast(Any, context))
 
 
-def open_database(url: str, *, create: bool = False, spark: Any = None) -> Any:
+def open_database(url: str, *, create: bool = False, spark: Any = None, memory: str | None = None) -> Any:
     """The database for writing. It must be there already, unless the command may make it."""
     import viewkeeper
 
     if not create:
         with open_reader(url):
             pass
-    return viewkeeper.open(url, spark=spark)
+    return viewkeeper.open(url, spark=spark, memory=memory)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from viewkeeper import faults
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.memory import RAN_OUT, budget, fitting, out_of_memory
+from viewkeeper.commit.memory import RAN_OUT, fitting, out_of_memory
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.sink import resolve
@@ -42,6 +42,8 @@ from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Store, StreamChange, ViewChange
+from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory, budget, forget_spilled
 
 _LOST = {"runs": {}, "fingerprint": ""}
 """The manifest of a batch whose record is damaged: all state is made anew."""
@@ -78,7 +80,7 @@ class Batches:
     """Owns the lease, the graph of all views, and the open state. One at a time for each database.
 
     `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
-    `memory`: bytes that a batch may take (`memory`).
+    `memory`: what all of it may take (`store.memory`).
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Batches:
         durable: bool = True,
         threads: int = 2,
         retention: float = 0.0,
-        memory: int | None = None,
+        memory: int | str | None = None,
     ) -> None:
         self.store = store
         self.lock = threading.RLock()
@@ -98,7 +100,7 @@ class Batches:
         self.suspends = False
         self.on_batch: Callable[[BatchReport], None] | None = None
         self.recent = Recent()
-        self.memory = budget(memory)
+        self.memory = Memory(budget(memory)).beside(Directory(store.state_path))
         self._tried = 0
         self._fits: int | None = None
         self.lease = store.acquire_lease()
@@ -113,8 +115,9 @@ class Batches:
                 manifest = Manifest.from_json(batch.record.get("manifest", _LOST))
             self.batch = batch or Batch(0, store.head(), {})
             self.state = State(store.state_path, manifest)
-            self.stage = Stage(store, self.state, spark, durable=durable, threads=threads)
-            self._merger = Merger(self.state, durable)
+            forget_spilled(self.state.directory)
+            self.stage = Stage(store, self.state, spark, durable=durable, threads=threads, memory=self.memory)
+            self._merger = Merger(self.state, durable, self.memory.divided(4))
             self._sets = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
             self._looked: dict[int, float] = {}
             self.state.collect(keep=_files(self._sets.values()))
@@ -125,6 +128,11 @@ class Batches:
         except BaseException:
             self.lease.release()
             raise
+
+    @property
+    def beside(self) -> Memory:
+        """What work beside the batches may take."""
+        return self.memory.divided(2)
 
     def close(self) -> None:
         with self.lock:
@@ -174,7 +182,7 @@ class Batches:
             return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
         if (instead := self._made_anew(waiting.rows, started)) is not None:
             return instead
-        limits = [n for n in (max_changes, self._fits, fitting(waiting, self.memory)) if n is not None]
+        limits = [n for n in (max_changes, self._fits, fitting(waiting, self.memory.total)) if n is not None]
         self._tried = min([waiting.rows, *limits])
         if self._tried < waiting.rows:
             cut = self.store.cut_after(self.batch.cut, tables, self._tried)
@@ -305,6 +313,7 @@ class Batches:
             "plan": flow.fingerprint,
             "time": time.time(),
             "recent": self.recent.summary(),
+            "memory": self.memory.total,
         }
         if self._sets:
             known = {v.table.id for v in catalog.views}

@@ -152,7 +152,8 @@ class Bringing(Batches):
         if base is not None:
             mark = replace(mark, manifest=base)
         state = State(str(self.state.directory), mark.manifest)
-        stage = Stage(self.store, state, self._spark, durable=self._durable, threads=self._threads)
+        memory = self.memory if base is not None else self.beside
+        stage = Stage(self.store, state, self._spark, durable=self._durable, threads=self._threads, memory=memory)
         kept = Kept(self.store, state.directory) if base is None else None
         try:
             changed = change(mark.catalog, 0)

@@ -45,7 +45,7 @@ class Maintainer(Bringing):
         durable: bool = True,
         threads: int = 2,
         retention: float = 0.0,
-        memory: int | None = None,
+        memory: int | str | None = None,
     ) -> None:
         super().__init__(store, spark, durable=durable, threads=threads, retention=retention, memory=memory)
         try:
@@ -187,9 +187,9 @@ class Maintainer(Bringing):
             known = self._sets.get(view.table.id)
             cut, number = mark.batch.cut, mark.batch.number + 1
             try:
-                made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable)
+                made = remake(self.store, flow, view, cut, number, known, self._spark, self._durable, self.beside)
             except CorruptState:  # of its own files, or of the log: it is made from the tables then
-                made = remake(self.store, flow, view, cut, number, None, self._spark, self._durable)
+                made = remake(self.store, flow, view, cut, number, None, self._spark, self._durable, self.beside)
             faults.point("remake.after")
             with self.lock:
                 rows = [r for r in made.rows if r.num_rows]

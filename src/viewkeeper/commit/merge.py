@@ -19,10 +19,11 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import StoreError
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
-from viewkeeper.operators.duck import Duck, spilling
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
+from viewkeeper.store.memory import Memory
 
 MOST_RUNS = 16
 """An arrangement with more runs makes the next batch wait for the merge that is under way."""
@@ -39,8 +40,9 @@ class _Task:
 class Merger:
     """Merges one set of slots at a time, in the background."""
 
-    def __init__(self, state: State, durable: bool) -> None:
+    def __init__(self, state: State, durable: bool, memory: Memory) -> None:
         self.state = state
+        self._memory = memory
         self.durable = durable
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
         self._work: Future[list[RunEntry]] | None = None
@@ -50,7 +52,7 @@ class Merger:
 
     @cached_property
     def _duck(self) -> Duck:
-        return Duck(threads=1, setup=spilling(self.state.directory))
+        return Duck(threads=1, memory=self._memory)
 
     @property
     def files(self) -> frozenset[str]:

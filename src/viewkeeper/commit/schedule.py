@@ -40,6 +40,7 @@ from viewkeeper.plan.dataflow import HASH, Image, Input, hash_sql, quoted
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.store.base import Pinned, Store
+from viewkeeper.store.memory import Memory
 
 FULL_EVERY = 16
 """Incremental snapshots after which a full one is taken, which also makes one run of each arrangement's many."""
@@ -71,11 +72,12 @@ def remake(
     known: Manifest | None,
     spark: Callable[[], Any],
     durable: bool,
+    memory: Memory,
 ) -> Remade:
     """Run a view's strategy once, from its last cut to this one. `known`: what was kept of its operators."""
     strategy = strategy_of(view)
     state = State(store.state_path, known or Manifest())
-    stage = Stage(store, state, spark, durable=durable, threads=1)
+    stage = Stage(store, state, spark, durable=durable, threads=1, memory=memory)
     try:
         runs = max((len(r) for r in known.runs.values()), default=0) if known is not None else 0
         if strategy in ("ISN", "ISC") and known is not None and view.at is not None and runs < FULL_EVERY:

@@ -21,7 +21,7 @@ from viewkeeper.errors import EvaluationError, UnknownName
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
-from viewkeeper.operators.duck import Duck, spilling
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.image import taken_back
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan import expressions
@@ -32,6 +32,7 @@ from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
 from viewkeeper.rounds.site import Site, seed
 from viewkeeper.store.base import Store
+from viewkeeper.store.memory import Memory, budget
 
 SPARK_ROWS = 20_000_000
 """Changed or loaded rows from which `auto` takes the Spark lane: below, one machine's DuckDB is done sooner."""
@@ -64,21 +65,30 @@ class Outcome:
 
 
 class Stage:
-    """Runs rounds over `state`. `spark` gives the session when the Spark lane needs it."""
+    """Runs rounds over `state`. `spark` gives the session when the Spark lane needs it; `memory` is its budget."""
 
     def __init__(
-        self, store: Store, state: State, spark: Callable[[], Any], *, durable: bool = True, threads: int = 2
+        self,
+        store: Store,
+        state: State,
+        spark: Callable[[], Any],
+        *,
+        durable: bool = True,
+        threads: int = 2,
+        memory: Memory | None = None,
     ) -> None:
         self.store = store
         self.state = state
         self.spark = spark
         self.durable = durable
-        self.crew = Crew(threads, spilling(state.directory, expressions.setup))
+        self.memory = (memory or Memory(budget())).beside(state.directory)
+        self.crew = Crew(threads, self.memory, expressions.setup)
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
 
     def close(self) -> None:
         self.crew.close()
+        self.memory.leave()
 
     @property
     def duck(self) -> Duck:
@@ -161,9 +171,8 @@ class Stage:
             directory = str(self.state.directory)
             session = self.spark()
             near = all_near(session, self.store)
-            reached, entries = run_on_spark(
-                session, flow, active, given, seeds, manifest, directory, number, self.durable, self.duck, fail, near
-            )
+            how = (directory, number, self.durable, self.duck, fail, near, self.memory)
+            reached, entries = run_on_spark(session, flow, active, given, seeds, manifest, *how)
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
         # batch has many short statements.

@@ -1,7 +1,8 @@
 """A few threads, each with a DuckDB of its own: for many short pieces of work that do not depend on each other.
 
 DuckDB, Arrow and numpy work outside of Python's lock, so two threads are nearly twice as fast on two cores; a DuckDB
-connection runs one statement at a time. The first DuckDB does what is done alone, with all threads inside it.
+connection runs one statement at a time. The first DuckDB does what is done alone, with all threads inside it and all
+of the memory that is theirs; together they have a share each.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from viewkeeper.operators.duck import Duck
+from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,9 +21,10 @@ R = TypeVar("R")
 class Crew:
     """`size` threads, the caller's among them. The others start when they are first needed."""
 
-    def __init__(self, size: int, setup: Callable[[Any], None]) -> None:
+    def __init__(self, size: int, memory: Memory, setup: Callable[[Any], None]) -> None:
         self.size = size
-        self.first = Duck(threads=size, setup=setup)
+        self.first = Duck(setup, threads=size, memory=memory)
+        self._memory = memory
         self._setup = setup
         self._others: list[Duck] = []
         self._threads: ThreadPoolExecutor | None = None
@@ -31,13 +34,16 @@ class Crew:
     def alone(self, cores: int | None = None) -> Duck:
         """The first DuckDB, with all cores for one statement, or with so many."""
         self.first.spread(cores or self.size)
+        self.first.limit(self._memory.ducks)
         return self.first
 
     def together(self) -> list[Duck]:
         """All of them, one core each."""
         self.first.spread(1)
         while len(self._others) < self.size - 1:
-            self._others.append(Duck(threads=1, setup=self._setup))
+            self._others.append(Duck(self._setup, threads=1, memory=self._memory))
+        for duck in (self.first, *self._others):
+            duck.limit(self._memory.ducks // self.size)
         return [self.first, *self._others]
 
     def each(self, work: Callable[[Duck], None]) -> None:

@@ -6,26 +6,30 @@
 DuckDB asks a registered object for its Arrow stream at every execution. So a statement is prepared once for each
 (text, input schemas), over slots of its own, and a run only puts the tables into the slots: a few tenths of a
 millisecond, where registering tables anew costs several times that. The least recently used statements are dropped.
+
+A result that may be larger than memory is streamed: a cursor of its own hands out some rows, and DuckDB makes no more
+before those are asked for. What a statement needs beside that is bounded by DuckDB's memory limit: then it spills.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.model.delta import plain
-from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory
 
 STATEMENTS_KEPT = 1024
 _BATCH_ROWS = 1 << 20
+_LEAST = 32 << 20
+"""Bytes below which DuckDB cannot do its work at all."""
 
 
 class _Slot:
@@ -52,7 +56,8 @@ class _Statement:
 class Duck:
     """One DuckDB connection and its prepared statements. A lock makes it safe for several threads, one at a time.
 
-    `setup` is called once with the connection, to define macros and settings that the statements rely on.
+    `setup` is called once with the connection, to define macros and settings that the statements rely on. `memory` says
+    how much it may take and where it spills; without it these are DuckDB's own.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Duck:
         setup: Callable[[Any], None] | None = None,
         *,
         threads: int | None = None,
+        memory: Memory | None = None,
         statements_kept: int = STATEMENTS_KEPT,
     ) -> None:
         import duckdb
@@ -71,9 +77,16 @@ class Duck:
         """How many statements were prepared so far."""
         self._con: Any = duckdb.connect(":memory:")
         try:
-            self._threads = 0
+            self._threads = self._limit = 0
             if threads is not None:
                 self.spread(threads)
+            if memory is not None:
+                self.limit(memory.ducks)
+                if memory.directory is not None:  # not wherever the process runs
+                    with suppress(OSError):  # who only reads may not be allowed to, and may not need it
+                        memory.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    place = str(memory.directory).replace("'", "''")
+                    self._command(f"SET temp_directory = '{place}'")
             if setup is not None:
                 setup(self._con)
         except BaseException:
@@ -98,6 +111,32 @@ class Duck:
             if threads != self._threads:
                 self._command(f"SET threads = {int(threads)}")
                 self._threads = threads
+
+    def limit(self, memory: int) -> None:
+        """Take no more than this many bytes, as far as DuckDB counts them; then spill."""
+        with self._lock:
+            if memory != self._limit:
+                self._command(f"SET memory_limit = '{max(int(memory), _LEAST)}B'")
+                self._limit = memory
+
+    def stream(self, sql: str, rows: int, **inputs: pa.Table) -> Iterator[pa.Table]:
+        """The result of `sql` like `run`, about so many rows at a time; other statements may run between them."""
+        import duckdb
+
+        cursor = self._con.cursor()
+        try:
+            for name, table in inputs.items():
+                cursor.register(name, table)
+            try:
+                for batch in cursor.sql(sql).to_arrow_reader(rows):
+                    if batch.num_rows:
+                        yield plain(pa.Table.from_batches([batch]))
+            except OSError as error:  # Arrow knows one class of errors of a stream
+                if "Out of Memory" in str(error):
+                    raise duckdb.OutOfMemoryException(str(error)) from error
+                raise duckdb.Error(str(error)) from error
+        finally:
+            cursor.close()
 
     def learn(self, other: Duck) -> None:
         """Prepare what the other one has prepared, unless that is more than is kept."""
@@ -165,18 +204,6 @@ class Duck:
     def _drop(self, slots: tuple[_Slot, ...]) -> None:
         for slot in slots:
             self._con.unregister(slot.name)
-
-
-def spilling(directory: str | os.PathLike[str], setup: Callable[[Any], None] | None = None) -> Callable[[Any], None]:
-    """A setup after which what does not fit into memory goes to this directory, not to wherever the process runs."""
-    place = str(Path(Directory(directory)) / "spill").replace("'", "''")
-
-    def both(con: Any) -> None:
-        con.execute(f"SET temp_directory = '{place}'").fetchall()
-        if setup is not None:
-            setup(con)
-
-    return both
 
 
 def _over(sql: str, names: dict[str, str]) -> str:

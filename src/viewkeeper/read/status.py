@@ -75,7 +75,8 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A database's state at one moment; `state_bytes` counts shared state once.
+    """A database's state at one moment; `state_bytes` counts shared state once, `memory` is the budget of the process
+    that made the last batch.
 
     `maintainer` names who maintains it, `error` is what a maintainer failed on, `recent` says how its last batches
     went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
@@ -89,6 +90,7 @@ class Status:
     lag_seconds: float
     catch_up_seconds: float | None
     state_bytes: int
+    memory: int | None
     maintainer: str | None
     error: str | None
     recent: Mapping[str, Any]
@@ -116,6 +118,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         seconds or 0.0,
         _catch_up(recent, lag),
         sum(b for _, b in sizes.values()),
+        batch.record.get("memory") if batch is not None else None,
         store.lease_holder(),
         str(note["error"]) if note is not None else None,
         recent,

@@ -28,6 +28,7 @@ from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.rounds.task import PARTITIONS, SCHEMA, Job, Level, Message, as_batch, routed, unpacked
 from viewkeeper.store.base import Spread
 from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,10 +51,11 @@ def run_on_spark(
     duck: Duck,
     on_error: Callable[[Operator, Exception], Exception],
     near: bool,
+    memory: Memory,
 ) -> tuple[dict[int, list[pa.Table]], list[RunEntry]]:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
-    `near`: all tasks run on one machine, so that each can read all of the state at no cost.
+    `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
     """
     parts = min(PARTITIONS, max(1, spark.sparkContext.defaultParallelism))
     seeds = list(seeds)
@@ -85,6 +87,7 @@ def run_on_spark(
         number,
         parts,
         durable,
+        memory.divided(parts if near else 1).total,
     )
     handle = spark.sparkContext.broadcast(job)
     levels = [Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))]

@@ -27,7 +27,7 @@ import pyarrow as pa
 from viewkeeper import faults
 from viewkeeper.errors import CorruptState
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
-from viewkeeper.operators.duck import Duck, spilling
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
 from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import HASH, Sink
@@ -35,6 +35,7 @@ from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Share
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory
 
 PARTITIONS = 64
 """Virtual partitions, by the top bits of the hash; a task owns a run of them."""
@@ -63,6 +64,8 @@ class Job:
     number: int
     parts: int
     durable: bool
+    memory: int
+    """Of each task."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Level:
                     fetched[node].append(job.shares[node, port])
                 else:
                     waiting[node][port].append(unpacked(payload))
-        site = Site(_duck(job.directory), job.flow, lambda slot: _old(job, slot), job.active)
+        site = Site(_duck(job.directory, job.memory), job.flow, lambda slot: _old(job, slot), job.active)
         known = {slot: arrange(_joined(tables)) for slot, tables in carried.items()}
         site.carried = known | {slot: _open(job.directory, entry) for slot, entry in job.arranged.items()}
         onward += self._run(job, site, waiting, fetched, here)
@@ -196,9 +199,9 @@ def _written(job: Job, level: int, added: Mapping[str, Run]) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _duck(directory: str) -> Duck:
+def _duck(directory: str, memory: int) -> Duck:
     """One DuckDB for each Python worker, kept while the worker is reused."""
-    return Duck(threads=1, setup=spilling(directory, expressions.setup))
+    return Duck(expressions.setup, threads=1, memory=Memory(memory).beside(Directory(directory)))
 
 
 def _old(job: Job, slot: str) -> Arrangement:

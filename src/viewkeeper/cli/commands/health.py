@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from viewkeeper.cli.options import REPORTS, Conf, Db, Master, ReportOutput, cluster, one_of, open_database, open_reader
+from viewkeeper.cli.options import (
+    REPORTS,
+    Budget,
+    Conf,
+    Db,
+    Master,
+    ReportOutput,
+    cluster,
+    one_of,
+    open_database,
+    open_reader,
+)
 
 
 def audit(
@@ -18,6 +29,7 @@ def audit(
         bool, typer.Option("--repair", help="Make views that differ anew; only rows that differ are written.")
     ] = False,
     output: ReportOutput = "table",
+    memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -34,7 +46,7 @@ def audit(
     from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import json_line
 
-    with open_database(db, spark=cluster(master, conf)) as database, hushed():
+    with open_database(db, spark=cluster(master, conf), memory=memory) as database, hushed():
         report = database.audit(*(views or ()), sample=sample, repair=repair)
     if output == "json":
         typer.echo(json_line(report.to_json()))

@@ -10,6 +10,7 @@ import typer
 
 from viewkeeper.cli.options import (
     FORMATS,
+    Budget,
     Conf,
     Db,
     Master,
@@ -44,6 +45,7 @@ def sql(
         Path | None, typer.Option("--file", "-f", help="Run the statements of a file, or of - (standard input).")
     ] = None,
     output: Output = "table",
+    memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -62,7 +64,7 @@ def sql(
         raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
     text = statement if file is None else _read(context, file)
     makes = text is None or _creates(text)
-    with open_database(db, create=makes, spark=cluster(master, conf)) as database:
+    with open_database(db, create=makes, spark=cluster(master, conf), memory=memory) as database:
         if text is None:
             from viewkeeper.cli.shell import shell
 

@@ -11,6 +11,7 @@ import typer
 from viewkeeper.cli.options import (
     LANES,
     REPORTS,
+    Budget,
     Conf,
     Db,
     Lane,
@@ -30,6 +31,7 @@ def refresh(
     db: Db,
     lane: Lane = "auto",
     output: ReportOutput = "table",
+    memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -42,7 +44,7 @@ def refresh(
     from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import print_report
 
-    with open_database(db, spark=cluster(master, conf)) as database:
+    with open_database(db, spark=cluster(master, conf), memory=memory) as database:
         with hushed():
             report = database.refresh(lane)
         print_report(report, output)
@@ -63,6 +65,7 @@ def run(
         float | None, typer.Option(min=1, metavar="SECONDS", help="Compare the views with Spark so often.")
     ] = None,
     output: ReportOutput = "table",
+    memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -77,7 +80,7 @@ def run(
     one_of(context, "priority", priority, ("writers", "balanced", "views"))
     from viewkeeper.cli.running import run as keep_fresh
 
-    with open_database(db, spark=cluster(master, conf)) as database:
+    with open_database(db, spark=cluster(master, conf), memory=memory) as database:
         keep_fresh(
             database,
             output,
