@@ -16,7 +16,7 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
-from viewkeeper.store.base import Changed, Pinned
+from viewkeeper.store.base import Changed, Pinned, Seen
 from viewkeeper.store.lmdb import LmdbStore
 
 
@@ -28,7 +28,9 @@ class OnlyKeys(LmdbStore):
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         raise Unsupported("This feed has no before-images.")
 
-    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
         names = [c.name for c in table.key_columns]
         touched = super().changes(table, names, after, upto)
         with suppress(SnapshotGone):  # an overlap, as far as the log goes
@@ -41,8 +43,8 @@ class OnlyKeys(LmdbStore):
         net = rows.group_by(wanted).aggregate([("_w", "sum")])
         rows = net.filter(pc.greater(net["_w_sum"], 0)).select(wanted)
         if after % 3 == 0:  # as after a long pause: the whole table
-            return Changed(None, rows.select(list(columns)))
-        return Changed(keys, rows.join(keys, names, join_type="left semi").select(list(columns)))
+            return Changed(None, rows.select(list(columns))), Seen()
+        return Changed(keys, rows.join(keys, names, join_type="left semi").select(list(columns))), Seen()
 
 
 class OnlyScans(LmdbStore):
@@ -56,8 +58,10 @@ class OnlyScans(LmdbStore):
     def entries(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Any:
         raise Unsupported("This store has no change feed.")
 
-    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
-        return Changed(None, pa.Table.from_batches(self.scan(table, columns), _schema(table, columns)))
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
+        return Changed(None, pa.Table.from_batches(self.scan(table, columns), _schema(table, columns))), Seen()
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
@@ -113,7 +117,9 @@ class OnlyNow(OnlyPages):
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         raise Unsupported("This feed has no before-images.")
 
-    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
         names = [c.name for c in table.key_columns]
         wanted = list(dict.fromkeys([*columns, *names]))
         calls = [rows for _, _, rows in super().entries(table, wanted, after, upto)]
@@ -126,10 +132,8 @@ class OnlyNow(OnlyPages):
                 seen[tuple(row[n] for n in names)] = row
         keys = [dict(zip(names, key, strict=True)) for key in seen]
         there = [row for row in seen.values() if row is not None]
-        return Changed(
-            pa.Table.from_pylist(keys, _schema(table, names)),
-            pa.Table.from_pylist(there, _schema(table, wanted)).select(list(columns)),
-        )
+        rows = pa.Table.from_pylist(there, _schema(table, wanted)).select(list(columns))
+        return Changed(pa.Table.from_pylist(keys, _schema(table, names)), rows), Seen()
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None

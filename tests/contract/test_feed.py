@@ -57,7 +57,7 @@ def difference(store: Store, table: Table, names: list[str], after: int, upto: i
             if {c.name for c in table.key_columns} <= set(names):
                 assert net.num_rows == len(found), "consolidated"
         return found
-    changed = store.changed(table, table.arrow.names, after, upto)
+    changed, _ = store.changed(table, table.arrow.names, after, upto)
     touched = None if changed.keys is None else {tuple(key.values()) for key in changed.keys.to_pylist()}
     total: Counter[tuple[Any, ...]] = Counter()
     for row in changed.rows.to_pylist():

@@ -11,8 +11,13 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
+from tests.contract import planned
 from tests.contract.conftest import ITEMS, STORES, ids, items, put
 
+from viewkeeper import faults
+from viewkeeper.commit import bringing
+from viewkeeper.engine import Database
+from viewkeeper.model.rows import rows_table
 from viewkeeper.store.base import Store
 from viewkeeper.store.hbase import windows
 
@@ -43,20 +48,122 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_was_loaded_last_is_not_read_again_once_the_overlap_is_over(store: Store, looked: list[int]) -> None:
     cut = put(store, items(*((n, "a") for n in range(50))))
-    assert store.watch(ITEMS, cut)
+    seen = store.watch(ITEMS, cut)
+    assert seen is not None
     time.sleep(0.25)
-    assert store.watch(ITEMS, cut)
+    seen = store.watch(ITEMS, cut, seen)
+    assert seen is not None
     upto = put(store, items((3, "b")))
     looked.clear()
-    found = store.changed(ITEMS, NAMES, cut, upto)
+    found, _ = store.changed(ITEMS, NAMES, cut, upto, seen)
     assert found.keys == ids(3)
     assert looked == [cut]
 
 
 def test_while_the_overlap_is_not_over_it_is_read_again(store: Store, looked: list[int]) -> None:
     cut = put(store, items((1, "a")))
-    assert store.watch(ITEMS, cut)
-    assert store.watch(ITEMS, cut)
+    seen = store.watch(ITEMS, cut, store.watch(ITEMS, cut))
+    assert seen is not None
     looked.clear()
-    assert store.changed(ITEMS, NAMES, cut, store.head()).keys == ids()
+    assert store.changed(ITEMS, NAMES, cut, store.head(), seen)[0].keys == ids()
     assert looked == [cut - 200]
+
+
+# -- what becomes visible late, beside a CREATE ------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["atomic rows only", pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.deep])])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setattr(bringing, "_FINAL_ROWS", 0)
+    with Database(STORES[request.param](tmp_path, request)(), mode="w", spark=None, progress=None) as db:
+        for statement in planned.TABLES:
+            db.sql(statement)
+        db.put("items", [item(n) for n in range(20)])
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {planned.DEAR}")
+        db.refresh()
+        yield db
+
+
+def item(number: int, price: int = 100) -> dict[str, Any]:
+    return {"item_id": number, "category": "abc"[number % 3], "price": price}
+
+
+def appear(db: Database, row: dict[str, Any], time: int) -> None:
+    """A row whose cells have this time can be seen from now on: a server was slow to show them."""
+    store: Any = db._store
+    table = db._catalog().table("items")
+    layout = store._layouts.of(table)
+    keys, cells = layout.encode(rows_table(table, [row]))
+    store._client.put_many(layout.name, keys, cells, time=time)
+
+
+def check(db: Database) -> None:
+    rows = db.read("items").to_pylist()
+    dear = {r["item_id"]: r["price"] for r in rows if r["price"] > 3}
+    assert {r["item_id"]: r["price"] for r in db.read("dear").to_pylist()} == dear
+    groups = {c: [r["price"] for r in rows if r["category"] == c] for c in "abc"}
+    expected = {c: (len(prices), sum(prices)) for c, prices in groups.items() if prices}
+    assert {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()} == expected
+
+
+@pytest.mark.parametrize("step", ["load.1.before", "load.1.after", "catch_up.before", "catch_up.after", "load.2.after"])
+@pytest.mark.parametrize("number", [3, 77], ids=["changed", "new"])
+def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, step: str, number: int
+) -> None:
+    """A change with a time before the last batch's cut turns up at any step of a CREATE that catches up."""
+    maintainer = shop._maintain()
+    left = [step]
+
+    def passed(name: str) -> None:
+        if name == "load.1.after":
+            shop.put("items", [item(n) for n in range(40, 50)])
+        if left and name == left[0]:
+            left.clear()
+            appear(shop, item(number, 7), maintainer.batch.cut)
+
+    original, load, catch_up = faults.point, bringing.load, bringing.catch_up
+
+    def point(name: str) -> None:
+        original(name)
+        passed(name)
+
+    def watched(name: str, work: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            passed(f"{name}.before")
+            done = work(*args, **options)
+            passed(f"{name}.after")
+            return done
+
+        return call
+
+    monkeypatch.setattr(faults, "point", point)
+    monkeypatch.setattr(bringing, "load", watched("load.1", load))
+    monkeypatch.setattr(bringing, "catch_up", watched("catch_up", catch_up))
+    shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
+    assert not left, "the step was not reached"
+    shop.refresh()
+    check(shop)
+    shop.put("items", [item(1, 1), item(number, 9)])
+    shop.refresh()
+    check(shop)
+
+
+def test_what_becomes_visible_late_beside_damage_reaches_every_view(shop: Database) -> None:
+    """State that is made anew at the last batch's cut reads what the views beside it have not seen yet."""
+    shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
+    shop.refresh()
+    appear(shop, item(3, 7), shop._maintain().batch.cut)
+    shop._let_go()
+    maintainer = shop._maintain()
+    [image] = [slot for slot in maintainer.state.manifest.runs if slot.startswith("image")]
+    entry = maintainer.state.manifest.runs[image][0]
+    path = maintainer.state.directory / entry.file
+    data = bytearray(path.read_bytes())
+    data[entry.offset + entry.length // 2] ^= 0xFF
+    path.write_bytes(data)
+    shop.put("items", item(5, 50))
+    report = shop.refresh()
+    assert any("checksum" in damage for damage in report.mended)
+    check(shop)

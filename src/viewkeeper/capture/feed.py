@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Store
+from viewkeeper.store.base import Seen, Store
 
 
 def table_changes(
@@ -27,15 +27,16 @@ def table_changes(
     after: int,
     upto: int,
     known: Callable[[pa.Table | None], pa.Table],
-) -> pa.Table:
-    """The delta of (after, upto] over `columns`, not consolidated.
+    seen: Seen | None,
+) -> tuple[pa.Table, Seen]:
+    """The delta of (after, upto] over `columns`, not consolidated, and what was seen of the table up to there.
 
-    `known` gives what takes the image's rows of some keys away (None: all rows).
+    `known` gives what takes the image's rows of some keys away (None: all rows). `seen`: what was, up to `after`.
     """
     if store.capabilities.before_images:
-        return store.changes(table, columns, after, upto)
-    changed = store.changed(table, columns, after, upto)
+        return store.changes(table, columns, after, upto), Seen()
+    changed, seen = store.changed(table, columns, after, upto, seen)
     now = weighted(changed.rows.select(list(columns)), 1)
     if changed.keys is not None and not changed.keys.num_rows:
-        return now
-    return pa.concat_tables([now, known(changed.keys).cast(now.schema)]).combine_chunks()
+        return now, seen
+    return pa.concat_tables([now, known(changed.keys).cast(now.schema)]).combine_chunks(), seen

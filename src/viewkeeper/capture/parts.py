@@ -109,7 +109,7 @@ def _touched(
     store: Store, table: Table, columns: list[str], after: int, upto: int, consolidate: Consolidate
 ) -> Changed:
     if not store.capabilities.before_images:
-        return store.changed(table, columns, after, upto)
+        return store.changed(table, columns, after, upto)[0]
     delta = consolidate(store.changes(table, columns, after, upto))
     keys = delta.select([c.name for c in table.key_columns])
     return Changed(keys, delta.filter(pc.greater(delta[WEIGHT], 0)).drop_columns([WEIGHT]))

@@ -41,7 +41,7 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
-from viewkeeper.store.base import Batch, Store, StreamChange, ViewChange
+from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory, budget, forget_spilled
 
@@ -190,7 +190,8 @@ class Batches:
         self._merger.adopt()
         number = self.batch.number + 1
         expected = choose_lane(lane, self._tried)
-        deltas = self.stage.captured(expected, self.flow, self.batch.cut, cut, self._tried)  # step 2
+        before = self.batch
+        deltas, seen = self.stage.captured(expected, self.flow, before.cut, cut, self._tried, before.seen)  # step 2
         changes = sum(d.count or 0 for d in deltas.values())
         chosen = choose_lane(lane, changes)
         faults.point("commit.2.before")
@@ -199,7 +200,7 @@ class Batches:
         faults.point("commit.2.after")
         ran = time.perf_counter()
         views = self._resolve(outcome.reached)
-        self._publish(number, cut, self.state.manifest.plus(outcome.entries), views)
+        self._publish(number, cut, self.state.manifest.plus(outcome.entries), views, seen=seen)
         done = time.perf_counter()
         self.recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
         if self._fits is not None:  # what was short may not be any more
@@ -303,7 +304,9 @@ class Batches:
         manifest: Manifest,
         views: list[ViewChange | StreamChange],
         change: Callable[[Catalog], Catalog] | None = None,
+        seen: Mapping[int, Seen] | None = None,
     ) -> None:
+        """Steps 3 and 4. `seen`: by the capture that led to the cut; None: it is the last batch's cut."""
         catalog, flow = self.catalog, self.flow
         if change is not None:
             catalog = change(catalog)
@@ -319,7 +322,7 @@ class Batches:
             known = {v.table.id for v in catalog.views}
             self._sets = {v: m for v, m in self._sets.items() if v in known}
             record["sets"] = {str(v): m.to_json() for v, m in self._sets.items()}
-        batch = Batch(number, cut, record)
+        batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
         faults.point("commit.3.before")
         self.store.commit(batch, views, change)  # steps 3 and 4
         faults.point("commit.4.after")

@@ -7,7 +7,8 @@ that lacks something to a published batch that has it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -170,32 +171,49 @@ class Bringing(Batches):
             elif live:
                 cut = self.store.head()
             names = {v.table.id: v.table.name for v in changed.views}
-            at, number, alone = cut or mark.batch.cut, mark.batch.number + 1, base is not None
+            at, number, alone = cut or mark.batch.cut, mark.batch.number + 1, base is not None and not base.runs
             try:
                 loaded = load(  # 1
-                    stage, flow, views, at, number, names, lane, progress, alone=alone, live=live, kept=kept
+                    stage,
+                    flow,
+                    views,
+                    at,
+                    number,
+                    names,
+                    lane,
+                    progress,
+                    seen=mark.batch.seen,
+                    alone=alone,
+                    live=live,
+                    kept=kept,
                 )
             except CutMoved:
-                self.refresh()
-                return False
+                if base is None:
+                    self.refresh()
+                    return False
+                # What the other views have seen cannot be read again: all of them come to what is there, together.
+                nothing = Manifest(fingerprint=expressions.fingerprint())
+                return self._load(frozenset(flow.sinks), change, lane, progress, base=nothing, cut=cut)
             faults.point("load.1.after")
             while True:
                 state.adopt(loaded.beside(flow, mark.manifest))
                 if base is not None or self.store.pending(loaded.cut, list(flow.used)).rows <= _FINAL_ROWS:
                     break
-                with self.lock:
-                    self.refresh()
-                    mark = self._mark()
-                loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)  # 2
+                mark, loaded = self._caught_up(stage, flow, loaded, names, lane)  # 2
             faults.point("load.2.after")
             with self.lock:  # 3
-                mark = self._mark() if base is None else mark
-                changed = change(mark.catalog, 0)
-                flow = self._flow(changed)
-                if loaded.misses(flow, mark.manifest):
-                    return False
-                if mark.batch.cut > loaded.cut:
-                    loaded = catch_up(stage, flow, loaded, mark.batch.cut, mark.batch.number + 1, names, lane)
+                while True:
+                    mark = self._mark() if base is None else mark
+                    changed = change(mark.catalog, 0)
+                    flow = self._flow(changed)
+                    if loaded.misses(flow, mark.manifest):
+                        return False
+                    try:
+                        if mark.batch.cut > loaded.cut:
+                            loaded = catch_up(stage, flow, loaded, mark.batch, names, lane)
+                        break
+                    except CutMoved:
+                        self.refresh()
                 self._publish_loaded(loaded, flow, changed, mark.manifest, change)
             if kept is not None:
                 kept.forget(frozenset(flow.used))
@@ -204,6 +222,17 @@ class Bringing(Batches):
             stage.close()
             if kept is not None:
                 kept.close()
+
+    def _caught_up(
+        self, stage: Stage, flow: Flow, loaded: Loaded, names: Mapping[int, str], lane: str
+    ) -> tuple[Mark, Loaded]:
+        """Step 2, to a batch that has seen all that can be seen up to its cut."""
+        while True:
+            with self.lock:
+                self.refresh()
+                mark = self._mark()
+            with suppress(CutMoved):
+                return mark, catch_up(stage, flow, loaded, mark.batch, names, lane)
 
     def _publish_loaded(
         self,
@@ -222,8 +251,12 @@ class Bringing(Batches):
             found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
             changes.extend([found] if found else [])
         manifest = loaded.beside(flow, shared)
-        # The store calls this in its transaction: the commit's own position is the next one.
-        self._publish(self.batch.number + 1, loaded.cut, manifest, changes, lambda c: change(c, self.store.head() + 1))
+
+        def changed(catalog: Catalog) -> Catalog:
+            """The store calls this in its transaction: the commit's own position is the next one."""
+            return change(catalog, self.store.head() + 1)
+
+        self._publish(self.batch.number + 1, loaded.cut, manifest, changes, changed, loaded.seen)
         self._tidy((), now=True)
 
     def _stored(self, table: Table) -> pa.Table:

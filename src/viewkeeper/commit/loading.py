@@ -29,10 +29,11 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, choose_lane, given_rows, in_batches
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.runs import RunEntry
-from viewkeeper.plan.dataflow import Image
+from viewkeeper.plan.dataflow import Image, Input
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Computed, Given, ImageRows, StoreScan
 from viewkeeper.rounds.site import Site, full
+from viewkeeper.store.base import Batch, Seen
 
 Live = Mapping[int, Sequence[Part]]
 """Parts of tables, by table."""
@@ -46,6 +47,8 @@ class Loaded:
     new: frozenset[str]
     entries: tuple[RunEntry, ...]
     rows: Mapping[int, list[pa.Table]]
+    seen: Mapping[int, Seen]
+    """Of each table, what had been seen up to the cut."""
 
     def slots(self, flow: Flow) -> frozenset[str]:
         """The new operators' slots, those without rows too."""
@@ -75,6 +78,7 @@ def load(
     lane: str = "auto",
     progress: Progress | None = None,
     *,
+    seen: Mapping[int, Seen] | None = None,
     known: Mapping[str, Given] | None = None,
     keep: bool = True,
     alone: bool = False,
@@ -84,7 +88,8 @@ def load(
     """Step 1. The stage's state is that of the published batch with this cut.
 
     `known`: inputs whose rows are at hand. Without `keep` only the views' rows are wanted, not the operators' state.
-    `alone`: no other view shares what is read, so that it need not be what others saw (else: CutMoved).
+    `seen`: what that batch had seen of the tables. What is read must be just that: CutMoved if it is not. Unless the
+    load is `alone`: then no other view shares what is read.
     `live`: parts of tables that were scanned before the cut was chosen. `kept`: where parts outlive this process.
     """
     chosen = choose_lane(lane, sum(stage.store.count(flow.tables[t]) for t in flow.used))
@@ -97,14 +102,14 @@ def load(
         given[name] = whole
     given |= {name: rows for name, rows in (known or {}).items() if name in given}
     scanned = [rows.table for rows in given.values() if isinstance(rows, StoreScan)]
-    _watch(stage, scanned, cut, alone)
+    before = _watched(stage, scanned, cut, {} if alone or seen is None else seen, alone)
     site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
     for name in plan.whole:
         given[name] = Computed(partial(full, site, flow.operators[name]))
     only = None if keep else frozenset[str]()
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only)
-    _watch(stage, scanned, cut, alone)
-    return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views})
+    after = _watched(stage, scanned, cut, before, alone)
+    return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views}, after)
 
 
 def scan_first(
@@ -135,16 +140,23 @@ def _plan(stage: Stage, flow: Flow, views: frozenset[int], lane: str) -> Load:
 
 
 def catch_up(
-    stage: Stage, flow: Flow, loaded: Loaded, upto: int, number: int, names: Mapping[int, str], lane: str = "auto"
+    stage: Stage, flow: Flow, loaded: Loaded, batch: Batch, names: Mapping[int, str], lane: str = "auto"
 ) -> Loaded:
-    """Step 2: from one cut to a later one. The stage's state is `loaded.beside` the shared state at `loaded.cut`."""
+    """Step 2: to the cut of a later batch. The stage's state is `loaded.beside` the shared state at `loaded.cut`.
+
+    CutMoved if more can be seen of the tables by now than that batch had: the next one brings it to all views, and this
+    step is done again.
+    """
     behind = flow.behind([*(flow.sinks[v].id for v in loaded.rows), *loaded.new])
-    deltas = {n: d for n, d in stage.changes(flow, loaded.cut, upto).items() if n in behind}
+    tables = [t for t in flow.used if Input(t).id in behind]
+    deltas, seen = stage.changes(flow, loaded.cut, batch.cut, loaded.seen, tables)
+    shared = [flow.tables[t] for t in tables if t in batch.seen]
+    seen |= _watched(stage, shared, batch.cut, batch.seen, alone=False)
     chosen = choose_lane(lane, sum(d.num_rows for d in deltas.values()))
     active = in_batches(flow) & behind
-    outcome = stage.run(number, chosen, flow, active, given_rows(deltas), names, only=loaded.slots(flow))
+    outcome = stage.run(batch.number + 1, chosen, flow, active, given_rows(deltas), names, only=loaded.slots(flow))
     rows = {v: [*before, *outcome.reached.get(v, [])] for v, before in loaded.rows.items()}
-    return Loaded(upto, loaded.new, (*loaded.entries, *outcome.entries), rows)
+    return Loaded(batch.cut, loaded.new, (*loaded.entries, *outcome.entries), rows, seen)
 
 
 def regenerate(
@@ -181,10 +193,16 @@ def throttled(progress: Progress | None, rows_per_second: float) -> Progress:
     return report
 
 
-def _watch(stage: Stage, tables: Iterable[Table], cut: int, alone: bool) -> None:
+def _watched(stage: Stage, tables: Iterable[Table], cut: int, seen: Mapping[int, Seen], alone: bool) -> dict[int, Seen]:
+    """What can be seen of the tables up to a cut, if that is what was `seen`, or does not matter; else CutMoved."""
+    found = dict(seen)
     for table in tables:
-        if not stage.store.watch(table, cut) and not alone:
+        now = stage.store.watch(table, cut, found.get(table.id))
+        if now is not None:
+            found[table.id] = now
+        elif not alone:
             raise CutMoved
+    return found
 
 
 def _whole_table(

@@ -31,7 +31,7 @@ from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
 from viewkeeper.rounds.site import Site, seed
-from viewkeeper.store.base import Store
+from viewkeeper.store.base import Seen, Store
 from viewkeeper.store.memory import Memory, budget
 
 SPARK_ROWS = 20_000_000
@@ -106,10 +106,12 @@ class Stage:
         finally:
             self.store.capture_by(None)
 
-    def captured(self, lane: str, flow: Flow, after: int, upto: int, rows: int) -> dict[str, Given]:
+    def captured(
+        self, lane: str, flow: Flow, after: int, upto: int, rows: int, seen: Mapping[int, Seen]
+    ) -> tuple[dict[str, Given], dict[int, Seen]]:
         """What happened to each table: in the driver, or, if one call did much to it, where the lane's tasks run.
 
-        `rows`: about how many there are.
+        `rows`: about how many there are. `seen`: what had been seen up to `after`; given back: up to `upto`.
         """
         left = {}
         if lane == "spark" and self.store.divides_log and self.store.capabilities.before_images:
@@ -120,33 +122,41 @@ class Stage:
                 if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto and not is_few(found):
                     left[table] = found
         here = [t for t in flow.used if t not in left]
-        deltas = given_rows(self.changes(flow, after, upto, rows, here))
-        return deltas | {Input(t).id: found for t, found in left.items()}
+        deltas, now = self.changes(flow, after, upto, seen, here, rows)
+        return given_rows(deltas) | {Input(t).id: found for t, found in left.items()}, now
 
     def changes(
-        self, flow: Flow, after: int, upto: int, rows: int | None = None, tables: Sequence[int] | None = None
-    ) -> dict[str, pa.Table]:
-        """What happened to each table (none named: all that the flow uses), consolidated before any expression runs.
+        self,
+        flow: Flow,
+        after: int,
+        upto: int,
+        seen: Mapping[int, Seen],
+        tables: Sequence[int],
+        rows: int | None = None,
+    ) -> tuple[dict[str, pa.Table], dict[int, Seen]]:
+        """What happened to each of these tables, consolidated before any expression runs, and what was seen of them.
 
         `rows`: about how many there are, if that is known.
         """
 
         has_befores = self.store.capabilities.before_images
 
-        def changed(duck: Duck, table: int) -> pa.Table:
+        def changed(duck: Duck, table: int) -> tuple[pa.Table, Seen]:
             names = [c.name for c in flow.used[table]]
             delta = self.store.net_changes(flow.tables[table], names, after, upto) if has_befores else None
             if delta is not None:
-                return delta
+                return delta, Seen()
             known = partial(self._known, duck, flow, table, names)
-            delta = table_changes(self.store, flow.tables[table], names, after, upto, known)
-            return consolidate(duck, delta) if delta.num_rows else delta
+            delta, now = table_changes(self.store, flow.tables[table], names, after, upto, known, seen.get(table))
+            return consolidate(duck, delta) if delta.num_rows else delta, now
 
-        tables = list(flow.used) if tables is None else tables
         if rows is not None and rows < _ROWS_FOR_MORE:
             duck = self.crew.alone(1)
-            return {Input(t).id: changed(duck, t) for t in tables}
-        return {Input(t).id: delta for t, delta in zip(tables, self.crew.map(changed, tables), strict=True)}
+            found = [changed(duck, t) for t in tables]
+        else:
+            found = self.crew.map(changed, tables)
+        each = list(zip(tables, found, strict=True))
+        return {Input(t).id: delta for t, (delta, _) in each}, {t: now for t, (_, now) in each}
 
     def run(
         self,

@@ -32,6 +32,7 @@ from viewkeeper.store.terms import (
     Pending,
     Pinned,
     Reject,
+    Seen,
     Spread,
     StreamChange,
     ViewChange,
@@ -48,6 +49,7 @@ __all__ = [
     "Pending",
     "Pinned",
     "Reject",
+    "Seen",
     "Spread",
     "Store",
     "StreamChange",
@@ -150,12 +152,13 @@ class Store(ABC):
         can = self.capabilities
         return can.snapshot_scan or can.before_images or can.cell_versions
 
-    def watch(self, table: Table, cut: int) -> bool:
-        """Called before and after a table is read as of a batch's cut: whether the cut is still what that batch saw.
+    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
+        """Called before and after a table is read as of a batch's cut: what can be seen of it now, for who goes on from
+        there; None if that is not what the batch had `seen`, if it had seen any.
 
         Where writes become visible late, a read may find what the batch did not; the next batch brings it to all views.
         """
-        return True
+        return seen or Seen()
 
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         """Of rows with the key columns, the bytes by which `start`, `stop` and `split_points` order them."""
@@ -194,9 +197,12 @@ class Store(ABC):
         """One of `parts` shares, of about the same size, of what one write call in (after, upto] did, consolidated."""
         raise Unsupported(f"{self.url} gives the changes of a table only as a whole.")
 
-    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
         """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no
-        before-images. May give more keys, so that a write that became visible late is not lost."""
+        before-images. May give more keys, so that a write that became visible late is not lost: what had not been
+        `seen` when the caller was at `after`. With them, what is seen now, for the call that goes on from `upto`."""
         raise Unsupported(f"{self.url} has before-images; read its changes.")
 
     def capture_by(self, spread: Spread | None) -> None:

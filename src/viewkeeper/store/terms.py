@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -42,12 +42,23 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What was seen of a table up to a cut, where a write can become visible after later ones: a store's own business.
+
+    This one is of a store in which it cannot. It belongs to whoever was given it: a batch publishes what its capture
+    saw, and who only looks changes nothing for others.
+    """
+
+
+@dataclass(frozen=True)
 class Batch:
-    """A published batch: its number, the cut it stands for, and the record that the maintainer wrote with it."""
+    """A published batch: its number, the cut it stands for, the record that the maintainer wrote with it, and what its
+    capture had seen of each table, by id, where the store needs to know."""
 
     number: int
     cut: int
     record: Mapping[str, Any]
+    seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

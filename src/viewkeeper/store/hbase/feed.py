@@ -17,7 +17,7 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import Comparison, wanted
-from viewkeeper.store.base import Changed, Pending, Spread
+from viewkeeper.store.base import Changed, Pending, Seen, Spread
 from viewkeeper.store.hbase import regions, windows
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
@@ -25,9 +25,9 @@ from viewkeeper.store.hbase.known import Known
 from viewkeeper.store.hbase.layout import Layout, Rows
 from viewkeeper.store.hbase.layouts import Layouts, if_there
 from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.records import Noted, Published, Records
+from viewkeeper.store.hbase.records import Records
 from viewkeeper.store.hbase.rejects import Rejects
-from viewkeeper.store.hbase.windows import NOTHING, Look, Sight
+from viewkeeper.store.hbase.windows import NOTHING, Look, Noted
 
 RESCAN = 600.0
 """Seconds. After a longer pause, a table that does not keep deleted cells is compared with its image row by row."""
@@ -50,8 +50,6 @@ class Feed:
         self._rejects = Rejects(records)
         self._head = 0
         self._looks: dict[int, Look] = {}
-        self._sights: dict[int, tuple[int, Sight]] = {}
-        self._noted: dict[tuple[int, int], Noted] = {}
 
     def head(self) -> int:
         """HBase's clock: every write call that has ended has a position up to it."""
@@ -76,27 +74,29 @@ class Feed:
         now = self._reader.rows(layout, keys, columns, (0, upto + 1)).rows
         return pa.concat_tables([weighted(before, -1), weighted(now, 1)]).combine_chunks()
 
-    def changed(self, table: Table, columns: list[str], after: int, upto: int) -> Changed:
+    def changed(
+        self, table: Table, columns: list[str], after: int, upto: int, seen: Seen | None
+    ) -> tuple[Changed, Noted]:
         layout = self._base(table)
         exact = self._layouts.is_exact(layout)
         span = (0, upto + 1) if exact else None
         if not exact and upto - after > 1000 * RESCAN:
-            self.note(table, upto)
-            return Changed(None, self._whole(layout, columns, span, wanted(table)))
-        # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
-        seen = self._looks.pop(table.id, None)
-        told = self._told(table, after)
+            low = upto - self._overlap
+            noted = self._look(layout, low, upto).noted(low, upto)  # before rows are read
+            return Changed(None, self._whole(layout, columns, span, wanted(table))), noted
+        told = seen if isinstance(seen, Noted) else None
         low = min(upto, after - self._overlap if told is None else told.low)
-        if seen is None or not seen.covers(low, upto):
-            seen = self._look(layout, low, upto)
-        early, late = seen.sight(low, after), seen.sight(after, upto)
-        cut, known = self._sights.get(table.id, (-1, NOTHING))
-        keys = windows.join(early.without(known) if cut == after else early, late)
-        self._remember(table, upto, max(low, upto - self._overlap), seen)  # before rows are read
+        # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
+        look = self._looks.pop(table.id, None)
+        if look is None or not look.covers(low, upto):
+            look = self._look(layout, low, upto)
+        early, late = look.sight(low, after), look.sight(after, upto)
+        keys = windows.join(early.without(told.sight or NOTHING) if told is not None else early, late)
         rows = self._rows(layout, keys, columns, span)
         key_columns, bad = layout.keys.decode(keys)
         self._rejects.note(table, keys, rows.rejects)
-        return Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
+        found = Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
+        return found, look.noted(max(low, upto - self._overlap), upto)
 
     def at(
         self, table: Table, columns: list[str], cut: int, start: bytes | None, stop: bytes | None
@@ -127,16 +127,17 @@ class Feed:
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         published = self._known.published()
-        told = published.seen if published is not None and published.batch.cut == after else {}
+        told = published.batch.seen if published is not None and published.batch.cut == after else {}
         now = self.head()
         rows = calls = 0
         first: int | None = None
         last: int | None = None
         for table in self._tables(tables):
-            noted = told.get(str(table.id), Noted(after, ""))
+            seen = told.get(table.id)
+            noted = seen if isinstance(seen, Noted) else Noted(after, "")
             low = noted.low
-            seen = self._looks[table.id] = self._look(self._layouts.of(table), low, now)
-            early, late = seen.sight(low, after), seen.sight(after, now)
+            look = self._looks[table.id] = self._look(self._layouts.of(table), low, now)
+            early, late = look.sight(low, after), look.sight(after, now)
             if early.digest() != noted.digest:
                 # Something became visible late: no batch up to this cut has it.
                 rows, calls, last = rows + 1, calls + 1, max(last or 0, after + 1)
@@ -156,47 +157,19 @@ class Feed:
 
     # -- the overlap --------------------------------------------------------------------------------------------------
 
-    def note(self, table: Table, cut: int) -> None:
-        """Remember which cells of the last seconds before a cut can be seen now."""
-        low = cut - self._overlap
-        self._remember(table, cut, low, self._look(self._layouts.of(table), low, cut))
-
-    def watch(self, table: Table, cut: int) -> bool:
-        """Whether the last seconds before a cut have the cells that its batch saw; if none did, they are noted.
+    def watch(self, table: Table, cut: int, seen: Seen | None) -> Noted | None:
+        """What can be seen now of the last seconds before a cut; None if other cells were `seen` there.
 
         Once the overlap is over, what turns up there is too late to be found: nobody looks at these seconds again. A
         view that is loaded just after its tables thus does not read what was loaded last once more in its first batch.
         """
-        told = self._told(table, cut)
-        if told is None:
-            self.note(table, cut)
-            return True
+        low = seen.low if isinstance(seen, Noted) else cut - self._overlap
         now = self.head()
-        seen = self._look(self._layouts.of(table), told.low, cut)
-        if seen.sight(told.low, cut).digest() != told.digest:
-            return False
-        if now - cut >= self._overlap:
-            self._remember(table, cut, cut, seen)
-        return True
-
-    def _told(self, table: Table, cut: int) -> Noted | None:
-        """What is known of the last seconds before a cut: in this process, or by the batch that has it."""
-        published = self._known.published()
-        by_batch = published.seen.get(str(table.id)) if published is not None and published.batch.cut == cut else None
-        return self._noted.get((table.id, cut), by_batch)
-
-    def _remember(self, table: Table, cut: int, low: int, seen: Look) -> None:
-        sight = seen.sight(low, cut)
-        self._sights[table.id] = (cut, sight)
-        self._noted[table.id, cut] = Noted(low, sight.digest())
-
-    def noted(self, cut: int, before: Published | None) -> dict[str, Noted]:
-        """What to publish with a batch of this cut. An earlier batch's notes hold on for one with the same cut."""
-        own = {str(table): noted for (table, at), noted in self._noted.items() if at == cut}
-        return {**(before.seen if before is not None and before.batch.cut == cut else {}), **own}
-
-    def published(self, cut: int) -> None:
-        self._noted = {key: noted for key, noted in self._noted.items() if key[1] >= cut}
+        look = self._look(self._layouts.of(table), low, cut)
+        noted = look.noted(low, cut)
+        if isinstance(seen, Noted) and noted.digest != seen.digest:
+            return None
+        return look.noted(cut, cut) if now - cut >= self._overlap else noted
 
     def _look(self, layout: Layout, after: int, upto: int) -> Look:
         spread = self.spread

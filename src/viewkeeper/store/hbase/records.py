@@ -31,6 +31,7 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import AlreadyThere, NoSuchTable, OutcomeUnknown
 from viewkeeper.store.hbase.scanning import Scan
 from viewkeeper.store.hbase.tables import Family
+from viewkeeper.store.hbase.windows import Noted
 
 FORMAT = 1
 
@@ -88,33 +89,24 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Noted:
-    """What a batch saw of a table's last seconds before its cut: the time after which to look again, and a digest of
-    the cells from there up to the cut."""
-
-    low: int
-    digest: str
-
-
-@dataclass(frozen=True)
 class Published:
-    """The value of `m:batch`: the published batch, what capture had seen of each table's last seconds (`windows`), and
-    the batches back to which views can be read, the oldest first, this one last."""
+    """The value of `m:batch`: the published batch, with what its capture had seen of each table's last seconds
+    (`windows`), and the batches back to which views can be read, the oldest first, this one last."""
 
     batch: Batch
-    seen: Mapping[str, Noted]
     past: tuple[Past, ...]
 
     def to_json(self) -> dict[str, Any]:
         past = [[p.number, p.position, p.time] for p in self.past]
         batch = {"number": self.batch.number, "cut": self.batch.cut, "record": self.batch.record}
-        return {**batch, "seen": {t: [n.low, n.digest] for t, n in self.seen.items()}, "past": past}
+        seen = {str(t): [n.low, n.digest] for t, n in self.batch.seen.items() if isinstance(n, Noted)}
+        return {**batch, "seen": seen, "past": past}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Published:
-        batch = Batch(data["number"], data["cut"], data["record"])
-        seen = {table: Noted(*noted) for table, noted in data["seen"].items()}
-        return Published(batch, seen, tuple(Past(*one) for one in data["past"]))
+        seen = {int(table): Noted(*noted) for table, noted in data["seen"].items()}
+        batch = Batch(data["number"], data["cut"], data["record"], seen)
+        return Published(batch, tuple(Past(*one) for one in data["past"]))
 
 
 class Records:

@@ -33,6 +33,7 @@ from viewkeeper.store.base import (
     Finding,
     Pending,
     Reject,
+    Seen,
     Spread,
     Store,
     StreamChange,
@@ -217,9 +218,9 @@ class HBaseStore(Store):
     def scan_text(self, table: Table, columns: Sequence[str]) -> str:
         return pushing.scan_text(self._layouts.of(table), columns, wanted(table))
 
-    def watch(self, table: Table, cut: int) -> bool:
+    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
         self._live()
-        return self._feed.watch(table, cut)
+        return self._feed.watch(table, cut, seen)
 
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         return self._layouts.of(table).row_keys(rows)
@@ -257,9 +258,11 @@ class HBaseStore(Store):
         self._live()
         return self._feed.changes(table, column_names(table, columns), after, upto)
 
-    def changed(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Changed:
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
         self._live()
-        return self._feed.changed(table, column_names(table, columns), after, upto)
+        return self._feed.changed(table, column_names(table, columns), after, upto, seen)
 
     def capture_by(self, spread: Spread | None) -> None:
         self._feed.spread = spread
@@ -319,7 +322,6 @@ class HBaseStore(Store):
             stored = [change for change in changes if isinstance(change, ViewChange)]
             tables = tuple(commit.table_redo(self._client, self._layouts.of(c.table), c) for c in stored)
             before = self._known.published()
-            seen = self._feed.noted(batch.cut, before)
             claimed = None
             self._unfinished = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
@@ -327,13 +329,12 @@ class HBaseStore(Store):
                 changed = current if change_catalog is None else change_catalog(current)
                 self._refuse_unstored(changed)
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
-                published = Published(batch, seen, commit.past(before, batch.number, self.head()))
+                published = Published(batch, commit.past(before, batch.number, self.head()))
                 redo = Redo(published, None if changed == current else changed.to_json(), tables)
                 claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
             self._known.learn(None)
-            self._feed.published(batch.cut)
             for change in stored:
                 self._sizes.pop(change.table.id, None)
 

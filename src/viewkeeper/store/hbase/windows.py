@@ -3,9 +3,12 @@
 A cell's time is taken before the cell can be seen, so a cell may turn up in a window that was read already. Therefore:
 
     a window overlaps the one before      what becomes visible late, but within the overlap, is found by the next one
-    known cells are no change             `Sight` remembers which cells of the overlap were there last time
+    known cells are no change             `Noted` is which cells of the overlap were there last time
     others can tell, too                  a digest of the overlap's cells is published with the batch: if it differs
                                           now, something came late, and waits
+
+It is the caller's: a batch's is what it publishes, and a CREATE that reads the same seconds a moment later, when more
+may be visible, does not touch it.
 
 What comes later than the overlap, or with an older time of its writer's own choosing, is found by an audit only.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.store.base import Seen
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.layout import Layout
 
@@ -72,6 +76,16 @@ NOTHING = Sight(pa.array([], pa.binary()), *(np.empty(0, np.int64),) * 3)
 
 
 @dataclass(frozen=True)
+class Noted(Seen):
+    """What was seen of a table's last seconds before a cut: the time after which to look again, a digest of the cells
+    from there up to the cut, and the cells, which are not published: in the process that saw them only."""
+
+    low: int
+    digest: str
+    sight: Sight | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Look:
     """All cells of one table with times in (after, upto], as one raw scan saw them."""
 
@@ -95,6 +109,10 @@ class Look:
         keys = self.keys.take(pa.array(row[starts]))
         counts = np.diff(np.r_[starts, len(row)]).astype(np.int64)
         return Sight(keys, counts, np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts))
+
+    def noted(self, low: int, cut: int) -> Noted:
+        sight = self.sight(low, cut)
+        return Noted(low, sight.digest(), sight)
 
 
 def look(client: Client, layout: Layout, after: int, upto: int, *, start: bytes = b"", stop: bytes = b"") -> Look:
