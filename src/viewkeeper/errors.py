@@ -52,9 +52,13 @@ class BadValue(ViewkeeperError):
 
 
 class TooLarge(ViewkeeperError):
-    """A row, key or batch over the limit."""
+    """A row, key or batch over the limit. `table`: the id of the table or view whose row it is, if it is one row."""
 
     code = "VK202"
+
+    def __init__(self, message: str, *, hint: str | None = None, table: int | None = None) -> None:
+        self.table = table
+        super().__init__(message, hint=hint)
 
 
 class BadStatement(ViewkeeperError):
@@ -70,7 +74,8 @@ class Unsupported(ViewkeeperError):
 
 
 class EvaluationError(ViewkeeperError):
-    """An expression of a view failed on the data (ANSI: division by zero, overflow, bad cast)."""
+    """A view failed on its own rows: an expression (ANSI: division by zero, overflow, bad cast), or a row of the view
+    that its store cannot hold."""
 
     code = "VK401"
     default_hint = (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.hbase.encodings import ENCODINGS, decode, encode
@@ -164,3 +164,12 @@ def test_a_column_that_is_called_like_a_dropped_one_has_other_cells() -> None:
     again = table.dropping("V").adding(Column("v", "string"))
     assert layout_of("ns", again).places["v"].cell != layout_of("ns", table).places["v"].cell
     assert layout_of("ns", again.inside).places["v#2"] == layout_of("ns", again).places["v"]
+
+
+@pytest.mark.parametrize(("key", "value", "told"), [("k" * 40_000, "v", "key"), ("k", "v" * 3_000_000, "row")])
+def test_a_row_that_hbase_cannot_hold_is_refused_by_name_before_it_is_written(key: str, value: str, told: str) -> None:
+    table = Table(7, "t", (Column("k", "string"), Column("v", "string")), (KeyPart("k"),))
+    rows = pa.table([["a", key, "z"], ["x", value, "y"]], schema=table.arrow)
+    with pytest.raises(TooLarge, match=rf"A {told} of t .*k = 'k") as refused:
+        layout_of("ns", table).encode(rows)
+    assert refused.value.table == 7

@@ -22,17 +22,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from viewkeeper import faults
+from viewkeeper.commit.isolation import BrokenViews, own_rows, storing
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.memory import RAN_OUT, fitting, out_of_memory
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews, Stage, choose_lane, in_batches
+from viewkeeper.commit.stage import Stage, choose_lane, in_batches
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
@@ -44,6 +45,8 @@ from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory, budget, forget_spilled
+
+T = TypeVar("T")
 
 _LOST = {"runs": {}, "fingerprint": ""}
 """The manifest of a batch whose record is damaged: all state is made anew."""
@@ -162,9 +165,10 @@ class Batches:
                         self.on_batch(report)
                     return report
                 except BrokenViews as broken:
-                    if not self.suspends or not broken.views:
+                    taken_out = self.suspend(broken.views, broken.message) if self.suspends else []
+                    if not taken_out:
                         raise
-                    stopped += self.suspend(broken.views, broken.message)
+                    stopped += taken_out
                 except RAN_OUT as short:
                     if self._tried <= 1:
                         raise short if isinstance(short, ViewkeeperError) else out_of_memory("a batch") from short
@@ -212,6 +216,15 @@ class Batches:
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Whatever is cheaper than a batch of so many changes, if there is such a thing."""
         return None
+
+    def going_on(self, work: Callable[[], T], *, always: bool = False) -> T:
+        """Do it again without the views that fail on their own rows, if this maintainer `suspends` (or `always`)."""
+        while True:
+            try:
+                return work()
+            except BrokenViews as broken:
+                if not (self.suspends or always) or not self.suspend(broken.views, broken.message):
+                    raise
 
     def suspend(self, views: frozenset[int], reason: str) -> list[str]:
         """Stop maintaining these views; they keep showing this batch, and their state is freed."""
@@ -287,7 +300,8 @@ class Batches:
         tables = {v.table.id: v.table for v in self.catalog.views}
 
         def change(duck: Duck, view: int) -> ViewChange | StreamChange | None:
-            return resolve(duck, self.store, tables[view], reached[view])
+            with own_rows(tables[view]):
+                return resolve(duck, self.store, tables[view], reached[view])
 
         return [c for c in self.stage.crew.map(change, list(reached)) if c is not None]
 
@@ -324,7 +338,8 @@ class Batches:
             record["sets"] = {str(v): m.to_json() for v, m in self._sets.items()}
         batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
         faults.point("commit.3.before")
-        self.store.commit(batch, views, change)  # steps 3 and 4
+        with storing(v.table for v in views):
+            self.store.commit(batch, views, change)  # steps 3 and 4
         faults.point("commit.4.after")
         self.batch = batch
         self.state.adopt(manifest)

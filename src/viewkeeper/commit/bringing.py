@@ -19,6 +19,7 @@ from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.parts import CutMoved
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.batches import Batches, Mark
+from viewkeeper.commit.isolation import own_rows
 from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import Loaded, catch_up, load, scan_first
 from viewkeeper.commit.manifest import Manifest
@@ -248,7 +249,8 @@ class Bringing(Batches):
             rows = list(loaded.rows[view.table.id])
             if view.table.id in there:
                 rows.append(self._stored(view.table))
-            found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+            with own_rows(view.table):
+                found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
             changes.extend([found] if found else [])
         manifest = loaded.beside(flow, shared)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from viewkeeper import faults
@@ -18,11 +19,11 @@ from viewkeeper.commit.batches import BatchReport
 from viewkeeper.commit.bringing import CONTRADICTION, MENDED, Bringing, restarted
 from viewkeeper.commit.crossover import rows_beyond
 from viewkeeper.commit.definitions import refuse_altered
+from viewkeeper.commit.isolation import own_rows
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import spoiled, without
 from viewkeeper.commit.schedule import due, remake
 from viewkeeper.commit.sink import resolve
-from viewkeeper.commit.stage import BrokenViews
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.strategies import interval_of, is_scheduled
@@ -53,9 +54,10 @@ class Maintainer(Bringing):
             if self.state.manifest.fingerprint != expressions.fingerprint():
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
-                self.rebuild(None if "manifest" in self.batch.record else store.head())
+                cut = None if "manifest" in self.batch.record else store.head()
+                self.going_on(lambda: self.rebuild(cut), always=True)
             elif self.batch.record and self.batch.record.get("plan") != self.flow.fingerprint:
-                self._adapt()
+                self.going_on(self._adapt, always=True)
         except BaseException:
             self.close()
             raise
@@ -66,7 +68,7 @@ class Maintainer(Bringing):
             try:
                 return super().refresh(lane, max_changes=max_changes)
             except CorruptState as damage:
-                mended = self.mend(damage)
+                mended = self.going_on(partial(self.mend, damage))
                 return replace(super().refresh(lane, max_changes=max_changes), mended=mended)
             except AssertionError as broken:  # operators assert what only wrong state can violate
                 self._check_lease()  # or state that another process has changed meanwhile
@@ -170,14 +172,14 @@ class Maintainer(Bringing):
             self._looked[view.table.id] = time.monotonic()
             tables = [t.id for t in self.catalog.tables]
             if view.at is None or self.store.pending(view.at.low, tables).calls:
-                try:
-                    self._remake(view)
-                except BrokenViews as broken:
-                    if not self.suspends:
-                        raise
-                    self.suspend(broken.views, broken.message)
+                self.going_on(partial(self._remake_active, view))
                 done += 1
         return done
+
+    def _remake_active(self, view: View) -> None:
+        """Unless it has been suspended meanwhile."""
+        if any(v.table.id == view.table.id and v.suspended is None for v in self.catalog.views):
+            self._remake(view)
 
     def _remake(self, view: View, is_new: bool = False) -> None:
         with self.defining, self._keeping() as mark:
@@ -195,7 +197,9 @@ class Maintainer(Bringing):
                 rows = [r for r in made.rows if r.num_rows]
                 if made.whole and not is_new:
                     rows.append(self._stored(view.table))
-                found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+                with own_rows(view.table):
+                    found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+                before = self._sets
                 self._sets = {**self._sets, view.table.id: made.manifest or Manifest()}
                 at = OwnCut(self.batch.number + 1, made.low, made.cut, time.time())
 
@@ -206,7 +210,11 @@ class Maintainer(Bringing):
                     return catalog.replacing(replace(view, at=at))
 
                 changes = [found] if found is not None else []
-                self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest, changes, change)
+                try:
+                    self._publish(self.batch.number + 1, self.batch.cut, self.state.manifest, changes, change)
+                except BaseException:
+                    self._sets = before
+                    raise
 
     def repair(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them and whatever else was computed from it.

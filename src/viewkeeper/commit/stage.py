@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.capture.feed import table_changes
+from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.memory import RAN_OUT, out_of_memory
 from viewkeeper.commit.state import State
-from viewkeeper.errors import EvaluationError, UnknownName
+from viewkeeper.errors import UnknownName
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
@@ -46,14 +47,6 @@ _ROWS_AT_ONCE = 1_000_000
 
 _ROWS_FOR_MORE = 20_000
 """Changes from which threads are worth waking: below, one is done before the second has begun."""
-
-
-class BrokenViews(EvaluationError):
-    """An expression of these views failed on the data."""
-
-    def __init__(self, views: frozenset[int], message: str) -> None:
-        self.views = views
-        super().__init__(message)
 
 
 @dataclass

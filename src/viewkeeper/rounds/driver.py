@@ -21,6 +21,7 @@ import pyarrow as pa
 from viewkeeper.operators.crew import Crew
 from viewkeeper.plan.dataflow import Image, Input, Operator, Sink
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given
 from viewkeeper.rounds.site import Fed, Feed, Site
 
@@ -62,8 +63,8 @@ def _work(site: Site, schedule: _Schedule, on_error: OnError | None) -> None:
                 schedule.fed(task, site.fed(task.feed, task.output))
         except BaseException as error:
             if on_error is not None and isinstance(error, Exception):
-                failed = operator if site.feeding is None else site.flow.operators[site.feeding]
-                found = on_error(failed, error)
+                failed = error.operator if isinstance(error, Failed) else operator.id
+                found = on_error(site.flow.operators[failed], error)
                 found.__cause__ = None if found is error else error
                 error = found
             schedule.fail(error)

@@ -8,7 +8,7 @@ operator's output for the deltas at its ports, `feed` passes an output through t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from viewkeeper.plan.dataflow import (
     where_sql,
 )
 from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.rounds.blame import Ports, in_operator, in_segment
 
 _PIECE_ROWS = 1 << 19
 _GATHERED = np.uint64(16)
@@ -64,12 +65,20 @@ class Site:
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
     clock: dict[str, float] = field(default_factory=dict)
     """Seconds that each operator took, with the segments over it."""
-    feeding: str | None = None
-    """The consumer whose segment runs now: an error in it is that consumer's, not its source's."""
 
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> pa.Table | None:
-        """The operator's output delta for what arrived at its ports; None for an arrangement, which has none."""
-        return _KERNELS[operator.kind](self, operator, [_joined(tables) for tables in ports])
+        """The operator's output delta for what arrived at its ports; None for an arrangement, which has none.
+
+        An error that its rows cause is raised as `Failed` and names one of them; so in `fed`.
+        """
+        kernel, joined = _KERNELS[operator.kind], [_joined(tables) for tables in ports]
+        try:
+            return kernel(self, operator, joined)
+        except Exception as error:
+            aside = replace(self, keep=None, added=dict(self.added), clock={})
+            work = partial(kernel, aside, operator)
+            in_operator(self.duck, self.flow, operator, joined, lambda part: work(list(part)), error)
+            raise
 
     def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The output through every segment over it, ready for the consumers' ports."""
@@ -89,10 +98,15 @@ class Site:
         if segment is None:
             assert isinstance(operator, Image)
             return list(self._image(operator, output))
-        self.feeding = consumer
-        found = list(self._through_segment(operator, port, segment, output))
-        self.feeding = None
-        return found
+        try:
+            return list(self._through_segment(operator, port, segment, output))
+        except Exception as error:
+
+            def work(part: Ports) -> object:
+                return [list(self._through_segment(operator, port, segment, p)) for p in part if p is not None]
+
+            in_segment(self.duck, self.flow, segment, consumer, output, work, error)
+            raise
 
     def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> Iterator[Fed]:
         consumer = operator.id

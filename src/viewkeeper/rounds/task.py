@@ -32,6 +32,7 @@ from viewkeeper.operators.runs import RunEntry, open_run, write_container
 from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import HASH, Sink
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Share
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.files import Directory
@@ -137,11 +138,9 @@ class Level:
                                 yield from ((here, consumer, port, p) for p in _payloads(delta))
             except CorruptState as damage:  # no error of the task: to try again would not help
                 yield 0, "!damaged", 0, json.dumps({"message": damage.message, "hint": damage.hint}).encode()
-            except Exception as error:
-                found = expressions.error_code(error)
-                if found is None:
-                    raise
-                yield 0, "!error", 0, json.dumps({"operator": site.feeding or name, "message": found.message}).encode()
+            except Failed as failed:
+                told = {"operator": failed.operator, "message": failed.message}
+                yield 0, "!error", 0, json.dumps(told).encode()
 
     def _carry(self, job: Job, fresh: Mapping[str, Run], here: int) -> Iterator[Message]:
         """Fresh rows of arrangements that lookups of later levels need."""

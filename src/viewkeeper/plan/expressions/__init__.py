@@ -42,7 +42,7 @@ def render(expr: Expr) -> str:
     names = {i: _variable(texts[i]) for i in once}
     shown = [names.get(i, t) for i, t in enumerate(texts)]
     text = (_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.write(expr, shown)
-    if not rule.typed:
+    if not rule.typed and expr.type != "void":  # raise_error has the type of whatever it stands in for
         text = cast(text, expr.type)
     order = list(range(len(texts)))[:: -1 if rule.stops == "right" else 1]
     for place in reversed(range(len(order))):

@@ -25,11 +25,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.naming import key_text
 from viewkeeper.model.schema import Table
 from viewkeeper.store.hbase import encodings
+from viewkeeper.store.hbase.batches import LARGEST_CALL
 from viewkeeper.store.hbase.cells import Cells, Positions
 from viewkeeper.store.hbase.rowkeys import Mask, decode_keys
 from viewkeeper.store.hbase.tables import Family
@@ -45,6 +48,11 @@ TABLE_VERSIONS = 100
 """How often a row may be overwritten while it is captured."""
 
 _LONGEST_KEY = 32_767
+
+_ABOUT_A_CELL = 40
+"""Bytes around a cell's value in a call, its column's name not counted; at least."""
+
+LARGEST_ROW = LARGEST_CALL - 1_000
 
 
 class RowKeys(Protocol):
@@ -124,7 +132,25 @@ class Layout:
         cells: dict[bytes, pa.Array] = {}
         if self.mark is not None:
             cells[self.mark] = pa.array(np.full(rows.num_rows, MARKED, "S1"), pa.binary())
-        return keys, cells | self.encode_columns(rows)
+        cells |= self.encode_columns(rows)
+        self._refuse_large(rows, keys, cells)
+        return keys, cells
+
+    def _refuse_large(self, rows: pa.Table, keys: pa.Array, cells: Mapping[bytes, pa.Array]) -> None:
+        """Before anything is written: a batch whose cells HBase refused could never be finished."""
+        if not len(keys):
+            return
+        sizes = _lengths(keys).astype(np.int64)
+        for cell, values in cells.items():
+            sizes += np.asarray(pc.fill_null(pc.binary_length(values), 0)) + len(cell) + _ABOUT_A_CELL
+        largest = int(sizes.argmax())
+        if sizes[largest] > LARGEST_ROW:
+            raise TooLarge(
+                f"A row of {self.table.name} has {sizes[largest]:,} bytes, over the {LARGEST_ROW:,} that HBase's"
+                f" gateway takes in one call: {key_text(self.table, rows, largest)}.",
+                hint="Keep large objects elsewhere.",
+                table=self.table.id,
+            )
 
     def encode_columns(self, rows: pa.Table) -> dict[bytes, pa.Array]:
         return {
@@ -135,10 +161,13 @@ class Layout:
 
     def row_keys(self, rows: pa.Table) -> pa.Array:
         keys = self.keys.encode(rows)
-        if len(keys) and int(_lengths(keys).max()) > _LONGEST_KEY:
+        lengths = _lengths(keys)
+        if len(keys) and int(lengths.max()) > _LONGEST_KEY:
             raise TooLarge(
-                f"A key of {self.table.name} has more than {_LONGEST_KEY} bytes, which HBase does not take.",
+                f"A key of {self.table.name} has {lengths.max():,} bytes, HBase takes {_LONGEST_KEY:,}:"
+                f" {key_text(self.table, rows, int(lengths.argmax()))}.",
                 hint="A view without a unique key has whole rows as keys: give it a KEY.",
+                table=self.table.id,
             )
         return keys
 

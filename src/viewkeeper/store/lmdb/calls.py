@@ -52,7 +52,9 @@ class Call:
 def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
     """Keys and rows (empty: delete), some at a time."""
     for piece in _slices(table, typed(table, puts, table.arrow.names)):
-        yield encode_keys(table, piece), encode_rows(table, piece)
+        keys, after = encode_keys(table, piece), encode_rows(table, piece)
+        rows.refuse_large(table, piece, keys, after)
+        yield keys, after
     for piece in _slices(table, typed(table, deletes, [column.name for column in table.key_columns])):
         keys = encode_keys(table, piece)
         yield keys, rows.no_rows(len(keys))

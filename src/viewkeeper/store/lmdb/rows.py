@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.keys import key_order
+from viewkeeper.model.naming import key_text
 from viewkeeper.model.schema import Table
 from viewkeeper.store.lmdb.log import Images, join
 
@@ -44,6 +45,23 @@ _LENGTHS = struct.Struct("<II")
 _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
 
 
+def refuse_large(table: Table, data: pa.Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+    """TooLarge, with its name, if one of these rows is over the limits; `keys` and `after` are its bytes."""
+    for what, sizes, limit, unit, hint in (
+        ("key", pc.binary_length(keys), LARGEST_KEY, 10, "Use a digest of it as the key."),
+        ("row", pc.binary_length(after), LARGEST_ROW, 20, "Keep large objects elsewhere."),
+    ):
+        largest = pc.max(sizes).as_py()
+        if largest is not None and largest > limit:
+            row = key_text(table, data, pc.index(sizes, largest).as_py())
+            most = f"{limit >> unit} {'KB' if unit == 10 else 'MB'}"
+            raise TooLarge(
+                f"A {what} of {table.name} has {largest:,} bytes, {most} is the limit: {row}.",
+                hint=hint,
+                table=table.id,
+            )
+
+
 # -- apply ------------------------------------------------------------------------------------------------------------
 
 
@@ -52,15 +70,7 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
     if not len(keys):
         return Images(keys, after, after)
     keys, after = _by_key(table, keys, after)
-    if pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
-        raise TooLarge(
-            f"A row of {table.name} has more than {LARGEST_ROW >> 20} MB.", hint="Keep large objects elsewhere."
-        )
     lengths = pc.binary_length(keys)
-    if pc.max(lengths).as_py() > LARGEST_KEY:
-        raise TooLarge(
-            f"A key of {table.name} has more than {LARGEST_KEY >> 10} KB.", hint="Use a digest of it as the key."
-        )
     if pc.max(lengths).as_py() <= LONGEST_KEY:
         return _apply_short(txn, db, keys, after)
     short = pc.less_equal(lengths, LONGEST_KEY)

@@ -142,8 +142,10 @@ class LmdbStore(LmdbFeed):
                 )
             row = decode_rows(table, pa.array([old], pa.binary()))
             row = pa.table({name: new.get(name, row.column(name)) for name in row.column_names}, schema=table.arrow)
+            after = encode_rows(table, row)
+            rows.refuse_large(table, row, keys, after)
             call = Call(txn, environment)
-            call.apply(table, db, keys, encode_rows(table, row))
+            call.apply(table, db, keys, after)
             return call.finish()
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:

@@ -1,0 +1,36 @@
+"""How a row is named in a message: by some of its columns, with long values cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.schema import Table
+
+_LONGEST = 60
+"""Characters of a value that are shown."""
+
+
+def row_text(rows: pa.Table, names: Mapping[str, str]) -> str:
+    """The first row, as `name = value, …`; `names`: what its columns are called."""
+    return ", ".join(f"{shown} = {_value(rows[column])}" for column, shown in names.items())
+
+
+def key_text(table: Table, rows: pa.Table, at: int) -> str:
+    """The key of one of the rows."""
+    return row_text(rows.slice(at, 1), {c.name: c.name for c in table.key_columns})
+
+
+def _value(column: pa.ChunkedArray) -> str:
+    first = column.slice(0, 1)
+    if pa.types.is_string(first.type) or pa.types.is_binary(first.type):
+        size = pc.binary_length(first)[0].as_py()
+        if size is not None and size > _LONGEST:
+            cut = pc.utf8_slice_codeunits if pa.types.is_string(first.type) else pc.binary_slice
+            return f"{cut(first, 0, _LONGEST)[0].as_py()!r}… ({size:,} bytes)"
+    try:
+        return repr(first[0].as_py()) if pa.types.is_string(first.type) else str(first[0].as_py())
+    except (ValueError, OverflowError):  # a date that Python has none for
+        return str(first.cast(pa.string())[0].as_py())

@@ -1,0 +1,210 @@
+"""Whose fault an error is: that of one row and of the views which read it, or of nobody's rows.
+
+Segments are linear and operators work by key, so over a part of their rows they do a part of their work. An error that
+comes again over one row, or one key, alone is that row's, whatever its class; halving finds it. An error that does not
+come again, or that the machine makes (disk, memory, a lost connection), is not the views' and stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import (
+    BadValue,
+    CorruptState,
+    EvaluationError,
+    MaintainerBusy,
+    StoreError,
+    TooLarge,
+    ViewkeeperError,
+)
+from viewkeeper.model.naming import row_text
+from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.duck import Duck
+from viewkeeper.plan import expressions
+from viewkeeper.plan.dataflow import HASH, Aggregate, Input, Lookup, Operator, Recompute, Segment
+from viewkeeper.plan.flow import Flow
+
+Ports = Sequence[pa.Table | None]
+Work = Callable[[Ports], object]
+
+NOBODYS = (
+    OSError,
+    MemoryError,
+    StoreError,
+    CorruptState,
+    MaintainerBusy,
+    AssertionError,
+    duckdb.OutOfMemoryException,
+    duckdb.IOException,
+    duckdb.InterruptException,
+    duckdb.ConnectionException,
+)
+"""Of the machine, of the store, or of state that contradicts itself."""
+
+_NAMED = 8
+"""Columns of a row that are shown, if it is not known which are its key."""
+
+
+class Failed(EvaluationError):
+    """An operator failed on its rows; the message names one of them."""
+
+    def __init__(self, operator: str, message: str) -> None:
+        self.operator = operator
+        super().__init__(message)
+
+
+def in_segment(duck: Duck, flow: Flow, segment: Segment, to: str, rows: pa.Table, work: Work, error: Exception) -> None:
+    """Raise Failed if a segment's error is that of a row of its source; else return."""
+    blame = _blame(duck, to, error, [rows], work, jointly=False)
+    if blame is not None:
+        found, ports = blame
+        raise Failed(to, _said(found, _row(flow, flow.operators[segment.source], ports[0]))) from error
+
+
+def in_operator(duck: Duck, flow: Flow, operator: Operator, ports: Ports, work: Work, error: Exception) -> None:
+    """Raise Failed if an operator's error is that of rows at its ports; else return."""
+    blame = _blame(duck, operator.id, error, ports, work, jointly=isinstance(operator, Recompute))
+    if blame is not None:
+        found, left = blame
+        raise Failed(operator.id, _said(found, _key(flow, operator, left))) from error
+
+
+def _blame(
+    duck: Duck, operator: str, error: Exception, ports: Ports, work: Work, *, jointly: bool
+) -> tuple[EvaluationError, Ports] | None:
+    """The error as a view's own and the least rows over which it comes again; None if it is not the rows'."""
+    known = not isinstance(error, ViewkeeperError) or isinstance(error, (EvaluationError, TooLarge, BadValue))
+    if not known or isinstance(error, NOBODYS) or not _works(duck):
+        return None
+    try:
+        left = _narrowed(ports, work, type(error), jointly)
+    except Exception:  # what the search itself meets says nothing of the rows
+        return None
+    if left is None:
+        return None
+    found = expressions.error_code(error)
+    return found or EvaluationError(f"{type(error).__name__}: {str(error).splitlines()[0]}"), left
+
+
+def _works(duck: Duck) -> bool:
+    """Whether the DuckDB is sound: one that gave itself up fails on everything."""
+    with suppress(duckdb.Error):
+        duck.run("SELECT 1 AS one")
+        return True
+    return False
+
+
+def _narrowed(ports: Ports, work: Work, kind: type[Exception], jointly: bool) -> Ports | None:
+    """Halve what is at the ports, all at once by hash or one port after the other, while the error comes again."""
+
+    def fails(part: Ports) -> bool:
+        try:
+            work(part)
+        except kind:
+            return True
+        return False
+
+    came, left = False, list(ports)
+    todo = [None] if jointly else [i for i, port in enumerate(ports) if port is not None and port.num_rows]
+    for place in todo:
+        going = True
+        while going:
+            going = False
+            for part in _halves(left, place):
+                if fails(part):
+                    came, left, going = True, list(part), True
+                    break
+    return left if came or fails(left) else None
+
+
+def _halves(ports: Ports, place: int | None) -> Iterator[Ports]:
+    """Two parts of one port's rows, or of the keys at all ports; none if there is nothing to divide."""
+    if place is None:
+        hashes = np.unique(np.concatenate([p[HASH].to_numpy() for p in ports if p is not None]))
+        if len(hashes) > 1:
+            for half in np.array_split(hashes, 2):
+                yield [None if p is None else p.filter(pa.array(np.isin(p[HASH].to_numpy(), half))) for p in ports]
+        return
+    port = ports[place]
+    if port is None or port.num_rows < 2:
+        return
+    if HASH in port.column_names:  # a key's rows stay together: what comes of them may be wrong without the others
+        codes = port[HASH].to_numpy()
+        order = np.sort(codes)
+        pivot = order[len(order) // 2]
+        low = codes < pivot if pivot > order[0] else codes <= pivot
+        masks = [low, ~low] if low.any() and not low.all() else []
+        parts = [port.filter(pa.array(mask)) for mask in masks]
+    else:
+        middle = port.num_rows // 2
+        parts = [port.slice(0, middle), port.slice(middle)]
+    for part in parts:
+        yield [part if i == place else p for i, p in enumerate(ports)]
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _said(found: EvaluationError, row: str) -> str:
+    return found.message if not row else f"{found.message.rstrip()} In the row with {row}."
+
+
+def _row(flow: Flow, source: Operator, rows: pa.Table | None) -> str:
+    """A source's row: by its table's key, or by what it is made of."""
+    if rows is None or not rows.num_rows:
+        return ""
+    if isinstance(source, Input):
+        table = flow.tables[source.table]
+        names = {k.column: f"{table.name}.{k.column}" for k in table.key}
+    else:
+        columns = [c for c in rows.column_names if c not in (WEIGHT, HASH)]
+        names = {c: origin(flow, source, c) or c for c in columns[:_NAMED]}
+    return row_text(rows, names)
+
+
+def _key(flow: Flow, operator: Operator, ports: Ports) -> str:
+    """The key of an operator's first row."""
+    rows = next((p for p in ports if p is not None and p.num_rows), None)
+    if rows is None:
+        return ""
+    if isinstance(operator, Aggregate):
+        columns = [k.name for k in operator.spec.keys]
+    else:
+        key = next((s.key for s in operator.segments() if s.key), None)
+        columns = list(key or [c for c in rows.column_names if c not in (WEIGHT, HASH)][:_NAMED])
+    segment = next(operator.segments(), None)
+    names = {c: (segment and _through(flow, segment, c)) or c for c in columns if c in rows.column_names}
+    return row_text(rows, names)
+
+
+def origin(flow: Flow, operator: Operator, name: str) -> str | None:
+    """The table's column that an operator's column shows as it is, if it is one."""
+    if isinstance(operator, Input):
+        return f"{flow.tables[operator.table].name}.{name}"
+    if isinstance(operator, Lookup):
+        taken: Any = next((theirs for theirs, mine in operator.take if mine.name == name), None)
+        if taken is not None:
+            return _arranged(flow, flow.operators[operator.arrangement], taken)
+    segment = next(operator.segments(), None)
+    return None if segment is None else _through(flow, segment, name)
+
+
+def _arranged(flow: Flow, arrangement: Operator, name: str) -> str | None:
+    table = getattr(arrangement, "table", None)
+    if table is not None:
+        return f"{flow.tables[table].name}.{name}"
+    return origin(flow, arrangement, name)
+
+
+def _through(flow: Flow, segment: Segment, name: str) -> str | None:
+    expr = next((n.expr for n in segment.exprs if n.name == name), None)
+    if expr is None or expr.op != "column":
+        return None
+    return origin(flow, flow.operators[segment.source], str(expr.value))
