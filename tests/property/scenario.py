@@ -1,7 +1,7 @@
 """A scenario is everything that happens to one database: tables, views, batches, and when each view is made.
 
 generate   from a seed
-run        on Viewkeeper: what each view holds after each batch
+run        on Viewkeeper, under names that are hard to spell: what each view holds after each batch
 check      against the oracles: a list of problems
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 import viewkeeper as vk
+from tests.naming import Called, Naming
 
 from . import oracle
 from .changes import (
@@ -113,14 +114,19 @@ def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, 
                 lost.add(view.name)
                 problems.append(Problem(view.name, number, f"CREATE failed: {type(error).__name__}: {error}"))
 
-    db = vk.open(url, spark=spark, durability="none")
+    naming = Naming(Random(scenario.seed))  # the oracle goes on with the plain names
+
+    def opened() -> Called:
+        return Called(vk.open(url, spark=spark, durability="none"), naming)
+
+    db = opened()
     try:
         for table in scenario.tables:
             db.sql(table.ddl)
         for number, batch in enumerate(scenario.batches):
             if number in scenario.reopened:
                 db.close()
-                db = vk.open(url, spark=spark, durability="none")
+                db = opened()
             make(db, number, False)
             for call in batch:
                 table = tables[call.table]

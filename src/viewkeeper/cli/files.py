@@ -11,13 +11,14 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.model.delta import plain
+from viewkeeper.model.names import ROW, backticked, quoted
 from viewkeeper.model.schema import Table
 
 PIECE_ROWS = 16_384
@@ -36,10 +37,9 @@ class Bad:
 
 @dataclass(frozen=True)
 class Piece:
-    ROW: ClassVar[str] = "_row"
-    """The column with the rows' numbers in the file, from 1."""
     file: str
     rows: pa.Table
+    """With the column ROW: their numbers in the file, from 1."""
     bad: tuple[Bad, ...] = field(default=())
 
 
@@ -77,7 +77,7 @@ def _numbered(rows: pa.Table, first: int, skipped: Sequence[int] = ()) -> pa.Tab
     numbers = np.arange(first, first + rows.num_rows, dtype=np.int64)
     gone = np.sort(np.array(skipped, np.int64))
     numbers += np.searchsorted(gone - np.arange(len(gone)), numbers, "right")
-    return rows.append_column(Piece.ROW, pa.array(numbers))
+    return rows.append_column(ROW, pa.array(numbers))
 
 
 def _parquet(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
@@ -134,7 +134,7 @@ def _stream(file: Path, source: Any, stream: Any, bad: list[Bad], progress: Call
             yield Piece(str(file), rows.slice(at, PIECE_ROWS))
         progress(source.tell() - read)
         read = source.tell()
-    yield Piece(str(file), pa.table({Piece.ROW: pa.array([], pa.int64())}), tuple(bad))
+    yield Piece(str(file), pa.table({ROW: pa.array([], pa.int64())}), tuple(bad))
 
 
 def _json(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
@@ -161,7 +161,7 @@ def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
     duck.register("lines", lines)
     # Two steps: on what is no JSON, the functions of the second would fail.
     first = "CASE WHEN NOT json_valid(line) THEN 'This is no JSON.' END"
-    valid = duck.sql(f"SELECT line, {Piece.ROW}, {first} AS why FROM lines").to_arrow_table()
+    valid = duck.sql(f"SELECT line, {ROW}, {first} AS why FROM lines").to_arrow_table()
     duck.register("valid", valid)
     known = ", ".join(f"'{_text(c.name)}'" for c in table.columns)
     unknown = f"list_filter(json_keys(line), lambda k: k NOT IN ({known}))"
@@ -171,24 +171,29 @@ def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
     ]
     for column in table.columns:
         kinds = {"string": "'VARCHAR'", "boolean": "'BOOLEAN'"}.get(column.type, _NUMBERS)
-        path = _text(f'$."{column.name}"')
+        member = _member(column.name)
         reasons.append(
-            f"WHEN json_type(line, '{path}') NOT IN ({kinds}, 'NULL') THEN "
-            f"'{_text(column.name)} is a ' || lower(json_type(line, '{path}')) || ', not a {column.type}.'"
+            f"WHEN json_type(line, {member}) NOT IN ({kinds}, 'NULL') THEN "
+            f"'{_text(column.name)} is a ' || lower(json_type(line, {member})) || ', not a {column.type}.'"
         )
     judged = duck.sql(
-        f"SELECT line, {Piece.ROW}, CASE {' '.join(reasons)} END AS why FROM valid WHERE why IS NULL"
+        f"SELECT line, {ROW}, CASE {' '.join(reasons)} END AS why FROM valid WHERE why IS NULL"
     ).to_arrow_table()
     duck.register("judged", judged)
     refused = duck.sql(
-        f"SELECT {Piece.ROW}, why, line FROM (FROM valid UNION ALL FROM judged) WHERE why IS NOT NULL ORDER BY 1"
+        f"SELECT {ROW}, why, line FROM (FROM valid UNION ALL FROM judged) WHERE why IS NOT NULL ORDER BY 1"
     ).fetchall()
-    columns = ", ".join(f"""line ->> '{_text(f'$."{c.name}"')}' AS "{c.name}\"""" for c in table.columns)
-    good = plain(duck.sql(f"SELECT {columns}, {Piece.ROW} FROM judged WHERE why IS NULL").to_arrow_table())
+    columns = ", ".join(f"line ->> {_member(c.name)} AS {quoted(c.name)}" for c in table.columns)
+    good = plain(duck.sql(f"SELECT {columns}, {ROW} FROM judged WHERE why IS NULL").to_arrow_table())
     return Piece(str(file), good, tuple(Bad(str(file), row, why, line) for row, why, line in refused))
 
 
 _NUMBERS = "'VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'"
+
+
+def _member(name: str) -> str:
+    """A member of an object, as a JSON pointer: whatever its name holds."""
+    return f"'/{_text(name.replace('~', '~0').replace('/', '~1'))}'"
 
 
 def _text(value: str) -> str:
@@ -217,10 +222,10 @@ def inferred(name: str, file: Path, key: tuple[str, ...]) -> str:
             found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
-    columns = [f"`{column}` {_spark_type(file, column, type_)}" for column, type_, *_ in found]
+    columns = [f"{backticked(column)} {_spark_type(file, column, type_)}" for column, type_, *_ in found]
     if unknown := [k for k in key if k.lower() not in {column.lower() for column, *_ in found}]:
         raise BadValue(f"{file} has no column {unknown[0]}.", hint=f"It has: {', '.join(c for c, *_ in found)}.")
-    return f"CREATE TABLE `{name}` ({', '.join(columns)}, PRIMARY KEY ({', '.join(f'`{k}`' for k in key)}))"
+    return f"CREATE TABLE {backticked(name)} ({', '.join(columns)}, PRIMARY KEY ({', '.join(map(backticked, key))}))"
 
 
 _TYPES = {

@@ -25,6 +25,7 @@ import pyarrow as pa
 from viewkeeper.cli.files import Bad, Piece, open_pieces
 from viewkeeper.errors import BadValue, UnknownName, ViewkeeperError
 from viewkeeper.model import types
+from viewkeeper.model.names import ROW, backticked
 from viewkeeper.model.rows import rows_table
 from viewkeeper.model.schema import Table
 
@@ -130,7 +131,7 @@ def made_for(db: Any, name: str, statement: str) -> Iterator[None]:
     except BaseException:
         table = db._base_table(name, "load into")
         if db._store.count(table) == 0:
-            db.sql(f"DROP TABLE `{name.replace('`', '``')}`")
+            db.sql(f"DROP TABLE {backticked(name)}")
         raise
 
 
@@ -140,8 +141,8 @@ def _take(table: Table, piece: Piece, found: _Found) -> None:
         if reason is None:
             found.good.append(rows)
         else:
-            number = int(rows[Piece.ROW][0].as_py())
-            values = {k: v for k, v in rows.drop_columns([Piece.ROW]).to_pylist()[0].items() if v is not None}
+            number = int(rows[ROW][0].as_py())
+            values = {k: v for k, v in rows.drop_columns([ROW]).to_pylist()[0].items() if v is not None}
             found.bad.append(Bad(piece.file, number, reason, values))
 
 
@@ -150,7 +151,7 @@ def fit(table: Table, rows: pa.Table) -> Iterator[tuple[pa.Table, str | None]]:
     if rows.num_rows == 0:
         return
     try:
-        yield rows_table(table, _typed(table, rows.drop_columns([Piece.ROW]))), None
+        yield rows_table(table, _typed(table, rows.drop_columns([ROW]))), None
     except ViewkeeperError as error:
         if rows.num_rows == 1:
             yield rows, re.sub(r", row 1(?=:)", "", error.message)

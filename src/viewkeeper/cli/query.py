@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from viewkeeper.cli.simple import simple
 from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.names import backticked
 
 _AGE = 600.0
 """Seconds in which the tables must have been read."""
@@ -36,8 +37,8 @@ def select(db: Any, query: str) -> pa.Table:
         spark.conf.set(setting, value)
     for name, table in rows.items():
         # Named types: by itself PySpark takes a time without a zone for one with it.
-        columns = ", ".join(f"`{_spelled(c.name)}` {c.type}" for c in db._catalog().table(name).columns)
-        spark.createDataFrame(table, columns).createOrReplaceTempView(f"`{_spelled(name)}`")
+        columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in db._catalog().table(name).columns)
+        spark.createDataFrame(table, columns).createOrReplaceTempView(backticked(name))
     with _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
         found: pa.Table = spark.sql(query).toArrow()
         return found
@@ -60,12 +61,7 @@ def named(catalog: Catalog, query: str) -> list[str]:
     there = [*(t.name for t in catalog.tables), *(view.table.name for view in catalog.views)]
     text = query.lower()
     words = set(re.findall(r"\w+", text))
-    return [name for name in there if name.lower() in words or f"`{_spelled(name).lower()}`" in text]
-
-
-def _spelled(name: str) -> str:
-    """A name as it stands between backticks."""
-    return name.replace("`", "``")
+    return [name for name in there if name.lower() in words or backticked(name).lower() in text]
 
 
 def _settings() -> dict[str, str]:

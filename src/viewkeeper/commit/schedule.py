@@ -32,11 +32,12 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.names import WEIGHT, quoted
+from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import interval_of, is_scheduled, strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import HASH, Image, Input, hash_sql, quoted
+from viewkeeper.plan.dataflow import HASH, Image, Input, hash_sql
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.store.base import Pinned, Store

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from viewkeeper.model.delta import identical
 from viewkeeper.model.keys import encode_keys
-from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.names import COUNT, TIMES, WEIGHT, quoted
+from viewkeeper.model.schema import Table
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.wide import Ints
-from viewkeeper.plan.dataflow import quoted
 from viewkeeper.store.base import Store, StreamChange, ViewChange
 
 
@@ -91,8 +91,8 @@ def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
     columns = [quoted(c.name) for c in table.columns]
     listed = ", ".join(columns)
     counted = duck.run(
-        f"""SELECT {listed}, CAST(sum(c) AS BIGINT) AS {COUNT}
-            FROM (SELECT {listed}, {COUNT} AS c FROM stored UNION ALL SELECT {listed}, {WEIGHT} AS c FROM net)
+        f"""SELECT {listed}, CAST(sum({TIMES}) AS BIGINT) AS {COUNT}
+            FROM (SELECT {listed}, {COUNT} AS {TIMES} FROM stored UNION ALL SELECT {listed}, {WEIGHT} FROM net)
             GROUP BY {listed}""",
         stored=stored,
         net=net,

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model.names import PLACE
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.values import Values, column_values
 
@@ -91,9 +92,10 @@ def last_by_key(table: Table, rows: pa.Table) -> pa.Table:
     names = [c.name for c in table.key_columns]
     if rows.num_rows < 2 or _ascending([rows[n] for n in names]):
         return rows
-    position = "_position"
-    keyed = rows.select(names).append_column(position, pa.array(np.arange(rows.num_rows)))
-    last = keyed.group_by(names, use_threads=False).aggregate([(position, "max")])[f"{position}_max"].to_numpy()
+    # Arrow takes a name that begins with . or [ for a path, so the columns are called otherwise here.
+    places = [f"{PLACE}{i}" for i in range(len(names))]
+    keyed = rows.select(names).rename_columns(places).append_column(PLACE, pa.array(np.arange(rows.num_rows)))
+    last = keyed.group_by(places, use_threads=False).aggregate([(PLACE, "max")])[f"{PLACE}_max"].to_numpy()
     if len(last) == rows.num_rows:
         return rows
     return rows.take(pa.array(np.sort(last)))

@@ -24,12 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model import types
-
-COUNT = "_count"
-"""The hidden column of a bag view."""
-
-WEIGHT = "_w"
-"""The weight column of a delta."""
+from viewkeeper.model.names import COUNT as COUNT
+from viewkeeper.model.names import WEIGHT as WEIGHT
 
 
 @dataclass(frozen=True)

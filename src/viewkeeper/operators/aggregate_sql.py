@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from viewkeeper.model import types
+from viewkeeper.model.names import quoted
 from viewkeeper.operators import exact
-from viewkeeper.operators.duck import quote
 from viewkeeper.operators.measures import Accumulator, layout, raw
 from viewkeeper.plan.dataflow import AggregateSpec
 
@@ -30,19 +30,19 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
     for accumulator in plan.plain:
         for name, term in zip(accumulator.columns, accumulator.terms(), strict=True):
             summed = f"coalesce(sum({term} * _w), 0)" if accumulator in fed else "0"
-            sums.append(f"{summed}::{accumulator.type} AS {quote(name)}")
-            zeros.append(f"0::{accumulator.type} AS {quote(name)}")
+            sums.append(f"{summed}::{accumulator.type} AS {quoted(name)}")
+            zeros.append(f"0::{accumulator.type} AS {quoted(name)}")
     main = f"SELECT {_list(*keys, *sums)} FROM rows{_group_by(keys)}"
     if not plan.bucketed:
         if spec.keys and not plan.values:
             # A group whose values changed is touched, even where its vector did not: only without them zeros may go.
-            main = f"SELECT * FROM ({main}) WHERE {' OR '.join(f'{quote(c)} <> 0' for c in plan.additive)}"
+            main = f"SELECT * FROM ({main}) WHERE {' OR '.join(f'{quoted(c)} <> 0' for c in plan.additive)}"
         return f"SELECT *, {key_hash(spec)} AS _h FROM ({main})"
     parts = [f"SELECT *, (-1)::INTEGER AS _b, 0::HUGEINT AS _x FROM ({main})"]
     for i, accumulator in enumerate(plan.bucketed):
         split = exact.terms if accumulator.kind == "exact" else exact.square_terms
         kept = "".join(f"{k}, " for k in keys)
-        for select in split(quote(raw(accumulator.argument)), kept) if accumulator in fed else ():
+        for select in split(quoted(raw(accumulator.argument)), kept) if accumulator in fed else ():
             summed = f"_bucket + {i * exact.BUCKETS} AS _b, sum(_term * _times) AS _x"
             parts.append(
                 f"SELECT {_list(*keys, *zeros)}, {summed} FROM ({select})"
@@ -53,16 +53,16 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
 
 @lru_cache(maxsize=1024)
 def values(spec: AggregateSpec, argument: str) -> str:
-    columns = _list(*_keys(spec), f"{_normal(spec, argument)} AS {quote(argument)}", "_w")
-    inner = f"SELECT {columns} FROM rows WHERE {quote(argument)} IS NOT NULL"
-    groups = _list(*_keys(spec), quote(argument))
+    columns = _list(*_keys(spec), f"{_normal(spec, argument)} AS {quoted(argument)}", "_w")
+    inner = f"SELECT {columns} FROM rows WHERE {quoted(argument)} IS NOT NULL"
+    groups = _list(*_keys(spec), quoted(argument))
     summed = f"SELECT {groups}, sum(_w)::BIGINT AS _w FROM ({inner}) GROUP BY {groups} HAVING sum(_w) <> 0"
     return f"SELECT *, {value_hash(spec, argument)} AS _h FROM ({summed})"
 
 
 @lru_cache(maxsize=1024)
 def flips(spec: AggregateSpec, argument: str) -> str:
-    groups = _list(*_keys(spec), quote(argument))
+    groups = _list(*_keys(spec), quoted(argument))
     both = f"SELECT {groups}, 0 AS _o, _w AS _d FROM delta UNION ALL SELECT {groups}, _w, 0 FROM old"
     summed = f"SELECT {groups}, sum(_o) AS _old, sum(_o) + sum(_d) AS _new FROM ({both}) GROUP BY {groups}"
     weight = "CASE WHEN _old > 0 THEN -1 ELSE 1 END::BIGINT AS _w"
@@ -77,20 +77,20 @@ def value_hash(spec: AggregateSpec, argument: str) -> str:
     """By group; by group and value where only single values are looked up, still distributed by group."""
     if argument in layout(spec).extremes:
         return key_hash(spec)
-    return f"(({key_hash(spec)} & {_GROUP_BITS}) | (hash({_list(*_keys(spec), quote(argument))}) >> 16))"
+    return f"(({key_hash(spec)} & {_GROUP_BITS}) | (hash({_list(*_keys(spec), quoted(argument))}) >> 16))"
 
 
 def _normal(spec: AggregateSpec, argument: str) -> str:
     """−0.0 as 0.0 and one NaN: as values to compare they are the same."""
     kind = next(m.argument_type for m in spec.measures if m.argument == argument) or ""
     if not types.is_float(kind):
-        return quote(argument)
+        return quoted(argument)
     duck = types.duckdb(kind)
-    return f"CASE WHEN isnan({quote(argument)}) THEN 'nan'::{duck} ELSE {quote(argument)} + 0::{duck} END"
+    return f"CASE WHEN isnan({quoted(argument)}) THEN 'nan'::{duck} ELSE {quoted(argument)} + 0::{duck} END"
 
 
 def _keys(spec: AggregateSpec) -> list[str]:
-    return [quote(k.name) for k in spec.keys]
+    return [quoted(k.name) for k in spec.keys]
 
 
 def _list(*parts: str) -> str:

@@ -24,9 +24,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model.delta import rearranged
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.consolidate import consolidation
-from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import HASH
 
 Hashes = npt.NDArray[np.uint64]
@@ -240,7 +241,7 @@ def merge(
         sql = consolidation(base.schema)
     else:
         sql = _addition(base.schema, additive, keep_zero)
-    anew = duck.run(f"{sql} ORDER BY {', '.join(map(quote, [HASH, *order]))}", delta=changed)
+    anew = duck.run(f"{sql} ORDER BY {', '.join(map(quoted, [HASH, *order]))}", delta=changed)
     kept = np.delete(np.arange(base.num_rows), touched)
     places = np.concatenate([kept, np.arange(base.num_rows, base.num_rows + anew.num_rows)])
     sequence = np.argsort(np.concatenate([runs[longest].hashes[kept], hashes_of(anew)]), kind="stable")
@@ -248,12 +249,12 @@ def merge(
 
 
 def _addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str:
-    keys = [quote(f.name) for f in schema if f.name not in additive and f.name != WEIGHT]
+    keys = [quoted(f.name) for f in schema if f.name not in additive and f.name != WEIGHT]
     sums = {
-        f.name: f"sum({quote(f.name)})::{_sum_type(f.type)} AS {quote(f.name)}" for f in schema if f.name in additive
+        f.name: f"sum({quoted(f.name)})::{_sum_type(f.type)} AS {quoted(f.name)}" for f in schema if f.name in additive
     }
-    shown = ", ".join(sums.get(c) or ("1::BIGINT AS _w" if c == WEIGHT else quote(c)) for c in schema.names)
-    kept = "" if keep_zero else f" HAVING {' OR '.join(f'sum({quote(c)}) <> 0' for c in sums)}"
+    shown = ", ".join(sums.get(c) or ("1::BIGINT AS _w" if c == WEIGHT else quoted(c)) for c in schema.names)
+    kept = "" if keep_zero else f" HAVING {' OR '.join(f'sum({quoted(c)}) <> 0' for c in sums)}"
     return f"SELECT {shown} FROM delta GROUP BY {', '.join(keys)}{kept}"
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.operators.duck import Duck
 
 
 def consolidate(duck: Duck, delta: pa.Table) -> pa.Table:
@@ -24,9 +25,9 @@ def consolidate(duck: Duck, delta: pa.Table) -> pa.Table:
 def consolidation(schema: pa.Schema, order: str = "") -> str:
     """The statement that consolidates a table `delta` of this schema."""
     columns = [name for name in schema.names if name != WEIGHT]
-    groups = [quote(c) for c in columns]
-    floats = [quote(c) for c in columns if pa.types.is_floating(schema.field(c).type)]
+    groups = [quoted(c) for c in columns]
+    floats = [quoted(c) for c in columns if pa.types.is_floating(schema.field(c).type)]
     groups += [f"({c} = 0 AND signbit({c}))" for c in floats]
-    shown = ", ".join("sum(_w)::BIGINT AS _w" if name == WEIGHT else quote(name) for name in schema.names)
+    shown = ", ".join("sum(_w)::BIGINT AS _w" if name == WEIGHT else quoted(name) for name in schema.names)
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
     return f"SELECT {shown} FROM delta{grouped} HAVING sum(_w) <> 0{order}"

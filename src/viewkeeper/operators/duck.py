@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model.delta import plain
+from viewkeeper.model.names import quoted
 from viewkeeper.store.memory import Memory
 
 STATEMENTS_KEPT = 1024
@@ -210,13 +211,8 @@ def _over(sql: str, names: dict[str, str]) -> str:
     """The statement with its inputs bound to slots. They are not materialised: each use scans Arrow in place."""
     if not names:
         return sql
-    bound = ", ".join(f"{quote(name)} AS NOT MATERIALIZED (FROM {slot})" for name, slot in names.items())
+    bound = ", ".join(f"{quoted(name)} AS NOT MATERIALIZED (FROM {slot})" for name, slot in names.items())
     body = sql.lstrip()
     if body[:5].upper() == "WITH ":
         return f"WITH {bound}, {body[5:]}"
     return f"WITH {bound} {body}"
-
-
-def quote(name: str) -> str:
-    """An identifier in SQL text."""
-    return '"' + name.replace('"', '""') + '"'

@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, hashes_of, spans, weights_of
-from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.groups import aligned, stretches
 from viewkeeper.operators.wide import Flags, Ints, Wide
 from viewkeeper.plan.dataflow import HASH, AggregateSpec
@@ -39,7 +40,7 @@ Extremes = dict[tuple[str, str], Any]
 def by_value(duck: Duck, values: pa.Table, argument: str) -> pa.Table:
     """Values in the order that runs of them have. DuckDB and Arrow agree on it; NaN comes last."""
     if values.num_rows >= _SORT_IN_DUCKDB:
-        return duck.run(f"FROM delta ORDER BY {HASH}, {quote(argument)}", delta=values)
+        return duck.run(f"FROM delta ORDER BY {HASH}, {quoted(argument)}", delta=values)
     return values.take(pc.sort_indices(values, sort_keys=[(HASH, "ascending"), (argument, "ascending")]))
 
 

@@ -20,10 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import exact
 from viewkeeper.operators.arrangement import Hashes, hashes_of
-from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import Accumulator, Layout
 from viewkeeper.operators.wide import Flags, Ints, Wide
 from viewkeeper.plan.dataflow import HASH, AggregateSpec
@@ -127,7 +128,7 @@ def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) ->
         group, known = order[place], ordered[place] == wanted
         if _equal_keys(spec, table, np.flatnonzero(known), keys, group[known]):
             return np.where(known, group, -1)
-    names = [quote(k.name) for k in spec.keys]
+    names = [quoted(k.name) for k in spec.keys]
     same = " AND ".join(["t._h = g._h", *(f"t.{k} IS NOT DISTINCT FROM g.{k}" for k in names)])
     numbered = keys.append_column("_i", pa.array(np.arange(keys.num_rows)))
     asked = table.select([k.name for k in spec.keys] + [HASH]).append_column("_j", pa.array(np.arange(table.num_rows)))
@@ -159,7 +160,7 @@ def _same_keys(spec: AggregateSpec, rows: pa.Table, hashes: Hashes, order: Ints)
 
 def _representatives(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> Hashes:
     """For each row, the number of the first row with its key."""
-    names = ", ".join(quote(k.name) for k in spec.keys)
+    names = ", ".join(quoted(k.name) for k in spec.keys)
     numbered = rows.select([k.name for k in spec.keys]).append_column("_i", pa.array(np.arange(rows.num_rows)))
     sql = f"SELECT min(_i) OVER (PARTITION BY {names}) AS _g FROM rows ORDER BY _i"
     found: Hashes = duck.run(sql, rows=numbered).column("_g").to_numpy().astype(np.uint64)

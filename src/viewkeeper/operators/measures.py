@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
+from viewkeeper.model.names import quoted
 from viewkeeper.operators import exact
 from viewkeeper.plan.dataflow import AggregateSpec, Measure
 
@@ -67,14 +68,14 @@ class Accumulator:
         """SQL over the raw argument for what each state column adds up, before the weight."""
         a = self.argument
         if self.kind == "count":
-            return (f"CASE WHEN {_quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
+            return (f"CASE WHEN {quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
         if self.kind == "true":
-            return (f"CASE WHEN {_quoted(a)} THEN 1 ELSE 0 END",)
+            return (f"CASE WHEN {quoted(a)} THEN 1 ELSE 0 END",)
         if self.kind == "wide":
-            return (f"{_quoted(raw_lower(a))}::HUGEINT", f"{_quoted(raw_upper(a))}::HUGEINT")
+            return (f"{quoted(raw_lower(a))}::HUGEINT", f"{quoted(raw_upper(a))}::HUGEINT")
         if self.kind == "double":
-            return (f"{_quoted(a)}::DOUBLE::HUGEINT",)
-        return (f"{_quoted(raw(a))}::HUGEINT",)
+            return (f"{quoted(a)}::DOUBLE::HUGEINT",)
+        return (f"{quoted(raw(a))}::HUGEINT",)
 
     @property
     def type(self) -> str:
@@ -212,7 +213,3 @@ def _one_chunk(column: Any) -> Any:
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -21,10 +21,11 @@ import pyarrow as pa
 
 from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, weights_of
 from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import HASH, Recompute
 
 NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}
@@ -94,7 +95,7 @@ def _repeated(rows: pa.Table, operator: Recompute) -> pa.Table:
 
 @lru_cache(maxsize=1024)
 def _sql(operator: Recompute) -> str:
-    columns = ", ".join(f"{quote(c.name)}::{types.duckdb(c.type)} AS {quote(c.name)}" for c in operator.output)
+    columns = ", ".join(f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output)
     return f"SELECT {columns}{', ' if columns else ''}{HASH}::UBIGINT AS {HASH} FROM ({operator.sql})"
 
 

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, weights_of
 from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck, quote
+from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import HASH, TopK
 
 MARGIN = 1_000
@@ -56,7 +57,7 @@ def full(duck: Duck, operator: TopK, states: Sequence[Arrangement]) -> pa.Table:
 
 def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
     """The buffer plus the delta, in order, without the delta's rows that come after the buffer's last one."""
-    columns = ", ".join(quote(n) for n in names if n != WEIGHT)
+    columns = ", ".join(quoted(n) for n in names if n != WEIGHT)
     both = f"SELECT {columns}, _w, 0 AS new FROM buffer UNION ALL SELECT {columns}, _w, 1 AS new FROM delta"
     if complete:
         kept = f"({both})"
@@ -65,7 +66,7 @@ def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
         placed = f"SELECT *, row_number() OVER (ORDER BY {operator.order}, new DESC) AS place FROM ({both})"
         last = "max(place) FILTER (new = 0) OVER ()"
         kept = f"(SELECT * FROM (SELECT *, {last} AS last FROM ({placed})) WHERE place <= last)"
-    shown = ", ".join("sum(_w)::BIGINT AS _w" if n == WEIGHT else quote(n) for n in names)
+    shown = ", ".join("sum(_w)::BIGINT AS _w" if n == WEIGHT else quoted(n) for n in names)
     return f"SELECT {shown} FROM {kept} GROUP BY {columns} HAVING sum(_w) <> 0 ORDER BY {operator.order}"
 
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
-from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.model.names import HASH as HASH
+from viewkeeper.model.names import WEIGHT, quoted
+from viewkeeper.model.schema import Column
 from viewkeeper.plan.nodes import Expr, Named, Node, Order, node_to_json
-from viewkeeper.plan.segments import HASH as HASH
 from viewkeeper.plan.segments import Segment as Segment
 from viewkeeper.plan.segments import hash_sql as hash_sql
-from viewkeeper.plan.segments import quoted as quoted
 from viewkeeper.plan.segments import where_sql as where_sql
 
 

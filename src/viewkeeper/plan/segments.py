@@ -13,12 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.model.names import HASH, WEIGHT, quoted
+from viewkeeper.model.schema import Column
 from viewkeeper.plan.expressions import predicate, render
 from viewkeeper.plan.nodes import Expr, Named
-
-HASH = "_h"
-"""The column that holds the 64-bit hash of a row's distribution key."""
 
 _FINE, _INFINITE = 40, 1025
 _MIDDLE = (1 << 62) + (1 << 57)
@@ -103,7 +101,3 @@ def order_sql(column: Column) -> str:
     size = f"least(log2(1 + abs({number})), {_INFINITE})"
     signed = f"CASE WHEN isnan({number}) THEN {_INFINITE + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
     return f"CAST({_MIDDLE} + coalesce(CAST(round({1 << _FINE} * ({signed})) AS BIGINT), 0) AS UBIGINT)"
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import functions
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import HASH, Input, Recompute, Segment, TopK, quoted, where_sql
+from viewkeeper.plan.dataflow import HASH, Input, Recompute, Segment, TopK, where_sql
 from viewkeeper.plan.expressions import render
 from viewkeeper.plan.functions import PEERS
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from viewkeeper.errors import BadStatement, Unsupported
 from viewkeeper.model import types
+from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
 
@@ -250,10 +251,7 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
 
 def _column(words: Words) -> tuple[Column, bool]:
     name = words.name("column")
-    if name.startswith("_"):
-        raise BadStatement(
-            f"Column {name}: names that begin with _ are kept for hidden columns.", hint="Choose another name."
-        )
+    refuse(name, "Column")
     type_ = _type(words, name)
     nullable, is_key = True, False
     while True:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import BadValue, StoreError, Unsupported
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.names import COUNT, EXPECTED, FOUND, TIMES, backticked, quoted
 from viewkeeper.model.schema import Table
 from viewkeeper.read.reader import outside
 from viewkeeper.store.base import Pinned, Store
@@ -101,10 +102,10 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
         spark = session()
         try:
             for table in state.catalog.tables:
-                _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(table.name)
+                _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(backticked(table.name))
             for view in needed:
                 frame = spark.sql(view.query)
-                frame.createOrReplaceTempView(view.table.name)
+                frame.createOrReplaceTempView(backticked(view.table.name))
                 if view.table.name.lower() in wanted and view.table.name in state.views:
                     found[view.table.name] = _compared(view.table, frame, state.views[view.table.name], spark, sample)
         finally:
@@ -194,7 +195,7 @@ def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: in
     if sample is not None and keys and stored.num_rows > sample:
         # The same share of the keys on both sides, by a hash: a key that is missing here can be drawn too.
         share = math.ceil(stored.num_rows / sample)
-        chosen = f"pmod(xxhash64({', '.join(f'`{k}`' for k in keys)}), {share}) = {random.randrange(share)}"
+        chosen = f"pmod(xxhash64({', '.join(map(backticked, keys))}), {share}) = {random.randrange(share)}"
         stored = _frame(spark, table, stored).where(chosen).toArrow().cast(table.outside)
         frame = frame.where(chosen)
     expected = frame.toArrow().cast(table.outside)
@@ -203,7 +204,7 @@ def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: in
 
 
 def _frame(spark: Any, table: Table, rows: pa.Table) -> Any:
-    return spark.createDataFrame(rows, ", ".join(f"`{c.name}` {c.type}" for c in table.columns))
+    return spark.createDataFrame(rows, ", ".join(f"{backticked(c.name)} {c.type}" for c in table.columns))
 
 
 def compare(
@@ -212,18 +213,19 @@ def compare(
     """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
     import duckdb
 
-    listed = ", ".join(_quoted(n) for n in names)
-    counted = f"SELECT {listed}, count(*) AS _n FROM {{}} GROUP BY ALL" if is_bag else "SELECT *, 1 AS _n FROM {}"
+    listed = ", ".join(map(quoted, names))
+    grouped, times = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
+    sides = [f"(SELECT {listed}, {times} AS {TIMES} FROM {side}{grouped}) {side}" for side in (EXPECTED, FOUND)]
     floats = {f.name for f in expected.schema if pa.types.is_floating(f.type)}
     others = [n for n in names if n not in keys]
-    same = ["e._n = s._n", *(_same(n, n in floats) for n in others)]
-    on = " AND ".join(f"e.{_quoted(k)} IS NOT DISTINCT FROM s.{_quoted(k)}" for k in keys) or "true"
+    same = [f"{EXPECTED}.{TIMES} = {FOUND}.{TIMES}", *(_same(n, n in floats) for n in others)]
+    on = " AND ".join("{} IS NOT DISTINCT FROM {}".format(*_both(k)) for k in keys) or "true"
     with duckdb.connect() as duck:
-        duck.register("expected", expected)
-        duck.register("stored", stored)
+        duck.register(EXPECTED, expected)
+        duck.register(FOUND, stored)
         wrong = duck.sql(
-            f"""SELECT e, s FROM ({counted.format("expected")}) e FULL JOIN ({counted.format("stored")}) s ON {on}
-                WHERE e._n IS NULL OR s._n IS NULL OR NOT ({" AND ".join(same)})"""
+            f"""SELECT {EXPECTED}, {FOUND} FROM {" FULL JOIN ".join(sides)} ON {on}
+                WHERE {EXPECTED}.{TIMES} IS NULL OR {FOUND}.{TIMES} IS NULL OR NOT ({" AND ".join(same)})"""
         )
         rows = wrong.limit(_SHOWN).fetchall()
         total = wrong.aggregate("count(*)").fetchall()[0][0]
@@ -231,11 +233,16 @@ def compare(
 
 
 def _same(name: str, is_float: bool) -> str:
-    e, s = f"e.{_quoted(name)}", f"s.{_quoted(name)}"
-    exact = f"{e} IS NOT DISTINCT FROM {s}"
+    one, other = _both(name)
+    exact = f"{one} IS NOT DISTINCT FROM {other}"
     if not is_float:
         return f"({exact})"
-    return f"({exact} OR coalesce(abs({e} - {s}) <= {_NEAR} * greatest(abs({e}), abs({s})), false))"
+    return f"({exact} OR coalesce(abs({one} - {other}) <= {_NEAR} * greatest(abs({one}), abs({other})), false))"
+
+
+def _both(name: str) -> tuple[str, str]:
+    """A column of both sides."""
+    return f"{EXPECTED}.{quoted(name)}", f"{FOUND}.{quoted(name)}"
 
 
 def _difference(keys: Sequence[str], is_bag: bool, expected: Any, found: Any) -> Difference:
@@ -245,12 +252,8 @@ def _difference(keys: Sequence[str], is_bag: bool, expected: Any, found: Any) ->
 
 
 def _row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:
-    if side is None or side["_n"] is None:
+    if side is None or side[TIMES] is None:
         return None
     row = dict(side)
-    count = row.pop("_n")
-    return {**row, "count": count} if is_bag else row
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    count = row.pop(TIMES)
+    return {**row, COUNT: count} if is_bag else row

@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from viewkeeper.errors import SnapshotGone, UnknownName
 from viewkeeper.model.catalog import View
 from viewkeeper.model.keys import encode_keys
-from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.names import COUNT, PLACE, WEIGHT
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read.levels import position_of
 from viewkeeper.read.reader import outside
@@ -166,8 +167,11 @@ def _outside(table: Table, delta: pa.Table) -> pa.Table:
         delta = delta.drop_columns([COUNT])
     if table.is_bag or table.gone:
         names = delta.column_names[:-1]
-        delta = delta.set_column(len(names), WEIGHT, weights).group_by(names).aggregate([(WEIGHT, "sum")])
+        places = [f"{PLACE}{i}" for i in range(len(names))]  # Arrow takes a name that begins with . or [ for a path
+        delta = delta.set_column(len(names), WEIGHT, weights).rename_columns([*places, WEIGHT])
+        delta = delta.group_by(places).aggregate([(WEIGHT, "sum")])
         weights = delta[f"{WEIGHT}_sum"]
+        delta = delta.select(places).rename_columns(names)
         present = pc.not_equal(weights, 0)
         delta, weights = delta.filter(present), weights.filter(present)
     rows = delta.select([c.name for c in table.columns]).cast(table.outside)

@@ -130,7 +130,9 @@ def outside(table: Table, rows: pa.Table) -> pa.Table:
 def as_spark(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
     """Batches in exactly the Arrow schema that Spark expects."""
     expected = to_arrow_schema(schema, timezone="UTC")
-    yield from rows.select(expected.names).cast(expected).to_batches(max_chunksize=ROWS)
+    known = {name.lower(): name for name in rows.column_names}  # a schema of the user's own may spell them otherwise
+    asked = rows.select([known[name.lower()] for name in expected.names]).rename_columns(expected.names)
+    yield from asked.cast(expected).to_batches(max_chunksize=ROWS)
 
 
 def position_of(store: Store, text: str | None) -> int:

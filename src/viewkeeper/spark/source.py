@@ -19,6 +19,7 @@ error.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from viewkeeper.errors import BadValue, ReadOnly, UnknownName
-from viewkeeper.model.schema import WEIGHT, Column, Table
+from viewkeeper.model.names import WEIGHT, backticked
+from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.registry import open_store
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
     def schema(self) -> str:
         table, _ = self._table()
         columns = [*wanted(table, self.options.get("columns")), *([Column(WEIGHT, "bigint")] if self._changes else [])]
-        return ", ".join(f"`{c.name.replace('`', '``')}` {c.type}" for c in columns)
+        return ", ".join(f"{backticked(c.name)} {c.type}" for c in columns)
 
     def reader(self, schema: Any) -> RowReader:
         from viewkeeper.spark.rows import RowReader
@@ -130,8 +132,21 @@ def wanted(table: Table, columns: str | None) -> list[Column]:
     """The columns that the option `columns` names, or all."""
     if not columns:
         return list(table.columns)
+    return _called(table, [_unquoted(name) for name in _LISTED.findall(columns)])
+
+
+_LISTED = re.compile(r"\s*(`(?:[^`]|``)*`|[^,]+)\s*(?:,|$)")
+"""One name of a list: in backticks, or anything up to the comma."""
+
+
+def _unquoted(name: str) -> str:
+    name = name.strip()
+    is_quoted = len(name) > 1 and name[0] == name[-1] == "`"
+    return name[1:-1].replace("``", "`") if is_quoted else name
+
+
+def _called(table: Table, names: Sequence[str]) -> list[Column]:
     visible = {c.name.lower(): c for c in table.columns}
-    names = [name.strip().strip("`") for name in re.split(r",", columns)]
     if unknown := [name for name in names if name.lower() not in visible]:
         raise UnknownName(
             f"{table.name} has no column {unknown[0]!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
@@ -141,4 +156,4 @@ def wanted(table: Table, columns: str | None) -> list[Column]:
 
 def _known(table: Table, schema: Any) -> list[str]:
     """The table's columns that a schema asks for, the user's own or ours."""
-    return [c.name for c in wanted(table, ",".join(n for n in schema.fieldNames() if n != WEIGHT))]
+    return [c.name for c in _called(table, [n for n in schema.fieldNames() if n != WEIGHT])]

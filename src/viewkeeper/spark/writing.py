@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.files import Directory
@@ -133,7 +134,8 @@ def resolved(table: Table, directory: str, files: Sequence[str], delete: bool) -
     named = [n for n in plain if n.lower() in {k.lower() for k in keys}]
     deletes = last_by_key(table, keys_table(table, went.select(named)))
     if puts.num_rows and deletes.num_rows:
-        deletes = deletes.join(puts.select(keys), keys=keys, join_type="left anti").select(keys)
+        gone, there = encode_keys(table, deletes), encode_keys(table, puts)
+        deletes = deletes.filter(pc.invert(pc.is_in(gone, value_set=there)))
     return puts, deletes
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from viewkeeper.errors import BadStatement, Unsupported
 from viewkeeper.model import types
+from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
 from viewkeeper.plan.catalyst.pruning import pruned
@@ -38,7 +39,7 @@ def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Qu
     """The logical plan of a query over these tables. Raises BadStatement, UnknownName or Unsupported."""
     analysed = analyse(spark, sql, tables)
     names = [str(n) for n in analysed.analysed.schema().fieldNames()]
-    _refuse_duplicates(names)
+    _refuse_names(names)
     refuse_volatile(analysed.analysed)
     raw = analysed.jvm.plan(analysed.optimised)
     reader = Reader(READINGS, analysed.analysed)
@@ -49,11 +50,12 @@ def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Qu
     return Query(node, tuple(zip(names, node.columns, strict=True)))
 
 
-def _refuse_duplicates(names: list[str]) -> None:
+def _refuse_names(names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
             raise BadStatement(f"Two columns of the result are called {name}.", hint="Rename one with AS.")
+        refuse(name, "Column")
         seen.add(name.lower())
 
 

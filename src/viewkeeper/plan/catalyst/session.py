@@ -25,6 +25,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
+from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.local import local_spark
 from viewkeeper.plan.catalyst.tree import Jvm
@@ -132,7 +133,7 @@ def _register(spark: SparkSession, front: _Front, sql: str, tables: Mapping[str,
         if name not in front.registered and (name in words or not _WORD.fullmatch(name)):
             schema = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(_schema(table)))
             rows = spark._jsparkSession.createDataFrame(spark.sparkContext._jsc.emptyRDD(), schema)
-            rows.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+            rows.createOrReplaceTempView(backticked(name))
             front.registered[name] = table
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from viewkeeper.model import types
+from viewkeeper.model.names import quoted
 from viewkeeper.plan.expressions.rule import cast, duck, quote
 from viewkeeper.plan.nodes import Expr
 
 
 def column(expr: Expr, _: Sequence[str]) -> str:
-    return '"' + str(expr.value).replace('"', '""') + '"'
+    return quoted(str(expr.value))
 
 
 def literal(expr: Expr, _: Sequence[str]) -> str:
