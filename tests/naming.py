@@ -25,7 +25,16 @@ _SPOKEN = re.compile(r"\b(?:AS|FROM|JOIN|WITH|UPDATE|INTO|TABLE) \"?([A-Za-z_]\w
 
 def internal_names() -> frozenset[str]:
     """All of them, found in the source: a statement that is written tomorrow is in the pool too."""
-    found = {"x0", "x1", "l0", "r0", "k0", "m0", "w0", "o0", "e", "s", "t", "g", "c", "c0", "h", "n", "input0", "input1"}
+    found = {f"{letter}{i}" for letter in "xlrkmwoc" for i in (0, 1)} | {
+        "e",
+        "s",
+        "t",
+        "g",
+        "c",
+        "h",
+        "input0",
+        "input1",
+    }
     for folder in ("operators", "plan", "commit", "read", "rounds", "capture", "store", "cli", "spark", "model"):
         for file in (_SOURCE / folder).rglob("*.py"):
             found |= {a or b for a, b in _SPOKEN.findall(file.read_text("utf-8"))}
@@ -35,16 +44,65 @@ def internal_names() -> frozenset[str]:
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORDS = (
     *("SELECT", "From", "group", "ORDER", "by", "table", "View", "key", "primary", "null", "TRUE", "false", "count"),
-    *("sum", "min", "avg", "interval", "date", "timestamp", "lateral", "with", "union", "all", "and", "or", "not", "in"),
-    *("exists", "case", "when", "then", "else", "end", "left", "right", "full", "cross", "natural", "using", "values"),
-    *("default", "current_date", "current_user", "user", "rowid", "row", "struct", "map", "array", "decimal", "offset"),
-    *("limit", "filter", "window", "over", "partition", "distinct", "is", "like", "between", "cast", "nulls", "first"),
-    *("position", "value", "element", "main", "temp", "pivot", "unpivot", "qualify", "sample", "columns", "excluded"),
+    *(
+        "sum",
+        "min",
+        "avg",
+        "interval",
+        "date",
+        "timestamp",
+        "lateral",
+        "with",
+        "union",
+        "all",
+        "and",
+        "or",
+        "not",
+        "in",
+    ),
+    *("exists", "case", "when", "then", "else", "end", "left", "right", "full", "cross", "natural", "using"),
+    *("values", "default", "current_date", "current_user", "user", "rowid", "row", "struct", "map", "array", "decimal"),
+    *(
+        "offset",
+        "limit",
+        "filter",
+        "window",
+        "over",
+        "partition",
+        "distinct",
+        "is",
+        "like",
+        "between",
+        "cast",
+        "nulls",
+        "first",
+    ),
+    *("first", "position", "value", "element", "main", "temp", "pivot", "unpivot", "qualify", "sample", "columns"),
 )
 _SIGNS = (
     *('"', "'", "`", "``", '"a"', "a'b", "a`b", 'x"y', "it's", "a b", " lead", "trail ", "a.b", ".a", "[0]", "a[0]"),
     *("a,b", "a;b", "a--b", "/*", "*/", "*", "a/b", "~1", "a\\b", "\\", "%", "%s", "$1", "?", ":a", "{}", "{0}", "#2"),
-    *("b#2", "x:1", "a:b", "=", "(", ")", "()", "c(1)", "0", "1", "1e5", "-1", "@", "&", "|", "<a>", "a=b", "${a}", "'"),
+    *(
+        "b#2",
+        "x:1",
+        "a:b",
+        "=",
+        "(",
+        ")",
+        "()",
+        "c(1)",
+        "0",
+        "1",
+        "1e5",
+        "-1",
+        "@",
+        "&",
+        "|",
+        "<a>",
+        "a=b",
+        "${a}",
+        "'",
+    ),
 )
 _LETTERS_OF_OTHERS = ("ä", "Ö", "日本", "🦉", "ß", "é", "e\u0301", "עברית", "Ωmega", "ñandú", "Ünï cödé", "१२")
 _LONG = ("n" * 200, "ä" * 100, '"`' * 100, "A b" * 66, "🦉" * 50)

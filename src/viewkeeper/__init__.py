@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from viewkeeper.engine import open_database as open
     from viewkeeper.errors import ViewkeeperError
     from viewkeeper.model.token import Token
-    from viewkeeper.read.audit import Audit
     from viewkeeper.read.doctor import Examination
+    from viewkeeper.read.findings import Audit
     from viewkeeper.read.levels import ANY, LATEST
     from viewkeeper.read.snapshot import Snapshot
     from viewkeeper.read.status import Status
@@ -58,7 +58,7 @@ __all__ = [
 _PLACES = {
     "ANY": ("viewkeeper.read.levels", "ANY"),
     "LATEST": ("viewkeeper.read.levels", "LATEST"),
-    "Audit": ("viewkeeper.read.audit", "Audit"),
+    "Audit": ("viewkeeper.read.findings", "Audit"),
     "BatchReport": ("viewkeeper.commit.maintainer", "BatchReport"),
     "Database": ("viewkeeper.engine", "Database"),
     "Delta": ("viewkeeper.read.subscribe", "Delta"),

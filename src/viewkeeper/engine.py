@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,8 @@ from viewkeeper.store.registry import open_store
 
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
     from viewkeeper.commit.maintainer import BatchReport, Maintainer
-    from viewkeeper.read.audit import Audit
     from viewkeeper.read.doctor import Examination
+    from viewkeeper.read.findings import Audit
     from viewkeeper.read.status import Status
 
 RETENTION = 60.0
@@ -155,7 +154,9 @@ class Database(Defining):
             self._store, pace, self._maintain, self._let_go, lane=lane, standby=standby, on_batch=on_batch
         )
         if audit_every is not None:
-            self._maintenance.beside(audit_every, lambda: _told(self.audit(), on_audit))
+            from viewkeeper.read.auditing import audit_beside
+
+            self._maintenance.beside(audit_every, lambda: audit_beside(self._store, self.audit, on_audit))
         return self._maintenance.start()
 
     def audit(self, *views: str, sample: int | None = None, repair: bool = False) -> Audit:
@@ -164,28 +165,20 @@ class Database(Defining):
         `sample`: about so many keys of each view. `repair`: make views that differ anew, with the state behind them;
         exactly the rows that differ are written.
         """
-        from viewkeeper.commit.maintainer import CONTRADICTION
         from viewkeeper.plan.catalyst import front_session
-        from viewkeeper.read.audit import NOTE, audit, noted
-
-        def compared(names: Sequence[str]) -> Audit:
-            return audit(self._store, lambda: front_session(self._spark()), names, sample)
+        from viewkeeper.read.auditing import audit_database
 
         if repair:
             self._writable("repair views")
-        report = compared(views)
-        wrong = [v.view for v in report.views if v.differences]
-        if repair and self._store.note(CONTRADICTION) is not None:
-            self._maintain().rebuild()
-        elif repair and wrong:
-            self._maintain().repair(frozenset(self._catalog().view(name).table.id for name in wrong))
-        if repair and wrong:
-            right = {v.view for v in compared(wrong).views if not v.differences}
-            done = tuple(replace(v, repaired=v.view in right) for v in report.views)
-            report = replace(report, views=done)
-        if self._mode == "w":
-            self._store.put_note(NOTE, noted(report))
-        return report
+        return audit_database(
+            self._store,
+            lambda: front_session(self._spark()),
+            self._maintain,
+            views,
+            sample=sample,
+            repair=repair,
+            note=self._mode == "w",
+        )
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -380,11 +373,6 @@ def open_database(
         retention=retention,
         memory=memory,
     )
-
-
-def _told(report: Audit, listener: Callable[[Audit], None] | None) -> None:
-    if listener is not None:
-        listener(report)
 
 
 def _no_keys(table: Table) -> pa.Table:

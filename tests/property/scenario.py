@@ -16,9 +16,9 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+from tests.naming import Called, Naming
 
 import viewkeeper as vk
-from tests.naming import Called, Naming
 
 from . import oracle
 from .changes import (

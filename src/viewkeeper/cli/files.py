@@ -95,10 +95,7 @@ def _parquet(table: Table, file: Path, progress: Callable[[int], None]) -> Itera
 def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
     from pyarrow import csv as arrow_csv
 
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        header = next(csv.reader(text), None)
-    if not header:
-        raise BadValue(f"{file} is empty.", hint="Its first line must name the columns.")
+    header = _header(file)
     _check(table, file, header)
     bad: list[Bad] = []
 
@@ -123,6 +120,14 @@ def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[
             ),
         )
         yield from _stream(file, source, stream, bad, progress)
+
+
+def _header(file: Path) -> list[str]:
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        header = next(csv.reader(text), None)
+    if not header:
+        raise BadValue(f"{file} is empty.", hint="Its first line must name the columns.")
+    return header
 
 
 def _stream(file: Path, source: Any, stream: Any, bad: list[Bad], progress: Callable[[int], None]) -> Iterator[Piece]:
@@ -222,6 +227,9 @@ def inferred(name: str, file: Path, key: tuple[str, ...]) -> str:
             found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
+    if kind_of(file) == "csv" and len(header := _header(file)) == len(found):
+        # DuckDB takes white space off names, and tells those apart that differ by case alone.
+        found = [(name, *rest) for name, (_, *rest) in zip(header, found, strict=True)]
     columns = [f"{backticked(column)} {_spark_type(file, column, type_)}" for column, type_, *_ in found]
     if unknown := [k for k in key if k.lower() not in {column.lower() for column, *_ in found}]:
         raise BadValue(f"{file} has no column {unknown[0]}.", hint=f"It has: {', '.join(c for c, *_ in found)}.")

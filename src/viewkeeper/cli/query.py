@@ -29,17 +29,16 @@ def select(db: Any, query: str) -> pa.Table:
     asked = simple(db._catalog(), query)
     if asked is not None:
         return asked.run(db.read(asked.table))
+    from viewkeeper.plan.catalyst import at_work, front_session
     from viewkeeper.plan.catalyst.session import _translated
 
-    spark = db._spark().newSession()
+    spark = front_session(db._spark())
     rows = _rows(db, named(db._catalog(), query))
-    for setting, value in _settings().items():
-        spark.conf.set(setting, value)
-    for name, table in rows.items():
-        # Named types: by itself PySpark takes a time without a zone for one with it.
-        columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in db._catalog().table(name).columns)
-        spark.createDataFrame(table, columns).createOrReplaceTempView(backticked(name))
-    with _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
+    with at_work(spark), _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
+        for name, table in rows.items():
+            # Named types: by itself PySpark takes a time without a zone for one with it.
+            columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in db._catalog().table(name).columns)
+            spark.createDataFrame(table, columns).createOrReplaceTempView(backticked(name))
         found: pa.Table = spark.sql(query).toArrow()
         return found
 
@@ -62,10 +61,3 @@ def named(catalog: Catalog, query: str) -> list[str]:
     text = query.lower()
     words = set(re.findall(r"\w+", text))
     return [name for name in there if name.lower() in words or backticked(name).lower() in text]
-
-
-def _settings() -> dict[str, str]:
-    """What a view's query is read with; the optimiser's restrictions are for the reader of plans only."""
-    from viewkeeper.plan.catalyst.session import SETTINGS
-
-    return {name: value for name, value in SETTINGS.items() if ".optimizer." not in name}

@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -25,52 +25,13 @@ from viewkeeper.errors import BadValue, StoreError, Unsupported
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.names import COUNT, EXPECTED, FOUND, TIMES, backticked, quoted
 from viewkeeper.model.schema import Table
+from viewkeeper.read.findings import Audit, Difference, ViewAudit
 from viewkeeper.read.reader import outside
 from viewkeeper.store.base import Pinned, Store
-
-NOTE = "audit"
-"""The store's record of the last audit."""
 
 _SHOWN = 20
 _TRIES = 3
 _NEAR = 1e-9
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One key of a view: the row that its query gives and the row that the view has; None where there is none."""
-
-    key: Mapping[str, Any]
-    expected: Mapping[str, Any] | None
-    found: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class ViewAudit:
-    """What was found of one view: rows compared, keys that differ, the first of them; or why it was left out."""
-
-    view: str
-    rows: int
-    differences: int
-    skipped: str | None = None
-    repaired: bool = False
-    examples: tuple[Difference, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
-class Audit:
-    """An audit of one batch."""
-
-    epoch: int
-    seconds: float
-    views: tuple[ViewAudit, ...]
-
-    @property
-    def differences(self) -> int:
-        return sum(v.differences for v in self.views)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"differences": self.differences}
 
 
 @dataclass(frozen=True)
@@ -99,28 +60,11 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
     needed = _needed(state.catalog, wanted)
     found: dict[str, ViewAudit] = {}
     if any(v.table.name in state.views for v in needed):
-        spark = session()
-        try:
-            for table in state.catalog.tables:
-                _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(backticked(table.name))
-            for view in needed:
-                frame = spark.sql(view.query)
-                frame.createOrReplaceTempView(backticked(view.table.name))
-                if view.table.name.lower() in wanted and view.table.name in state.views:
-                    found[view.table.name] = _compared(view.table, frame, state.views[view.table.name], spark, sample)
-        finally:
-            for name in [*state.tables, *(v.table.name for v in needed)]:
-                spark.catalog.dropTempView(name)
+        found = _judged(session(), state, needed, wanted, sample)
     skipped = {n: ViewAudit(n, 0, 0, why) for n, why in state.skipped.items() if n.lower() in wanted}
     order = [v.table.name for v in state.catalog.views if v.table.name.lower() in wanted]
     views = tuple({**found, **skipped}[n] for n in order)
     return Audit(state.epoch, time.perf_counter() - started, views)
-
-
-def noted(report: Audit) -> dict[str, Any]:
-    """What is kept of an audit for others to see."""
-    views = [[v.view, v.differences] for v in report.views if v.differences]
-    return {"time": time.time(), "epoch": report.epoch, "differences": report.differences, "views": views}
 
 
 # -- step 1 -----------------------------------------------------------------------------------------------------------
@@ -186,6 +130,30 @@ def _needed(catalog: Catalog, wanted: set[str]) -> list[View]:
 
 
 # -- steps 2 and 3 ----------------------------------------------------------------------------------------------------
+
+
+def _judged(
+    spark: Any, state: _State, needed: Sequence[View], wanted: set[str], sample: int | None
+) -> dict[str, ViewAudit]:
+    """The wanted views, each against Spark; one that Spark cannot run does not keep the others from it."""
+    from viewkeeper.plan.catalyst import at_work
+    from viewkeeper.plan.catalyst.session import first_lines
+
+    found: dict[str, ViewAudit] = {}
+    with at_work(spark):
+        for table in state.catalog.tables:
+            _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(backticked(table.name))
+        for view in needed:
+            name = view.table.name
+            try:
+                frame = spark.sql(view.query)
+                frame.createOrReplaceTempView(backticked(name))
+                if name.lower() in wanted and name in state.views:
+                    found[name] = _compared(view.table, frame, state.views[name], spark, sample)
+            except Exception as error:
+                if name.lower() in wanted and name in state.views:
+                    found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(error)))
+    return found
 
 
 def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: int | None) -> ViewAudit:

@@ -17,7 +17,8 @@ from viewkeeper.commit.mending import damaged
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, ViewkeeperError
 from viewkeeper.plan import expressions
-from viewkeeper.read.audit import NOTE as AUDIT
+from viewkeeper.read.findings import NOTE as AUDIT
+from viewkeeper.read.findings import said
 from viewkeeper.read.status import database_status
 from viewkeeper.store.base import Batch, Finding, Store
 from viewkeeper.store.files import Directory
@@ -94,9 +95,9 @@ def _state(store: Store) -> Iterator[Finding]:
     orphans = [place / name for name in place.names("*.vkr") if name not in named]
     if orphans:
         text = f"{len(orphans)} files, {sum(_size(p) for p in orphans) / 1e6:.1f} MB, that no batch lists"
+        # Nothing reads them. A maintainer writes files before it lists them, and removes others a moment later.
         busy = store.lease_holder() is not None
-        # A maintainer writes files before it lists them, and removes others a moment later.
-        yield Finding("orphaned files", busy, text, "" if busy else "The next maintainer removes them: vk refresh.")
+        yield Finding("orphaned files", True, text, "" if busy else "The next maintainer removes them: vk refresh.")
     else:
         yield Finding("orphaned files", True, "none")
 
@@ -152,9 +153,8 @@ def _notes(store: Store) -> Iterator[Finding]:
     if audited is None:
         yield Finding("audit", True, "there was none yet", "vk audit compares the views with Spark.")
     else:
-        wrong = audited["differences"]
-        text = f"{_ago(audited)} {wrong} keys differed" + "".join(f"; {view}: {n}" for view, n in audited["views"])
-        yield Finding("audit", not wrong, text, "vk audit --repair makes these views anew." if wrong else "")
+        well, text, advice = said(audited)
+        yield Finding("audit", well, f"{_ago(audited)} {text}", advice)
 
 
 def _ago(note: Any) -> str:

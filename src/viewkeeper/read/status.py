@@ -24,6 +24,8 @@ from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import Sizes
 from viewkeeper.plan.reasons import FanOut
+from viewkeeper.read.findings import NOTE as AUDIT
+from viewkeeper.read.findings import said
 from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.files import Directory
 
@@ -78,7 +80,8 @@ class Status:
     """A database's state at one moment; `state_bytes` counts shared state once, `memory` is the budget of the process
     that made the last batch.
 
-    `maintainer` names who maintains it, `error` is what a maintainer failed on, `recent` says how its last batches
+    `maintainer` names who maintains it, `error` is what a maintainer or the last audit failed on, `audit` says what
+    that audit found (None: there was none), `recent` says how its last batches
     went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
     prediction from them, None when changes arrive as fast as they are worked off.
     """
@@ -93,6 +96,7 @@ class Status:
     memory: int | None
     maintainer: str | None
     error: str | None
+    audit: str | None
     recent: Mapping[str, Any]
     stages: tuple[StageStatus, ...]
     tables: tuple[TableStatus, ...]
@@ -109,7 +113,10 @@ def database_status(store: Store, catalog: Catalog) -> Status:
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
     lag, seconds = _lag(store, cut, list(flow.used))
     stages = _stages(recent.pop("stages", {}), lag or 0, batch)
-    note = store.note(NOTE)
+    note, audited = store.note(NOTE), store.note(AUDIT)
+    error = None if note is None else str(note["error"])
+    if error is None and audited is not None and "error" in audited:
+        error = f"audit: {audited['error']}"
     return Status(
         store.url,
         epoch,
@@ -120,7 +127,8 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         sum(b for _, b in sizes.values()),
         batch.record.get("memory") if batch is not None else None,
         store.lease_holder(),
-        str(note["error"]) if note is not None else None,
+        error,
+        None if audited is None else said(audited)[1],
         recent,
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),

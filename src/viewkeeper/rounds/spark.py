@@ -112,12 +112,15 @@ def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level], part
     It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
     they read came from a shuffle of Python's rows, and Spark does not know that these would be the same again.
     """
+    from viewkeeper.plan.catalyst.own import at_work
+
     for left in reversed(range(_ATTEMPTS)):
-        frame = spark.createDataFrame(pa.Table.from_batches([messages]))
-        for level in levels:
-            frame = frame.repartitionById(parts, "dest").mapInArrow(level, SCHEMA)
         try:
-            return frame.toArrow()
+            with at_work(spark):
+                frame = spark.createDataFrame(pa.Table.from_batches([messages]))
+                for level in levels:
+                    frame = frame.repartitionById(parts, "dest").mapInArrow(level, SCHEMA)
+                return frame.toArrow()
         except Exception as error:
             if not left or _GIVEN_UP not in str(error):
                 raise

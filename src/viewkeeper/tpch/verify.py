@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.engine import Database
+from viewkeeper.plan.catalyst import at_work, front_session
 from viewkeeper.tpch import QUERIES, SCHEMAS
 from viewkeeper.tpch.changes import Change, Model
 
@@ -57,22 +58,17 @@ class SparkOracle:
     """Spark SQL's own answer, over the model's tables."""
 
     def __init__(self, spark: Any) -> None:
-        self.spark = spark.newSession()
-        for name, value in {
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.ansi.enabled": "true",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.adaptive.enabled": "false",
-        }.items():
-            self.spark.conf.set(name, value)
+        self.spark = front_session(spark)
 
     def load(self, model: Model) -> None:
-        for table in SCHEMAS:
-            self.spark.createDataFrame(model.table(table)).createOrReplaceTempView(table)
+        with at_work(self.spark):
+            for table in SCHEMAS:
+                self.spark.createDataFrame(model.table(table)).createOrReplaceTempView(table)
 
     def answer(self, number: int) -> pa.Table:
-        result: pa.Table = self.spark.sql(QUERIES[number]).toArrow()
-        return result
+        with at_work(self.spark):
+            result: pa.Table = self.spark.sql(QUERIES[number]).toArrow()
+            return result
 
 
 def differences(view: str, batch: int, expected: pa.Table, got: pa.Table, key: Sequence[str] = ()) -> list[Difference]:

@@ -38,7 +38,7 @@ def audit(
     Spark runs each view's SQL from nothing over the tables at one published batch. The first keys that differ are
     printed, with the row that the query gives and the row that the view has.
 
-    The exit code is 1 if a view differs and was not repaired.
+    The exit code is 1 if a view differs and was not repaired, or could not be compared; what to do is said for each.
 
     Example: vk audit by_category --sample 1000 --db lmdb:./shop
     """
@@ -52,18 +52,23 @@ def audit(
         typer.echo(json_line(report.to_json()))
     else:
         _print_audit(report)
-    if any(v.differences and not v.repaired for v in report.views):
+    if not report.is_right:
         raise typer.Exit(1)
 
 
 def _print_audit(report: Any) -> None:
-    from viewkeeper.cli.output import aligned, cell
+    from viewkeeper.cli.output import aligned, value
 
     def row(values: Any) -> str:
-        return "no row" if values is None else "  ".join(f"{k} {cell(v)}" for k, v in values.items())
+        return "no row" if values is None else "  ".join(f"{k} {value(v)}" for k, v in values.items())
+
+    def outcome(view: Any) -> str:
+        if view.repaired or (view.is_wrong and view.remaining is not None):
+            return "repaired" if view.repaired else "NOT repaired"
+        return str(view.skipped or ("FAILED" if view.failed else ""))
 
     rows: list[list[Any]] = [["view", "rows", "differences", ""]]
-    rows += [[v.view, v.rows, v.differences, v.skipped or ("repaired" if v.repaired else "")] for v in report.views]
+    rows += [[v.view, v.rows, v.differences, outcome(v)] for v in report.views]
     typer.echo("\n".join(aligned(rows)))
     for view in report.views:
         for found in view.examples:
@@ -71,6 +76,9 @@ def _print_audit(report: Any) -> None:
                 f"{view.view}: expected {row(found.expected)}\n{' ' * len(view.view)}  found    {row(found.found)}"
             )
     typer.echo(f"batch {report.epoch}, {report.seconds:.1f} s")
+    for view in report.views:
+        if view.is_wrong:
+            typer.echo(f"{view.view}: {view.advice}", err=True)
 
 
 def doctor(context: typer.Context, db: Db, output: ReportOutput = "table") -> None:

@@ -1,7 +1,8 @@
 """The front end: Spark parses, checks and optimises a query; this package reads the plan into our own nodes.
 
     local.py        a local Spark, when the user brings none
-    session.py      a session with pinned settings; tables as empty relations; Spark's errors as ours
+    own.py          a session beside the caller's, and how neither disturbs the other
+    session.py      its pinned settings; tables as empty relations; Spark's errors as ours
     refusals.py     what depends on time or chance, looked for in the analysed plan
     tree.py         Spark's plan as Python trees, with types, in few calls into the JVM
     expressions.py  Catalyst expressions → nodes.Expr
@@ -25,6 +26,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
+from viewkeeper.plan.catalyst.own import at_work
 from viewkeeper.plan.catalyst.pruning import pruned
 from viewkeeper.plan.catalyst.reader import READINGS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
@@ -32,11 +34,16 @@ from viewkeeper.plan.catalyst.relation import Reader
 from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session
 from viewkeeper.plan.nodes import Query
 
-__all__ = ["CALL_FIELDS", "FIELDS", "SETTINGS", "front_session", "read_query"]
+__all__ = ["CALL_FIELDS", "FIELDS", "SETTINGS", "at_work", "front_session", "read_query"]
 
 
 def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
     """The logical plan of a query over these tables. Raises BadStatement, UnknownName or Unsupported."""
+    with at_work(spark):
+        return _read_query(spark, sql, tables)
+
+
+def _read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
     analysed = analyse(spark, sql, tables)
     names = [str(n) for n in analysed.analysed.schema().fieldNames()]
     _refuse_names(names)

@@ -37,8 +37,8 @@ _COMPLAINT = re.compile(
 
 def started(conf: SparkConf) -> SparkSession:
     """The session that runs in this process already, or a new one with this configuration."""
-    if _context() is not None:
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+    if _context() is not None:  # with a configuration it would be changed to that
+        return SparkSession.builder.getOrCreate()
     # Workers run the Spark lane's levels: they need this very environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = None

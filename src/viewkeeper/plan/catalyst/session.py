@@ -1,7 +1,7 @@
 """A Spark session of our own, and the queries that it analyses.
 
 The settings below are pinned: they are part of what a stored plan means. A user's own session keeps its settings,
-because ours is a new session on the same context.
+because ours is a new session on the same context (`own`).
 
 Each table that a query may read is a temporary view over an empty RDD (over an empty local relation the optimiser
 would fold the query away). Every column carries its table's id and its own name as metadata, by which the reader
@@ -28,6 +28,7 @@ from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.local import local_spark
+from viewkeeper.plan.catalyst.own import own_session
 from viewkeeper.plan.catalyst.tree import Jvm
 
 SETTINGS: Mapping[str, str] = {
@@ -41,6 +42,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.crossJoin.enabled": "true",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    # ${…} in a text or a name is what it says, and nothing of the environment.
+    "spark.sql.variable.substitute": "false",
     # IN lists stay lists: a set has no order, and its members are no expressions.
     "spark.sql.optimizer.inSetConversionThreshold": "1000000",
     # Physical hints in logical clothes; they would only have to be recognised and dropped.
@@ -78,10 +81,7 @@ _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictio
 
 def front_session(spark: SparkSession | None) -> SparkSession:
     """A session with pinned settings: on the given session's context, or on a local one that is started."""
-    session = (local_spark() if spark is None else spark).newSession()
-    for name, value in SETTINGS.items():
-        session.conf.set(name, value)
-    return session
+    return own_session(local_spark() if spark is None else spark, SETTINGS)
 
 
 @dataclass(frozen=True)

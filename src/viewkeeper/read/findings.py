@@ -1,0 +1,119 @@
+"""What an audit found: of each view, and what is kept of it for `status` and `doctor` to say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+NOTE = "audit"
+"""The store's record of the last audit."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key of a view: the row that its query gives and the row that the view has; None where there is none."""
+
+    key: Mapping[str, Any]
+    expected: Mapping[str, Any] | None
+    found: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class ViewAudit:
+    """What was found of one view: rows compared, keys that differ, the first of them; or why it was left out."""
+
+    view: str
+    rows: int
+    differences: int
+    skipped: str | None = None
+    repaired: bool = False
+    examples: tuple[Difference, ...] = field(default=(), repr=False)
+    remaining: int | None = None
+    """Keys that differed still after it was made anew; None: that was not tried."""
+    failed: str | None = None
+    """Why it could not be compared, or not made anew."""
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.failed is not None or (self.differences > 0 and not self.repaired)
+
+    @property
+    def advice(self) -> str:
+        """What to do about a view that is wrong."""
+        if self.failed is not None and self.remaining is None and not self.differences:
+            return f"It could not be compared: {self.failed}"
+        if self.failed is not None:
+            return f"NOT repaired: making it anew failed: {self.failed} The view is as it was."
+        if self.remaining:
+            return (
+                f"NOT repaired: it was made anew from its tables and {self.remaining} keys differ still. Spark and"
+                " Viewkeeper do not agree on this query, so making it anew does not help. If LIMIT or row_number"
+                " chooses among rows that tie, make the order total. Otherwise do not rely on the view: drop it or"
+                " write its query in another way, and report the query with the rows shown."
+            )
+        return "vk audit --repair makes it anew." if self.is_wrong else ""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit of one batch."""
+
+    epoch: int
+    seconds: float
+    views: tuple[ViewAudit, ...]
+
+    @property
+    def differences(self) -> int:
+        return sum(v.differences for v in self.views)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every view that was compared is right, or was made so."""
+        return not any(v.is_wrong for v in self.views)
+
+    def to_json(self) -> dict[str, Any]:
+        views = [asdict(v) | {"advice": v.advice} for v in self.views]
+        return asdict(self) | {"views": views, "differences": self.differences}
+
+
+def repaired(report: Audit, left: Mapping[str, int], failed: str | None) -> Audit:
+    """The report, with what was `left` of differences after a repair, or why there was none."""
+
+    def now(view: ViewAudit) -> ViewAudit:
+        if not view.differences:
+            return view
+        if failed is not None:
+            return replace(view, failed=failed)
+        return replace(view, remaining=left[view.view], repaired=not left[view.view])
+
+    return replace(report, views=tuple(now(v) for v in report.views))
+
+
+def noted(report: Audit) -> dict[str, Any]:
+    """What is kept of an audit for others to see: what differs now, after a repair if there was one."""
+    left = {v.view: v.differences if v.remaining is None else v.remaining for v in report.views}
+    views = [[view, differences] for view, differences in left.items() if differences]
+    failed = [[v.view, v.failed] for v in report.views if v.failed is not None]
+    tried = any(v.remaining for v in report.views)
+    note = {"time": time.time(), "epoch": report.epoch, "differences": sum(left.values()), "views": views}
+    return note | {"failed": failed, "tried": tried}
+
+
+def noted_failure(error: Exception) -> dict[str, Any]:
+    """The same of an audit that came to no end."""
+    return {"time": time.time(), "error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+
+
+def said(note: Mapping[str, Any]) -> tuple[bool, str, str]:
+    """Of what is kept: whether all was well, what was found, and what to do."""
+    if "error" in note:
+        return False, f"it failed: {note['error']}", "vk audit says more; the views were not compared."
+    failed, wrong = note.get("failed", ()), note["differences"]
+    text = f"{wrong} keys differed" + "".join(f"; {view}: {n}" for view, n in note["views"])
+    text += "".join(f"; {view} could not be compared: {why}" for view, why in failed)
+    advice = "vk audit --repair makes these views anew." if wrong else "vk audit says more." if failed else ""
+    if note.get("tried"):
+        advice = "Making them anew did not help: vk audit says more; do not rely on these views."
+    return not wrong and not failed, text, advice
