@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.continuous import Maintenance, Pace
+from viewkeeper.commit.holding import Closed, Holding
 from viewkeeper.defining import Defining
 from viewkeeper.errors import BadValue, ReadOnly
 from viewkeeper.model.catalog import Catalog, View
@@ -23,6 +25,7 @@ from viewkeeper.read.levels import ANY, After, Level
 from viewkeeper.read.reader import get_row, read_table, scan_rows
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
+from viewkeeper.rounds.sessions import Sessions
 from viewkeeper.store.base import Store
 from viewkeeper.store.memory import LEAST, budget
 from viewkeeper.store.registry import open_store
@@ -41,7 +44,8 @@ class Database(Defining):
     """An open database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
 
     Any number of processes may read and write; one at a time maintains: the first that refreshes or makes a view holds
-    the lease until it closes.
+    the lease until it closes. The handles of one process share it, with the settings of the first that maintains; one
+    that is lost without being closed gives it up.
     """
 
     def __init__(
@@ -57,14 +61,9 @@ class Database(Defining):
     ) -> None:
         self._store = store
         self._mode = mode
-        self._given_spark = spark
-        self._session: Any = None
+        self._sessions = Sessions(store, spark)
         self._progress = progress
-        self._durable = durable
-        self._retention = retention
-        self._memory = memory
-        self._lock = threading.RLock()
-        self._maintainer: Maintainer | None = None
+        self._holding = Holding(self, store, self._sessions, durable=durable, retention=retention, memory=memory)
         self._maintenance: Maintenance | None = None
         self._closed = False
 
@@ -81,12 +80,15 @@ class Database(Defining):
         if self._closed:
             return
         self._closed = True
+        self._holding.unless_lost.detach()
         try:
             if self._maintenance is not None:
                 self._maintenance.stop()
         finally:
-            self._let_go()
-            self._store.close()
+            if self._holding.leave():
+                self._store.close()
+            else:
+                self._store = Closed(self._store.url)  # type: ignore[assignment]
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
@@ -150,13 +152,9 @@ class Database(Defining):
         if self._maintenance is not None and self._maintenance.running:
             raise BadValue("This database is maintained in the background already.", hint="Stop that one first.")
         pace = Pace(max_delay, max_changes, priority, max_lag, retries)
-        self._maintenance = Maintenance(
-            self._store, pace, self._maintain, self._let_go, lane=lane, standby=standby, on_batch=on_batch
-        )
+        self._maintenance = Maintenance(self._store, pace, self._holding, lane=lane, standby=standby, on_batch=on_batch)
         if audit_every is not None:
-            from viewkeeper.read.auditing import audit_beside
-
-            self._maintenance.beside(audit_every, lambda: audit_beside(self._store, self.audit, on_audit))
+            self._maintenance.beside(audit_every, partial(_audited, weakref.ref(self), on_audit))
         return self._maintenance.start()
 
     def audit(self, *views: str, sample: int | None = None, repair: bool = False) -> Audit:
@@ -307,32 +305,14 @@ class Database(Defining):
 
     def _maintain(self) -> Maintainer:
         self._writable("maintain views")
-        with self._lock:
-            if self._maintainer is None:
-                from viewkeeper.commit.maintainer import Maintainer
+        return self._holding.get()
 
-                self._maintainer = Maintainer(
-                    self._store, self._spark, durable=self._durable, retention=self._retention, memory=self._memory
-                )
-            return self._maintainer
-
-    def _let_go(self) -> None:
-        with self._lock:
-            maintainer, self._maintainer = self._maintainer, None
-        if maintainer is not None:
-            maintainer.close()
+    @property
+    def _maintainer(self) -> Maintainer | None:
+        return self._holding.current
 
     def _spark(self) -> Any:
-        """The session for planning and for the Spark lane, started only when needed."""
-        with self._lock:
-            if self._session is None:
-                from viewkeeper.plan.catalyst import front_session
-                from viewkeeper.rounds.reach import check_reach
-
-                session = front_session(self._given_spark)
-                check_reach(session, self._store)
-                self._session = session
-            return self._session
+        return self._sessions()
 
 
 def open_database(
@@ -373,6 +353,14 @@ def open_database(
         retention=retention,
         memory=memory,
     )
+
+
+def _audited(database: weakref.ref[Database], listener: Callable[[Audit], None] | None) -> None:
+    """An audit beside the batches, as long as there is somebody to be told."""
+    from viewkeeper.read.auditing import audit_beside
+
+    if (db := database()) is not None:
+        audit_beside(db._store, db.audit, listener)
 
 
 def _no_keys(table: Table) -> pa.Table:

@@ -251,11 +251,9 @@ def test_a_reader_first_and_then_a_writer(store: LmdbStore, path: Path) -> None:
     reader = LmdbStore(path, "r")
     scan = reader.scan(ITEMS)
     next(scan)
-    with pytest.raises(StoreError, match="being read"):
-        LmdbStore(path)
-    scan.close()  # type: ignore[attr-defined]
     writer = LmdbStore(path)
     put(writer, items((2, "b")))
+    assert list(scan) == [], "a scan that began before does not see it"
     assert len(read(reader)) == 2
     with pytest.raises(ReadOnly):
         put(reader, items((3,)))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from viewkeeper.commit.holding import Holding
 from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout, ViewkeeperError
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
@@ -58,15 +59,14 @@ class Pace:
 class Maintenance:
     """Runs in the background from `start` (or entering it) to `stop` (or leaving it).
 
-    `take_over` makes this process the maintainer, `let_go` gives that up again after a failure.
+    `holding` makes this process the maintainer, and gives that up again after a failure.
     """
 
     def __init__(
         self,
         store: Store,
         pace: Pace,
-        take_over: Callable[[], Maintainer],
-        let_go: Callable[[], None],
+        holding: Holding,
         *,
         lane: str = "auto",
         standby: bool = False,
@@ -76,7 +76,7 @@ class Maintenance:
         self.error: Exception | None = None
         self.batches = 0
         self._store = store
-        self._take_over, self._let_go = take_over, let_go
+        self._holding = holding
         self._lane, self._standby, self._on_batch = lane, standby, on_batch
         self._news = threading.Event()
         self._stopping = threading.Event()
@@ -90,7 +90,7 @@ class Maintenance:
     def start(self) -> Maintenance:
         """Begin. Without standby, MaintainerBusy if another process maintains."""
         if not self._standby:
-            self._maintainer = self._take_over()
+            self._maintainer = self._holding.run(self)
         self._thread = threading.Thread(target=self._run, name="viewkeeper-maintenance", daemon=True)
         self._thread.start()
         if self._beside is not None:
@@ -196,12 +196,13 @@ class Maintenance:
                 self._maintainer.suspends, self._maintainer.on_batch = False, None
             with self._room:
                 self._room.notify_all()
+            self._holding.ran()
 
     def _stand_by(self) -> Maintainer | None:
         while not self._stopping.is_set():
             if self._store.lease_holder() is None:
                 with suppress(MaintainerBusy):
-                    self._maintainer = self._take_over()
+                    self._maintainer = self._holding.run(self)
                     return self._maintainer
             self._stopping.wait(_STANDBY_PAUSE)
         return None
@@ -264,5 +265,5 @@ class Maintenance:
         if not isinstance(error, ViewkeeperError):
             self.error = StoreError(f"Maintenance ended: {type(error).__name__}: {error}", hint="Start it again.")
             self.error.__cause__ = error
-        self._let_go()
+        self._holding.end()
         self._maintainer = None

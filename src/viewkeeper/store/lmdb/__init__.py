@@ -1,7 +1,8 @@
 """The embedded store: one LMDB environment holds table rows, the change log and the catalog (`lmdb:PATH`).
 
     environment.py   one open environment: handles, transactions, durability
-    sharing.py       one environment per process and path
+    sharing.py       what a process has open, whoever opens it
+    beside.py        an environment that writes beside one that reads
     forks.py         what a forked child does with its parent's
     failures.py      LMDB's failures as ours
     rows.py          a table's sub-database: apply, find, scan; keys over 511 bytes

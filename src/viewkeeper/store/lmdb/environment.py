@@ -22,7 +22,7 @@ from typing import Any
 import lmdb
 
 from viewkeeper.errors import FormatTooNew, StoreError
-from viewkeeper.store.lmdb import forks
+from viewkeeper.store.lmdb import beside, forks
 from viewkeeper.store.lmdb.failures import is_denied, not_a_database, translated
 
 FORMAT = 2
@@ -48,7 +48,7 @@ DURABILITIES: dict[str, dict[str, bool]] = {
 
 
 class Environment:
-    """One open environment, shared by every store of this process with its path."""
+    """One open environment, shared by the stores of this process with its path (`sharing`)."""
 
     def __init__(self, path: Path, durability: str, map_size: int, *, writable: bool) -> None:
         self.path = path
@@ -59,7 +59,9 @@ class Environment:
         self.uuid = ""
         self._writing = threading.local()
         self._opening = threading.Lock()
-        self._files = (0, 0)
+        self.files = (0, 0)
+        self.beside: list[Environment] = [self]
+        """Those of this process with the same files."""
         self._handle: Any = None
         self._tables: dict[int, Any] = {}
         self._meta: Any = None
@@ -71,7 +73,7 @@ class Environment:
     def handle(self) -> Any:
         """The LMDB environment; opened again if this process is the child of the one that opened it."""
         if self._handle is None:
-            if self.references <= 0:
+            if not any(e.references > 0 for e in self.beside):
                 raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
             with self._opening:
                 if self._handle is None:
@@ -187,7 +189,7 @@ class Environment:
             options.update(DURABILITIES[self.durability])
         with translated(self.path):
             try:
-                with forks.beside_the_parents(self.path):
+                with beside.another(self.path, _there(self.path)), forks.beside_the_parents(self.path):
                     handle = lmdb.open(str(self.path), **options)
             except lmdb.Error as error:
                 if self.writable or not is_denied(error):
@@ -208,27 +210,9 @@ class Environment:
             except BaseException:
                 handle.close()
                 raise
-        self._files = _identity(self.path)
+        self.files = _identity(self.path)
+        beside.opened(self.files)
         self._handle, self._meta, self._log = handle, meta, log
-
-    def make_writable(self, durability: str) -> None:
-        """Open again to write what was opened to read, if no read is going on."""
-        mine = str(os.getpid())
-        reading = [line.split() for line in self.handle.readers().splitlines()]
-        if any(line[0] == mine and line[-1] != "-" for line in reading if line):
-            raise StoreError(
-                f"The database {self.path} is open with mode='r' in this process, and being read.",
-                hint="Open it with mode='w' first, or finish the reads.",
-            )
-        with self._opening:
-            self.close()
-            self.writable, self.durability = True, durability
-            try:
-                self.open()
-            except BaseException:
-                self.writable = False
-                self.open()
-                raise
 
     def _check_format(self, handle: Any, meta: Any) -> None:
         with handle.begin(db=meta) as txn:
@@ -264,7 +248,7 @@ class Environment:
     def is_current(self) -> bool:
         """Whether the path still leads to these files, and not to others made since in their place."""
         try:
-            return self._files == _identity(self.path)
+            return self.files == _identity(self.path)
         except OSError:
             return False
 
@@ -286,7 +270,14 @@ class Environment:
         self._opening = threading.Lock()
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _there(path: Path) -> beside.Files | None:
+    try:
+        return _identity(path)
+    except OSError:
+        return None
+
+
+def _identity(path: Path) -> beside.Files:
     found = (path / "data.mdb").stat()
     return found.st_dev, found.st_ino
 

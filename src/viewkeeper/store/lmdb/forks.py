@@ -8,14 +8,11 @@ pages under the parent's scans would be used again (seen).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import lmdb
-import lmdb._envid
-
-from viewkeeper.errors import StoreError
+from viewkeeper.store.lmdb.beside import unguarded
 
 _inherited: dict[Path, list[Any]] = {}
 
@@ -29,17 +26,7 @@ def keep(path: Path, handle: Any) -> None:
 def beside_the_parents(path: Path) -> Iterator[None]:
     """Let a forked child open what its parent has open.
 
-    py-lmdb refuses files that are open in this process, for the sake of their locks, and after a fork still counts the
-    parent's. Those locks are not inherited, and the registry opens a path once, so here it need not look.
+    py-lmdb still counts the parent's after a fork. The parent's locks are not inherited.
     """
-    if path not in _inherited:
+    with unguarded(path) if path in _inherited else nullcontext():
         yield
-        return
-    guard = getattr(lmdb, "_envid", None)
-    if guard is None:
-        raise StoreError(f"The database {path} was open when this process was forked.", hint="Open it after the fork.")
-    identify, guard.env_keys = guard.env_keys, lambda path, subdir: ()
-    try:
-        yield
-    finally:
-        guard.env_keys = identify

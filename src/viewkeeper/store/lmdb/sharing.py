@@ -1,7 +1,9 @@
-"""One LMDB environment per process and path, whoever opens it.
+"""What a process has open of a database, whoever opens it: an environment to read, one to write, or both.
 
-LMDB must not be opened twice in a process (closing one would drop the other's locks), so stores share environments from
-a registry that counts references. A reader's environment is opened read-only, and again if this process then writes.
+Stores share environments from a registry that counts references. A reader's environment is opened read-only: it needs
+no right to write, and its tables are opened without waiting for anybody's write. If this process then writes, that has
+an environment of its own beside it (`beside`), and reads that go on are not disturbed. Closing one of two would give up
+the locks and the readers' places of both, so both are closed when nobody in this process uses either.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import weakref
 from pathlib import Path
 
 from viewkeeper.errors import BadValue, ReadOnly, StoreError
+from viewkeeper.store.lmdb import beside
 from viewkeeper.store.lmdb.environment import DURABILITIES, Environment
 from viewkeeper.store.lmdb.failures import not_a_database
 
-_registry: dict[Path, Environment] = {}
+_registry: dict[Path, list[Environment]] = {}
 _all: weakref.WeakSet[Environment] = weakref.WeakSet()
 _registry_lock = threading.Lock()
 
@@ -30,15 +33,19 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
     _check_place(path, mode)
     path = path.resolve()
     with _registry_lock:
-        environment = _registry.get(path)
-        if environment is None or not environment.is_current():
-            environment = Environment(path, durability, map_size, writable=mode == "w")
-            environment.open(create=mode == "w")
-            _all.add(environment)
-            _registry[path] = environment
-        elif mode == "w" and not environment.writable:
-            environment.make_writable(durability)
-        elif mode == "w" and environment.durability != durability:
+        there = _registry.get(path, [])
+        if not all(e.is_current() for e in there):
+            there = []
+        fitting = [e for e in there if e.writable] or [e for e in there if mode == "r"]
+        if not fitting:
+            fitting = [Environment(path, durability, map_size, writable=mode == "w")]
+            fitting[0].open(create=mode == "w")
+            _all.add(fitting[0])
+            _registry[path] = there = [*there, *fitting]
+            for environment in there:
+                environment.beside = there
+        [environment] = fitting
+        if mode == "w" and environment.durability != durability:
             raise StoreError(
                 f"The database {path} is open in this process with durability={environment.durability!r}.",
                 hint="Close it first, or use the same durability.",
@@ -48,13 +55,20 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
 
 
 def detach(environment: Environment) -> None:
-    """Close the environment when nobody else in this process uses it."""
+    """Close the environments of a database when nobody in this process uses them any more."""
     with _registry_lock:
         environment.references -= 1
-        if environment.references == 0:
-            if _registry.get(environment.path) is environment:
+        if not in_use(environment):
+            if _registry.get(environment.path) is environment.beside:
                 del _registry[environment.path]
-            environment.close()
+            for closing in environment.beside:
+                closing.close()
+            beside.forget(environment.files)
+
+
+def in_use(environment: Environment) -> int:
+    """How many stores of this process have the database open."""
+    return sum(e.references for e in environment.beside)
 
 
 def _after_fork() -> None:
@@ -62,6 +76,7 @@ def _after_fork() -> None:
     _registry_lock = threading.Lock()
     for environment in _all:
         environment.forget()
+    beside.forget_all()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -29,7 +29,8 @@ from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.examine import examine
 from viewkeeper.store.lmdb.failures import translate
 from viewkeeper.store.lmdb.feed import LmdbFeed
-from viewkeeper.store.lmdb.sharing import attach, detach
+from viewkeeper.store.lmdb.sharing import attach, detach, in_use
+from viewkeeper.store.lost import when_lost
 
 LARGEST_CALL = 8 << 30
 """Bytes of a write call: a transaction holds all the pages it changes."""
@@ -59,7 +60,8 @@ class LmdbStore(LmdbFeed):
         self._catalog = Catalog()
         self._batch: Batch | None = None
         self._lease: lease.FileLease | None = None
-        if mode == "w" and self._environment.references == 1:
+        self._lost = when_lost(self, detach, self._environment)
+        if mode == "w" and in_use(self._environment) == 1:
             records.purge(self._environment)
 
     # -- catalog ------------------------------------------------------------------------------------------------------
@@ -344,4 +346,5 @@ class LmdbStore(LmdbFeed):
     def close(self) -> None:
         if self._open:
             self._open = False
-            detach(self._environment)
+            if self._lost.detach() is not None:
+                detach(self._environment)

@@ -1,0 +1,171 @@
+"""Who maintains, within one process: all handles of a database use one maintainer, and with it one lease.
+
+    get      the process's maintainer, made by the first handle that needs one; who has called it is a user of it
+    leave    the handle is closed or lost: with its last user the maintainer ends, and the lease is given up
+    end      it is of no more use (a lost lease, a failure): whoever needs one makes another
+
+So a handle that was opened twice, or forgotten, stands in nobody's way. A background maintenance belongs to the handle
+that began it. If that handle is lost the maintenance goes on, since views are to be kept fresh, until another handle of
+this process begins one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.store.base import Store
+from viewkeeper.store.lost import when_lost
+
+if TYPE_CHECKING:
+    from viewkeeper.commit.continuous import Maintenance
+    from viewkeeper.commit.maintainer import Maintainer
+
+_PATIENCE = 60.0
+"""Seconds to wait for a maintainer of this process that ends, and is still at its last batch."""
+
+
+class _Held:
+    """The maintainer of one database, its users, and the handle whose background maintenance runs on it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.maintainer: Maintainer | None = None
+        self.users: set[Holding] = set()
+        self.running: Holding | None = None
+        self.left: list[Store] = []
+        """Stores of handles that are closed, which the maintainer still works over."""
+        self.ended = threading.Event()
+        self.ended.set()
+
+
+_registry: weakref.WeakValueDictionary[tuple[str, str], _Held] = weakref.WeakValueDictionary()
+_registry_lock = threading.Lock()
+
+
+class Holding:
+    """What one handle has to do with the process's maintainer."""
+
+    def __init__(self, handle: object, store: Store, spark: Callable[[], Any], **options: Any) -> None:
+        """`spark` gives the session, `options` are the maintainer's; neither may refer to the handle."""
+        self._store, self._spark, self._options = store, spark, options
+        self.maintenance: Maintenance | None = None
+        self._handle = weakref.ref(handle)
+        self.unless_lost = when_lost(handle, self._abandon)
+        """To be detached by who closes the handle."""
+        with _registry_lock:
+            self._held = _registry.setdefault((store.url, store.uuid), _Held())
+
+    @property
+    def lost(self) -> bool:
+        """Whether the handle is gone and nobody closed it."""
+        return self._handle() is None
+
+    @property
+    def current(self) -> Maintainer | None:
+        """The process's maintainer, if there is one."""
+        return self._held.maintainer
+
+    def get(self) -> Maintainer:
+        """The process's maintainer; MaintainerBusy if another process has one."""
+        held = self._held
+        while True:
+            held.ended.wait(_PATIENCE)  # not under the lock: what ends may be at a batch that needs it
+            with held.lock:
+                found = held.maintainer
+                if found is None:
+                    from viewkeeper.commit.maintainer import Maintainer
+
+                    found = held.maintainer = Maintainer(self._store, self._spark, **self._options)
+                if not found.lease.lost:
+                    held.users.add(self)
+                    return found
+            self.end()
+
+    def end(self) -> None:
+        """Close the maintainer, whoever uses it."""
+        held = self._held
+        with held.lock:
+            maintainer, held.maintainer = held.maintainer, None
+            left, held.left = held.left, []
+            held.users.clear()
+            if maintainer is None:
+                return
+            held.ended.clear()
+        try:
+            maintainer.close()
+        finally:
+            for store in left:
+                store.close()
+            held.ended.set()
+
+    def leave(self) -> bool:
+        """Use it no more. Whether the store can be closed: not if others go on with a maintainer over it."""
+        held = self._held
+        with held.lock:
+            held.users.discard(self)
+            if held.users and held.maintainer is not None:
+                if held.maintainer.store is not self._store:
+                    return True
+                held.left.append(self._store)
+                return False
+            mine = held.maintainer is not None
+        if mine:
+            self.end()
+        return True
+
+    def run(self, maintenance: Maintenance) -> Maintainer:
+        """The maintainer for a background maintenance of this handle; one of a handle that is lost ends first."""
+        while True:
+            with self._held.lock:
+                other = self._held.running
+                if other is None or other is self or other.maintenance is None or not other.maintenance.running:
+                    self._held.running, self.maintenance = self, maintenance
+                    break
+            if not other.lost:
+                raise MaintainerBusy(
+                    f"The database {self._store.url} is maintained in the background by another handle of this process"
+                    f" ({os.getpid()}).",
+                    hint="Stop that maintenance first, or close that handle.",
+                )
+            with suppress(Exception):  # nobody is there to be told
+                other.maintenance.stop()
+        return self.get()
+
+    def ran(self) -> None:
+        """The background maintenance of this handle has ended."""
+        with self._held.lock:
+            if self._held.running is self:
+                self._held.running = None
+        if self.lost:
+            self.leave()
+
+    def _abandon(self) -> None:
+        """The handle is lost."""
+        if self._held.running is not self:
+            self.leave()
+
+
+class Closed:
+    """In a handle that is closed, in place of a store that others still use: it refuses everything."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __getattr__(self, name: str) -> Any:
+        raise StoreError(f"The database {self._url} is closed.", hint="Open it again.")
+
+
+def _after_fork() -> None:
+    """The lease is the parent's, and so are its threads."""
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    _registry.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

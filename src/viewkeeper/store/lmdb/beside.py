@@ -1,0 +1,96 @@
+"""Two environments of one database in one process: one that only reads, and beside it one that writes.
+
+LMDB forbids it, for two reasons. Who opens a database that nobody has open makes its table of readers anew, and LMDB
+asks the kernel for a lock to find that out, which a process never refuses itself. And who closes a database gives up
+the process's locks and its places in that table. So the second is opened behind a lock of another kind, on the same
+byte of the lock file, that is refused to the own process too (an open file description's): LMDB then takes the first
+for another process. The file is kept open, and both environments, until both can be closed (`sharing`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import lmdb._envid
+
+from viewkeeper.errors import ReadOnly, StoreError
+
+Files = tuple[int, int]
+"""Device and inode of a database's data file."""
+
+_open: dict[Files, int] = {}
+"""How many environments of it this process has open."""
+
+_fences: dict[Files, int] = {}
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def opened(files: Files) -> None:
+    _open[files] = _open.get(files, 0) + 1
+
+
+@contextmanager
+def another(path: Path, files: Files | None) -> Iterator[None]:
+    """Open an environment in here, beside one that this process has open, if it has."""
+    if files is None or not _open.get(files):
+        yield
+        return
+    if files not in _fences:
+        _fences[files] = _fence(path)
+    with unguarded(path):
+        try:
+            yield
+        except BaseException:
+            _hold(_fences[files])  # the attempt has closed the lock file, and so given up the first one's locks
+            raise
+
+
+@contextmanager
+def unguarded(path: Path) -> Iterator[None]:
+    """Let py-lmdb open files that it counts as open in this process: it refuses them, for the sake of their locks."""
+    guard = getattr(lmdb, "_envid", None)
+    if guard is None:
+        raise StoreError(f"The database {path} is open in this process already.", hint="Close it first.")
+    identify, guard.env_keys = guard.env_keys, lambda path, subdir: ()
+    try:
+        yield
+    finally:
+        guard.env_keys = identify
+
+
+def _fence(path: Path) -> int:
+    command = getattr(fcntl, "F_OFD_SETLK", None)
+    if command is None:
+        raise StoreError(
+            f"The database {path} is open with mode='r' in this process.", hint="Open it with mode='w' first."
+        )
+    if not os.access(path / "data.mdb", os.W_OK):
+        raise ReadOnly(f"The database {path} cannot be written.", hint="Check its permissions and its disk.")
+    descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CLOEXEC)
+    fcntl.fcntl(descriptor, command, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
+    return descriptor
+
+
+def _hold(descriptor: int) -> None:
+    """LMDB's own locks: that somebody has the database open, and that the process with this number lives."""
+    for kind, byte in ((fcntl.F_RDLCK, 0), (fcntl.F_WRLCK, os.getpid())):
+        fcntl.fcntl(descriptor, fcntl.F_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+
+
+def forget(files: Files) -> None:
+    """All environments of this database are closed: closing the file gives up no lock that is needed."""
+    _open.pop(files, None)
+    if (descriptor := _fences.pop(files, None)) is not None:
+        os.close(descriptor)
+
+
+def forget_all() -> None:
+    """In a forked child, which has none of the parent's locks and no environment open."""
+    for files in {*_open, *_fences}:
+        forget(files)

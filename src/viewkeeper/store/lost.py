@@ -1,0 +1,53 @@
+"""What is done when a handle is lost: its last reference goes and nobody has closed it.
+
+It is done by a thread of its own. The last reference may go anywhere, also inside a garbage collection that began
+while this very thread holds a lock which closing needs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+_Work = tuple[Callable[..., object], tuple[Any, ...]]
+_waiting: SimpleQueue[_Work] = SimpleQueue()
+_thread: threading.Thread | None = None
+_starting = threading.Lock()
+
+
+def when_lost(owner: object, action: Callable[..., object], *args: Any) -> weakref.finalize[Any, Any]:
+    """Call `action` some time after the owner is gone, unless what is returned is detached before. Not at exit."""
+    _start()
+    finalizer = weakref.finalize(owner, _waiting.put, (action, args))
+    finalizer.atexit = False
+    return finalizer
+
+
+def _start() -> None:
+    global _thread
+    with _starting:
+        if _thread is None:
+            _thread = threading.Thread(target=_work, args=(_waiting,), name="viewkeeper-lost", daemon=True)
+            _thread.start()
+
+
+def _work(waiting: SimpleQueue[_Work]) -> None:
+    while True:
+        action, args = waiting.get()
+        with suppress(Exception):  # nobody is there to be told
+            action(*args)
+        del action, args
+
+
+def _after_fork() -> None:
+    """The thread is the parent's; what it had to do is the parent's too."""
+    global _thread, _starting, _waiting
+    _thread, _starting, _waiting = None, threading.Lock(), SimpleQueue()
+
+
+os.register_at_fork(after_in_child=_after_fork)
