@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from queue import Empty, Queue
 from typing import Any
 
+PATIENCE = 180.0
+"""Seconds to wait for what another process does: it starts slowly on a busy machine, and only failures wait so long."""
+
 _PROLOGUE = """
-import json, sys, time
+import json, os, sys, time
 import viewkeeper as vk
 from viewkeeper.errors import *
 url, *args = sys.argv[1:]
-def say(value): print(json.dumps(value, default=str), flush=True)
+def say(value): os.write(1, (json.dumps(value, default=str) + "\\n").encode())  # at once: threads say things too
 def ask(): return json.loads(sys.stdin.readline())
 """
 
@@ -38,28 +41,37 @@ class Other:
             env={**os.environ, **(env or {})},
         )
         self._lines: Queue[str | None] = Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._errors: list[str] = []
+        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._keep)]
+        for reader in self._readers:
+            reader.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.put(line)
+            if line.endswith("\n"):  # who is killed may leave half of one
+                self._lines.put(line)
         self._lines.put(None)
 
-    def hear(self, timeout: float = 60) -> Any:
+    def _keep(self) -> None:
+        """Its errors, as they come: a pipe that nobody reads stops who writes into it."""
+        assert self.process.stderr is not None
+        self._errors.extend(self.process.stderr)
+
+    def hear(self, timeout: float = PATIENCE) -> Any:
         try:
             line = self._lines.get(timeout=timeout)
         except Empty:
             raise AssertionError(f"the process said nothing for {timeout} s") from None
         if line is None:
-            assert self.process.stderr is not None
-            raise AssertionError(f"the process ended: {self.process.stderr.read()[-2000:]}")
+            self._readers[1].join(PATIENCE)
+            raise AssertionError(f"the process ended: {''.join(self._errors)[-2000:]}")
         return json.loads(line)
 
     def hear_all(self) -> list[Any]:
         """Everything it says until it ends."""
         found = []
-        while (line := self._lines.get(timeout=120)) is not None:
+        while (line := self._lines.get(timeout=PATIENCE)) is not None:
             found.append(json.loads(line))
         return found
 
@@ -70,17 +82,18 @@ class Other:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
     def end(self) -> int:
         """Wait for its end; its exit code."""
-        code = self.process.wait(60)
-        return code
+        return self.process.wait(PATIENCE)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()

@@ -100,15 +100,14 @@ def test_run_ends_in_order_when_terminated(vk: Run) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        time.sleep(1)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:  # until it holds the lease and has made the batch
+        deadline = time.monotonic() + 180
+        while '"maintainer": null' in vk("status", "-o", "json")[1]:  # until it holds the lease
+            assert process.poll() is None
+            assert time.monotonic() < deadline
             vk("put", "orders", json.dumps({"id": 9, "item": 1, "quantity": 1 + int(time.monotonic()) % 9}))
-            if '"maintainer": null' not in vk("status", "-o", "json")[1]:
-                break
             time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=180) == 0
     finally:
         process.kill()
         process.stdout.close()

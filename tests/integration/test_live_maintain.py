@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, other, url_of
+from tests.integration.processes import BY_CATEGORY, PATIENCE, RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout
@@ -21,7 +21,7 @@ MAINTAINER = """
                 while running.waiting:
                     time.sleep(0.01)
                 say("maintains")
-                running.wait(60)
+                running.wait(600)
         except MaintainerBusy as error:
             say(str(error))
             sys.exit(3)
@@ -36,7 +36,7 @@ def shop(make_db: Callable[..., Any], spark: Any) -> Any:
     return db
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -78,9 +78,12 @@ def test_max_changes_of_one_makes_each_write_call_its_own_batch(shop: Any) -> No
         shop.put("items", [item(2 * n), item(2 * n + 1)])
     seen: list[int] = []
     with shop.maintain(max_changes=1):
-        for delta in shop.subscribe("by_category", timeout=1):
+        for delta in shop.subscribe("by_category", timeout=PATIENCE):
             seen += [c.after["n"] for c in delta.changes()]
-    assert seen == [2, 4, 6, 8, 10] or seen == sorted(set(seen)), seen
+            if seen[-1:] == [10]:
+                break
+    assert seen == sorted(set(seen)), "it may have begun at any of them"
+    assert set(seen) <= {2, 4, 6, 8, 10}
     assert shop.status().epoch >= 6, "five batches and the view's creation"
 
 
@@ -122,11 +125,11 @@ def test_a_standby_takes_over_when_the_maintainer_is_killed(shop: Any, make_db: 
         with other(MAINTAINER, url, "standby") as second, vk.open(url) as writer:
             assert second.hear() == "waiting"
             token = writer.put("items", item(1))
-            assert writer.get("by_category", "toys", after=token)["n"] == 1
+            assert writer.get("by_category", "toys", after=token, timeout=PATIENCE)["n"] == 1
             first.kill()
             token = writer.put("items", item(2))
             assert second.hear() == "maintains"
-            assert writer.get("by_category", "toys", after=token)["n"] == 2
+            assert writer.get("by_category", "toys", after=token, timeout=PATIENCE)["n"] == 2
 
 
 def test_a_view_that_fails_on_its_rows_is_suspended_and_resumed(shop: Any) -> None:

@@ -61,7 +61,7 @@ def test_a_scheduled_view_stays_as_it_is_until_its_interval_is_over(shop: Any) -
         if time.monotonic() - started < 1:
             assert counts(shop) == {"toys": 1}
         while counts(shop) != {"toys": 2}:
-            assert time.monotonic() - started < 20
+            assert time.monotonic() - started < 180
             time.sleep(0.01)
         assert counts(shop, after=token) == {"toys": 2}
 
@@ -164,7 +164,7 @@ def test_a_scheduled_view_that_fails_is_suspended_and_the_others_go_on(shop: Any
     shop.sql(f"CREATE MATERIALIZED VIEW fresh AS {TOTALS}")
     with shop.maintain():
         shop.put("items", item(2, price=0))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 180
         while not next(v for v in shop.status().views if v.name == "ratio").suspended:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -70,13 +70,14 @@ def test_ctrl_c_while_the_jvm_is_launched_leaves_none(env: dict[str, str]) -> No
     create = "CREATE MATERIALIZED VIEW v AS SELECT x, count(*) AS n FROM t GROUP BY x"
     process = subprocess.Popen([*VK, "sql", create], env=env, start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not any("SparkSubmit" in line for line in marked(env["VK_TEST_MARK"])):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=180) == 130
+        deadline = time.monotonic() + 180
         while left := marked(env["VK_TEST_MARK"]):
             assert time.monotonic() < deadline, left
             time.sleep(0.1)

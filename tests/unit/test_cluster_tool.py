@@ -39,7 +39,7 @@ def test_a_second_start_is_refused_and_changes_nothing(process: subprocess.Popen
     assert [file.name for file in tmp_path.iterdir()] == ["master.pid"]
     assert process.poll() is None
     assert cluster(tmp_path, "stop").returncode == 0
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     assert not list(tmp_path.iterdir())
 
 

@@ -135,19 +135,21 @@ def test_a_port_at_which_nothing_listens_is_named() -> None:
 
 
 def test_a_gateway_that_hangs_is_told_within_its_time_out() -> None:
-    with listening(lambda connection: time.sleep(5)) as port:
+    over = threading.Event()
+    with listening(lambda connection: over.wait(300) and None) as port:
         began = time.monotonic()
         with pytest.raises(failures.Unavailable, match=f"127.0.0.1:{port}.*no answer within 0.5 s.*framed"):
             hasty_client(port).greet()
         with pytest.raises(failures.Unavailable, match=r"no answer within 0\.5 s"):
             hasty_client(port).get("t", b"k")
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 60
+        over.set()
 
 
 def test_a_gateway_that_stops_in_the_middle_of_a_reply_is_told_within_its_time_out() -> None:
     def drip(connection: socket.socket) -> None:
         connection.sendall(struct.pack(">i", 1000) + b"\x80\x01\x00\x02")
-        for _ in range(40):
+        for _ in range(3_000):  # until the client has gone
             time.sleep(0.1)
             connection.sendall(b"\x00")
 
@@ -155,7 +157,7 @@ def test_a_gateway_that_stops_in_the_middle_of_a_reply_is_told_within_its_time_o
         began = time.monotonic()
         with pytest.raises(failures.Unavailable, match="no answer within"):
             hasty_client(port).get("t", b"k")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("banner", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n"])

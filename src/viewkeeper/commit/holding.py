@@ -44,7 +44,7 @@ class _Held:
         self.ended.set()
 
 
-_registry: weakref.WeakValueDictionary[tuple[str, str], _Held] = weakref.WeakValueDictionary()
+_registry: weakref.WeakValueDictionary[Any, _Held] = weakref.WeakValueDictionary()
 _registry_lock = threading.Lock()
 
 
@@ -59,7 +59,7 @@ class Holding:
         self.unless_lost = when_lost(handle, self._abandon)
         """To be detached by who closes the handle."""
         with _registry_lock:
-            self._held = _registry.setdefault((store.url, store.uuid), _Held())
+            self._held = _registry.setdefault(_key(store), _Held())
 
     @property
     def lost(self) -> bool:
@@ -68,8 +68,9 @@ class Holding:
 
     @property
     def current(self) -> Maintainer | None:
-        """The process's maintainer, if there is one."""
-        return self._held.maintainer
+        """The process's maintainer, if this handle is a user of it."""
+        held = self._held
+        return held.maintainer if self in held.users else None
 
     def get(self) -> Maintainer:
         """The process's maintainer; MaintainerBusy if another process has one."""
@@ -149,6 +150,11 @@ class Holding:
         """The handle is lost."""
         if self._held.running is not self:
             self.leave()
+
+
+def _key(store: Store) -> Any:
+    """What handles of the same database have in common; a copy of its directory has only the one."""
+    return store.url, store.uuid
 
 
 class Closed:

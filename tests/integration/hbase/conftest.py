@@ -49,7 +49,7 @@ def open_db(hbase: Server, namespace: str, spark: Any, tmp_path: Path) -> Iterat
     opened: list[Any] = []
 
     def make(mode: str = "w", **options: Any) -> Any:
-        options = {"state": str(tmp_path / "state"), "lease": 1, **options}
+        options = {"state": str(tmp_path / "state"), "lease": 3, **options}
         opened.append(vk.open(f"hbase://{hbase.host}:{hbase.port}/{namespace}", mode, spark=spark, **options))
         return opened[-1]
 
