@@ -297,7 +297,7 @@ def test_a_second_process_is_told_who_maintains(tmp_path: Path, spark: Any) -> N
         second.put("items", {"item_id": 1})
         with other(refresh, url) as process:
             assert f"process {os.getpid()} on" in process.hear()
-        assert second.refresh().changes == 1, "handles of one process do it together"
+        assert second.refresh().epoch == 1, "handles of one process do it together"
         first.refresh()
 
 
