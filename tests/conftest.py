@@ -13,13 +13,35 @@ from hypothesis import HealthCheck, settings
 
 # One small JVM and UTC, before anything starts either: the machine is shared, and a laptop's zone must not matter.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-os.environ["TZ"] = "UTC"
+os.environ["TZ"] = os.environ.get("VK_TZ", "UTC")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need this environment
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("deep", max_examples=2_000, deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+ODD_SESSION = {
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.groupByOrdinal": "false",
+    "spark.sql.orderByOrdinal": "false",
+    "spark.sql.groupByAliases": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "true",
+    "spark.sql.parser.escapedStringLiterals": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.legacy.literal.pickMinimumPrecision": "false",
+    "spark.sql.legacy.sizeOfNull": "true",
+    "spark.sql.legacy.followThreeValuedLogicInArrayExists": "false",
+    "spark.sql.legacy.castComplexTypesToString.enabled": "true",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.optimizer.maxIterations": "90",
+}
+"""A caller's own settings that mean something else; with VK_SESSION=odd the whole run has them in its context."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,6 +93,7 @@ def spark() -> Iterator[Any]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.ansi.enabled", "true")
+        .config(map=ODD_SESSION if os.environ.get("VK_SESSION") == "odd" else {})
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +17,14 @@ from viewkeeper.commit.continuous import Maintenance, Pace
 from viewkeeper.commit.holding import Closed, Holding
 from viewkeeper.defining import Defining
 from viewkeeper.errors import BadValue, ReadOnly
+from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.levels import ANY, After, Level
-from viewkeeper.read.reader import get_row, read_table, scan_rows
+from viewkeeper.read.reader import checked_key, get_row, read_table, scan_range, scan_rows
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.rounds.sessions import Sessions
@@ -187,6 +189,7 @@ class Database(Defining):
 
         `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`).
         """
+        checked_key(self._catalog().table(name), key)  # what cannot be answered is not waited for
         return get_row(self._store, self._table(name, level, after, timeout), key)
 
     def scan(
@@ -202,6 +205,7 @@ class Database(Defining):
         timeout: float = levels.TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
+        scan_range(self._catalog().table(name), prefix, start, stop, limit)
         return scan_rows(self._store, self._table(name, level, after, timeout), prefix, start, stop, limit)
 
     def read(self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT) -> pa.Table:
@@ -272,6 +276,7 @@ class Database(Defining):
 
     def _table(self, name: str, level: Level, after: After, timeout: float) -> Table:
         """The table behind a name, once it is as new as asked for."""
+        levels.checked(level, timeout)
         table = self._catalog().table(name)
         if level is ANY and after is None:
             return table
@@ -316,7 +321,7 @@ class Database(Defining):
 
 
 def open_database(
-    url: str,
+    url: str | os.PathLike[str],
     mode: str = "w",
     *,
     spark: Any = None,
@@ -326,7 +331,7 @@ def open_database(
     batch_memory: int | None = None,
     **options: Any,
 ) -> Database:
-    """Open a database, created if absent: `lmdb:PATH`. `mode="r"` only reads.
+    """Open a database, created if absent: `lmdb:PATH`, or the path itself as a `Path`. `mode="r"` only reads.
 
     `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
     `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
@@ -336,8 +341,11 @@ def open_database(
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
-    if not isinstance(retention, (int, float)) or retention < 0:
-        raise BadValue(f"retention is {retention!r}.", hint="Give a number of seconds, 0 or more.")
+    arguments.seconds(retention, "retention")
+    if spark is not None and not hasattr(spark, "newSession"):
+        raise BadValue(f"spark is {arguments.short(spark)}.", hint="Give a SparkSession, or none: one is started.")
+    if progress is not None and not callable(progress):
+        raise BadValue(f"progress is {arguments.short(progress)}.", hint="Give a function.")
     if batch_memory is not None:
         warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
         memory = max(batch_memory, LEAST) if memory is None else memory

@@ -177,3 +177,15 @@ def test_a_timeout_of_zero_does_not_wait(shop: Any, make_db: Callable[..., Any])
     token = shop.put("items", item(1))
     with pytest.raises(Timeout):
         reader.get("by_category", "toys", after=token, timeout=0)
+
+
+def test_what_get_cannot_answer_is_not_waited_for(shop: Any, make_db: Callable[..., Any]) -> None:
+    shop.sql("CREATE MATERIALIZED VIEW prices AS SELECT price FROM items")
+    token = shop.put("items", item(1))
+    reader = make_db("shop", mode="r")
+    with pytest.raises(vk.ViewkeeperError, match="no unique key"):
+        reader.get("prices", 1, after=token)
+    with pytest.raises(vk.ViewkeeperError, match="values were given"):
+        reader.get("by_category", ("a", "b"), after=token)
+    with pytest.raises(vk.ViewkeeperError, match="limit"):
+        reader.scan("prices", limit=-1, after=token)

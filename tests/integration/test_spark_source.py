@@ -22,7 +22,6 @@ VIEW = "SELECT shop, count(*) AS n, sum(price) AS total FROM items GROUP BY shop
 @pytest.fixture
 def source(spark: Any) -> Any:
     register(spark)
-    spark.createDataFrame([(1,)], "a int")  # makes it active: `frame.rdd` plans with the active session's settings
     return spark
 
 

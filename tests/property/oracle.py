@@ -15,6 +15,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.plan.catalyst.own import own_session
+
 from .changes import State, to_arrow
 from .query import View
 from .schemas import Table
@@ -34,9 +36,7 @@ class SparkOracle:
     """A session with the tables of all batches, and with the views answered so far."""
 
     def __init__(self, spark: Any, tables: Sequence[Table], states: Sequence[State]) -> None:
-        self.spark = spark.newSession()
-        for name, value in SETTINGS.items():
-            self.spark.conf.set(name, value)
+        self.spark = own_session(spark, SETTINGS)
         self.batches = len(states)
         self.names: list[str] = []
         for table in tables:

@@ -152,6 +152,98 @@ def test_an_audit_every_so_often(url: str, spark: Any) -> None:
             db.maintain(audit_every=0)
 
 
+def disagree(db: Any, query: str) -> None:
+    """Spark and Viewkeeper are not of one mind about a view: its text says something else than its plan."""
+
+    def change(catalog: Any) -> Any:
+        views = tuple(replace(v, query=query) if v.table.name == "bulk" else v for v in catalog.views)
+        return replace(catalog, views=views, version=catalog.version + 1)
+
+    db._store.change_catalog(change)
+
+
+def test_a_repair_that_does_not_help_is_told(url: str, spark: Any, command: Vk) -> None:
+    with vk.open(url, spark=spark) as db:
+        disagree(db, "SELECT customer, quantity + 1 FROM orders WHERE quantity > 2")
+        tamper(db)
+    code, out = command("audit", "--repair")
+    assert code == 1
+    told = {line.split()[0]: line for line in out.splitlines() if line.split()[0] in ("bulk", "customers")}
+    assert told["bulk"].endswith("NOT repaired")
+    assert told["customers"].endswith(" repaired")
+    code, out = command("doctor")
+    assert code == 1
+    assert "Making them anew did not help" in out
+    with vk.open(url, spark=spark) as db:
+        (bulk,) = db.audit("bulk", repair=True).views
+        assert (bulk.repaired, bulk.remaining, bulk.is_wrong) == (False, bulk.differences, True)
+        assert "do not rely on the view" in bulk.advice
+        disagree(db, shop.VIEWS["bulk"])
+        assert db.audit("bulk").is_right
+
+
+def test_a_view_that_spark_cannot_run_does_not_end_the_audit(url: str, spark: Any, caplog: Any) -> None:
+    with vk.open(url, spark=spark) as db:
+        disagree(db, "SELECT nothing FROM nowhere")
+        found = {v.view: v for v in db.audit().views}
+        assert "nowhere" in found["bulk"].failed
+        assert not any(v.is_wrong for name, v in found.items() if name != "bulk")
+        seen: list[Any] = []
+        with db.maintain(audit_every=0.1, on_audit=seen.append):
+            _wait_for(lambda: seen)
+        assert "bulk" in caplog.text
+        assert "could not be compared" in db.status().audit
+        disagree(db, shop.VIEWS["bulk"])
+
+
+def test_an_audit_beside_the_batches_that_fails_is_seen(url: str, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("Spark is gone")
+
+    monkeypatch.setattr("viewkeeper.read.auditing.audit", broken)
+    with vk.open(url) as db:
+        with db.maintain(audit_every=0.1):
+            _wait_for(lambda: db.status().error)
+        assert "Spark is gone" in db.status().error
+        assert "Spark is gone" in db.status().audit
+        assert "Spark is gone" in caplog.text
+        audit = next(f for f in db.doctor().findings if f.check == "audit")
+        assert not audit.ok
+        assert "Spark is gone" in audit.message
+    monkeypatch.undo()
+    with vk.open(url) as db:
+        db._store.put_note("audit", None)
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_floats_that_differ_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    from viewkeeper.cli.commands.health import _print_audit
+    from viewkeeper.read.findings import Audit, Difference, ViewAudit
+
+    one, other = {"k": 1, "x": 0.1234567890123}, {"k": 1, "x": 0.1234567890124}
+    _print_audit(Audit(7, 0.1, (ViewAudit("v", 1, 1, examples=(Difference({"k": 1}, one, other),)),)))
+    told = capsys.readouterr()
+    assert "0.1234567890123" in told.out
+    assert "0.1234567890124" in told.out
+    assert "vk audit --repair" in told.err
+
+
+def test_orphans_are_no_ailment(url: str, command: Vk) -> None:
+    orphan = Path(url.removeprefix("lmdb:")) / "state" / "b99-dead.vkr"
+    orphan.write_bytes(b"half")
+    orphan.chmod(0o600)
+    code, out = command("doctor")
+    assert code == 0, out
+    assert "1 files" in out
+    assert "WRONG" not in out
+    orphan.unlink()
+
+
 def test_floats_count_as_equal_to_nine_digits() -> None:
     def table(*rows: tuple[int, float | None]) -> pa.Table:
         return pa.table(

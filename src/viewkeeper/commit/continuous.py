@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from viewkeeper.commit.holding import Holding
-from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout, ViewkeeperError
+from viewkeeper.errors import MaintainerBusy, StoreError, Timeout, ViewkeeperError
+from viewkeeper.model import arguments
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
 
@@ -49,10 +50,12 @@ class Pace:
     retries: int = 5
 
     def checked(self) -> Pace:
-        if self.priority not in SHARES:
-            raise BadValue(f"There is no priority {self.priority!r}.", hint=f"Priorities: {', '.join(SHARES)}.")
-        if self.max_delay < 0 or self.max_changes < 1 or self.retries < 0 or (self.max_lag or 1) < 1:
-            raise BadValue("max_delay and retries must not be negative; max_changes and max_lag must be at least 1.")
+        arguments.one_of(self.priority, "priority", tuple(SHARES))
+        arguments.seconds(self.max_delay, "max_delay")
+        arguments.whole(self.max_changes, "max_changes", 1)
+        arguments.whole(self.retries, "retries", 0)
+        if self.max_lag is not None:
+            arguments.whole(self.max_lag, "max_lag", 1)
         return self
 
 
@@ -73,6 +76,9 @@ class Maintenance:
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         self.pace = pace.checked()
+        from viewkeeper.commit.stage import choose_lane
+
+        choose_lane(lane, 0)
         self.error: Exception | None = None
         self.batches = 0
         self._store = store
@@ -99,8 +105,7 @@ class Maintenance:
 
     def beside(self, every: float, work: Callable[[], None]) -> None:
         """Do this every so many seconds in a thread of its own, from the start to the end. A failure is noted only."""
-        if every <= 0:
-            raise BadValue(f"Every {every:g} seconds is no interval.", hint="Give more than 0 seconds.")
+        every = arguments.seconds(every, "The interval between two", positive=True)
         self._beside = threading.Thread(target=self._repeat, args=(every, work), name="viewkeeper-audit", daemon=True)
 
     def _repeat(self, every: float, work: Callable[[], None]) -> None:

@@ -215,7 +215,7 @@ def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:
 
 
 def choose_lane(asked: str, rows: int) -> str:
-    if asked not in ("auto", "driver", "spark"):
+    if not isinstance(asked, str) or asked not in ("auto", "driver", "spark"):
         raise UnknownName(f"There is no lane {asked!r}.", hint="Lanes: auto, driver, spark.")
     if asked != "auto":
         return asked

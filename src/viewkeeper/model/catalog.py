@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from viewkeeper.errors import NameTaken, UnknownName
+from viewkeeper.model import arguments
 from viewkeeper.model.schema import Table
 
 
@@ -72,7 +73,7 @@ class Catalog:
     views: tuple[View, ...] = ()
 
     def find(self, name: str) -> Table | View | None:
-        wanted = name.lower()
+        wanted = arguments.text(name, "The name of a table or view", "SHOW TABLES and SHOW VIEWS list them.").lower()
         for table in self.tables:
             if table.name.lower() == wanted:
                 return table

@@ -30,7 +30,7 @@ class Token:
 
     @staticmethod
     def parse(text: str) -> Token:
-        parts = text.split(":")
+        parts = text.split(":") if isinstance(text, str) else []
         if (
             len(parts) != 3
             or parts[0] != "vk1"
@@ -38,5 +38,5 @@ class Token:
             or not parts[2].isdigit()
             or len(parts[2]) > 20
         ):
-            raise BadToken(f"{text[:60]!r} is no token.", hint="A token looks like vk1:<database>:<position>.")
+            raise BadToken(f"{str(text)[:60]!r} is no token.", hint="A token looks like vk1:<database>:<position>.")
         return Token(parts[1], int(parts[2]))

@@ -21,7 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue, StoreError, Unsupported
+from viewkeeper.errors import StoreError, Unsupported
+from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.names import COUNT, EXPECTED, FOUND, TIMES, backticked, quoted
 from viewkeeper.model.schema import Table
@@ -50,8 +51,8 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
 
     `session` gives a Spark session of our settings, in which the tables are registered for the time being.
     """
-    if sample is not None and sample < 1:
-        raise BadValue(f"A sample of {sample} keys is none.", hint="Give a number of keys, 1 or more.")
+    if sample is not None:
+        arguments.whole(sample, "sample", 1)
     started = time.perf_counter()
     for name in names:
         store.catalog().view(name)

@@ -11,10 +11,11 @@ maintains. A state with cut c has what a token at p asks for if no write call to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
-from viewkeeper.errors import BadToken, Suspended, Timeout
+from viewkeeper.errors import BadToken, BadValue, Suspended, Timeout
+from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.token import Token
 from viewkeeper.store.base import Store
@@ -38,10 +39,19 @@ ANY, LATEST = Level.ANY, Level.LATEST
 After = Token | str | Iterable[Token | str] | None
 
 
+def checked(level: Level, timeout: float) -> None:
+    """BadValue if these say nothing."""
+    if not isinstance(level, Level):
+        raise BadValue(f"There is no level {arguments.short(level)}.", hint="Give viewkeeper.ANY or viewkeeper.LATEST.")
+    arguments.seconds(timeout, "timeout")
+
+
 def position_of(store: Store, after: After) -> int | None:
     """The position that a token, its text, or several of them ask for."""
     if after is None:
         return None
+    if not isinstance(after, (Token, str, list, tuple, set, frozenset)) and not isinstance(after, Iterator):
+        raise BadToken(f"after= takes tokens or their text, not {type(after).__name__}.", hint="put returns a token.")
     given = [after] if isinstance(after, (Token, str)) else list(after)
     position = 0
     for one in given:

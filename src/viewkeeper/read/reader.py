@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, SnapshotGone
+from viewkeeper.model import arguments
 from viewkeeper.model.keys import key_range, prefix_range
 from viewkeeper.model.schema import COUNT, Table
 from viewkeeper.store.base import Store
@@ -56,8 +57,8 @@ def scan_range(
     _refuse_unstored(table)
     if prefix is not None and (start is not None or stop is not None):
         raise BadValue("scan takes a prefix, or start and stop, not both.", hint="")
-    if limit is not None and limit < 0:
-        raise BadValue("scan's limit is negative.", hint="")
+    if limit is not None:
+        arguments.whole(limit, "scan's limit", 0)
     if prefix is not None:
         return prefix_range(table, _tuple(table, prefix))
     return key_range(table, _bound(table, start), _bound(table, stop))

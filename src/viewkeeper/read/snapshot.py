@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, SnapshotGone
+from viewkeeper.model import arguments
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
@@ -32,8 +33,7 @@ class Snapshot:
     """
 
     def __init__(self, store: Store, *, max_age: float = MAX_AGE, mixed: bool = False) -> None:
-        if max_age <= 0:
-            raise BadValue("A snapshot's max_age must be more than 0 seconds.")
+        max_age = arguments.seconds(max_age, "A snapshot's max_age", positive=True)
         self._store = store
         self._mixed = mixed
         self._max_age = max_age

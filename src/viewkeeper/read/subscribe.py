@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import SnapshotGone, UnknownName
+from viewkeeper.errors import BadValue, SnapshotGone, UnknownName
+from viewkeeper.model import arguments
 from viewkeeper.model.catalog import View
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT, PLACE, WEIGHT
@@ -83,6 +84,15 @@ def subscribe(
     many seconds. `keep` (name, seconds): hold the log for this subscriber, so that it can come back that much later.
     """
     table = store.catalog().table(name)
+    for what, given in (("timeout", timeout), ("progress", progress)):
+        if given is not None:
+            arguments.seconds(given, what)
+    if keep is not None:
+        hint = "Give a name and a number of seconds: (name, seconds)."
+        if not isinstance(keep, (tuple, list)) or len(keep) != 2:
+            raise BadValue(f"keep is {arguments.short(keep)}.", hint=hint)
+        arguments.text(keep[0], "keep's name", hint)
+        arguments.seconds(keep[1], "keep's time", positive=True)
     store.settled(table)  # a table that cannot be subscribed to says so now
     start = None if since is None else position_of(store, since)
     if start is not None:

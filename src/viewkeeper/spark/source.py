@@ -53,7 +53,9 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
     def schema(self) -> str:
         table, _ = self._table()
         columns = [*wanted(table, self.options.get("columns")), *([Column(WEIGHT, "bigint")] if self._changes else [])]
-        return ", ".join(f"{backticked(c.name)} {c.type}" for c in columns)
+        # A bare `timestamp` is whatever the reader's session takes it for.
+        types = {"timestamp": "timestamp_ltz"}
+        return ", ".join(f"{backticked(c.name)} {types.get(c.type, c.type)}" for c in columns)
 
     def reader(self, schema: Any) -> RowReader:
         from viewkeeper.spark.rows import RowReader

@@ -7,12 +7,14 @@ callable `(url, mode, **options) -> Store`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from viewkeeper.errors import BadValue, MissingDependency
+from viewkeeper.model import arguments
 from viewkeeper.store.base import Store
 
 GROUP = "viewkeeper.stores"
@@ -21,8 +23,12 @@ _OWN = {"lmdb": "viewkeeper.store.lmdb:open_url", "hbase": "viewkeeper.store.hba
 _EXTRAS = {"hbase": "hbase"}
 
 
-def open_store(url: str, mode: str = "w", **options: Any) -> Store:
-    """Open the database at a URL; `mode` is 'w' (created if absent) or 'r'. Options are the store's own."""
+def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> Store:
+    """Open the database at a URL or path; `mode` is 'w' (created if absent) or 'r'. Options are the store's own."""
+    if isinstance(url, os.PathLike):
+        path = os.fsdecode(url)
+        url = path if path.startswith("lmdb:") else f"lmdb:{path}"
+    arguments.text(url, "A database's URL", "Write for example 'lmdb:./shop', or give a Path.")
     scheme, colon, _ = url.partition(":")
     if not colon:
         example = f"lmdb:{url}" if url and not set(url) & set(":?") else "lmdb:./shop"

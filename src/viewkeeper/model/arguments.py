@@ -1,0 +1,50 @@
+"""What callers give: each kind of argument is looked at here, and a wrong one is a BadValue that says what to give.
+
+A truth value is no number, NaN is no time, and a number is no name: Python would let them pass and fail elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from viewkeeper.errors import BadValue
+
+
+def text(value: Any, what: str, hint: str) -> str:
+    """A text: a name, a statement."""
+    if not isinstance(value, str):
+        raise BadValue(f"{what} is a text, not {short(value)}.", hint=hint)
+    return value
+
+
+def seconds(value: Any, what: str, *, positive: bool = False) -> float:
+    """A time, 0 or more; `positive`: more than 0. Infinity is as long as a thread can wait."""
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if not known or value < 0 or (positive and value == 0):
+        least = "more than 0" if positive else "0 or more"
+        raise BadValue(f"{what} is {short(value)}.", hint=f"Give a number of seconds, {least}.")
+    return min(float(value), threading.TIMEOUT_MAX)
+
+
+def whole(value: Any, what: str, least: int) -> int:
+    """A whole number, also one of numpy's."""
+    known = not isinstance(value, bool) and hasattr(value, "__index__")
+    if not known or int(value) < least:
+        raise BadValue(f"{what} is {short(value)}.", hint=f"Give a whole number, {least} or more.")
+    return int(value)
+
+
+def one_of(value: Any, what: str, choices: Sequence[str]) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in choices:
+        raise BadValue(f"There is no {what} {short(value)}.", hint=f"Known: {', '.join(choices)}.")
+    return value
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it."""
+    written = repr(value)
+    return written if len(written) <= 60 else written[:57] + "..."
