@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep torture fuzz audit lint format bench docs clean setup java
+.PHONY: help demo test deep torture fuzz audit lint format bench docs clean setup java wheel
 
 help:            ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -53,10 +53,15 @@ clean:           ## remove the environment and all caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(STAMP) java
+	@tools/push-jar --if-easy
 	@$(BIN)/python -m compileall -q src/viewkeeper  # also where Python is told to write no bytecode: `vk` starts in half the time
 
 java:
 	@tools/java
+
+wheel: setup     ## a wheel with the jar of HBase's push endpoint (needs a JDK and Maven), in dist/
+	@tools/push-jar
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 $(STAMP): pyproject.toml tools/venv
 	@PYTHON=$(PYTHON) tools/venv $(VENV)

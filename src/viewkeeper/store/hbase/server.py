@@ -4,6 +4,7 @@
       instance.json           ports and processes; whoever has it can stop what it names, and nothing else
       lock                    held while starting or stopping
       conf/                   hbase-site.xml, log4j.properties, written at each start
+      ext/                    jars of others that HBase runs, such as the push endpoint's
       hbase/ zookeeper/ tmp/  the data
       logs/                   hbase.log, gateway.log, and what the JVMs print (*.out)
 
@@ -35,7 +36,7 @@ DEFAULT_DATA = Path(".viewkeeper-hbase")
 HOST = "127.0.0.1"
 
 _OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.lang.reflect", "java.util", "jdk.internal.misc")
-_JVM = (
+JVM = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
@@ -228,7 +229,7 @@ class Server:
                 f"{self.data} has a colon in it, which Java's class path cannot have.", hint="Choose another."
             )
         try:
-            if self.data.exists() and any(path.name != "lock" for path in self.data.iterdir()):
+            if self.data.exists() and any(path.name not in ("lock", "ext") for path in self.data.iterdir()):
                 raise NotADatabase(
                     f"{self.data} is not empty and holds no HBase instance.",
                     hint="Choose another directory with --data.",
@@ -274,8 +275,8 @@ class Server:
     def _java(self, name: str, heap: str, main: str, *arguments: str) -> Started:
         mark = f"-Dviewkeeper.instance={self.data}/{name}"
         log = self.data / "logs" / f"{name}.log"
-        jvm = (*_JVM, f"-Xmx{heap}", mark, f"-Dviewkeeper.log={log}", f"-Djava.io.tmpdir={self.data / 'tmp'}")
-        classes = f"{self.data / 'conf'}:{fetch.jars()}/*"
+        jvm = (*JVM, f"-Xmx{heap}", mark, f"-Dviewkeeper.log={log}", f"-Djava.io.tmpdir={self.data / 'tmp'}")
+        classes = f"{self.data / 'conf'}:{self.data / 'ext'}/*:{fetch.jars()}/*"
         command = (fetch.java(), *jvm, "-cp", classes, main, *arguments)
         return processes.start(command, mark=mark, log=log.with_suffix(".out"), cwd=self.data)
 

@@ -1,0 +1,88 @@
+package viewkeeper.push;
+
+import java.io.IOException;
+import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.hbase.ServerName;
+import org.apache.hadoop.hbase.replication.ReplicationException;
+import org.apache.hadoop.hbase.replication.ReplicationQueueStorage;
+import org.apache.hadoop.hbase.replication.ReplicationStorageFactory;
+import org.apache.hadoop.hbase.zookeeper.ZKUtil;
+import org.apache.hadoop.hbase.zookeeper.ZKWatcher;
+import org.apache.hadoop.hbase.zookeeper.ZNodePaths;
+import org.apache.zookeeper.KeeperException;
+import org.apache.zookeeper.data.Stat;
+
+/**
+ * The queues of a peer as ZooKeeper has them: for each server, dead ones too, the WALs that are not shipped whole.
+ *
+ * <p>A dead server's queue moves to the server that claims it in one step, which changes the version of the queues' root:
+ * a listing during which that version stays the same has missed none.
+ */
+final class Queues {
+    private final ZKWatcher zookeeper;
+    private final ReplicationQueueStorage storage;
+    private final String peer;
+    private final String root;
+    private final String peerNode;
+
+    Queues(ZKWatcher zookeeper, Configuration configuration, String peer) {
+        this.zookeeper = zookeeper;
+        this.peer = peer;
+        storage = ReplicationStorageFactory.getReplicationQueueStorage(zookeeper, configuration);
+        String replication = ZNodePaths.joinZNode(zookeeper.getZNodePaths().baseZNode,
+                configuration.get("zookeeper.znode.replication", "replication"));
+        root = ZNodePaths.joinZNode(replication, configuration.get("zookeeper.znode.replication.rs", "rs"));
+        String peers = configuration.get("zookeeper.znode.replication.peers", "peers");
+        peerNode = ZNodePaths.joinZNode(ZNodePaths.joinZNode(replication, peers), peer);
+    }
+
+    String epoch() throws IOException {
+        try {
+            Stat stat = zookeeper.getRecoverableZooKeeper().exists(peerNode, false);
+            return stat == null ? "unknown" : Long.toHexString(stat.getCzxid());
+        } catch (KeeperException error) {
+            throw new IOException(error);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new IOException(error);
+        }
+    }
+
+    void list(StringBuilder answer) throws IOException {
+        try {
+            for (int tried = 0; tried < 20; tried++) {
+                StringBuilder found = new StringBuilder();
+                int before = version();
+                for (ServerName server : storage.getListOfReplicators()) {
+                    for (String queue : storage.getAllQueues(server)) {
+                        if (queue.equals(peer) || queue.startsWith(peer + "-")) {
+                            for (String wal : storage.getWALsInQueue(server, queue)) {
+                                found.append("queue ").append(server).append(' ').append(queue).append(' ').append(wal)
+                                        .append(' ').append(storage.getWALPosition(server, queue, wal)).append('\n');
+                            }
+                        }
+                    }
+                }
+                List<String> live =
+                        ZKUtil.listChildrenNoWatch(zookeeper, zookeeper.getZNodePaths().rsZNode);
+                if (before == version() && live != null) {
+                    live.forEach(server -> found.append("live ").append(server).append('\n'));
+                    answer.append(found);
+                    return;
+                }
+            }
+            throw new IOException("the queues changed all the time");
+        } catch (ReplicationException | KeeperException error) {
+            throw new IOException(error);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new IOException(error);
+        }
+    }
+
+    private int version() throws KeeperException, InterruptedException {
+        Stat stat = zookeeper.getRecoverableZooKeeper().exists(root, false);
+        return stat == null ? -1 : stat.getCversion();
+    }
+}

@@ -1,0 +1,132 @@
+"""What the feed makes of a push, table by table: is it whole, what waits, what was taken, what came late.
+
+    whole       everything that HBase had acknowledged at a time of its clock has come, and the table's last batch was
+                in the same life of the spool: what came since is all there is to read
+    gap         that life is another one (the peer was removed, the spool lost) or files were bulk-loaded: the table is
+                read whole and compared with its image
+    neither     no push, or it cannot be shown that all has come: a window is scanned, and what came is read as well
+
+What came is marked as taken in every case. So nothing that HBase ever pushes is passed over: if it comes when a window
+has long gone by, it is read then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from viewkeeper.store.hbase.layout import Layout
+from viewkeeper.store.hbase.push.inflow import Inflow, keys_of, positions
+from viewkeeper.store.hbase.push.pushed import Pushed
+from viewkeeper.store.hbase.push.reach import Reached
+from viewkeeper.store.hbase.push.touched import NOTHING
+from viewkeeper.store.terms import Seen
+
+NO_TIMES = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of a table for a batch: row keys, and what the batch will have had of it."""
+
+    keys: pa.Array
+    pushed: Pushed | None
+    complete: bool = False
+    gap: bool = False
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Positions of what came and is in no batch. `complete`: nothing else waits."""
+
+    positions: npt.NDArray[np.int64]
+    complete: bool = False
+
+
+class Arrivals:
+    """The push of a database as its feed sees it; without one, nothing comes and nothing is whole."""
+
+    def __init__(self) -> None:
+        self.inflow: Inflow | None = None
+        self.on_reach: Callable[[Reached], None] | None = None
+        """Told of every outcome."""
+        self._complete = -1
+
+    def reach(self, now: int) -> None:
+        """Find out whether all has come that was acknowledged up to `now`, HBase's clock a moment ago."""
+        if self.inflow is not None:
+            found = self.inflow.reach()
+            if found.complete:
+                self._complete = max(self._complete, now)
+            if self.on_reach is not None:
+                self.on_reach(found)
+
+    def taken(self, layout: Layout, told: Seen | None, after: int, upto: int, exact: bool, now: int) -> Came:
+        """What came for a batch from the cut `after`, of which `told` was seen, up to `upto`."""
+        pushed, inflow = _pushed(told), self._of(layout)
+        if inflow is None:
+            return Came(NOTHING.keys, pushed)
+        complete = upto <= self._complete
+        if told is not None and (pushed is None or pushed.life != inflow.life):
+            _, mark, known = inflow.take(layout.name, {}, upto if exact else None, now)
+            return Came(NOTHING.keys, Pushed(inflow.life, mark, complete, known), complete, gap=True)
+        since = pushed.mark if pushed is not None else inflow.mark_at(after)
+        if since is None:
+            return Came(NOTHING.keys, None)
+        rows, mark, known = inflow.take(layout.name, since, upto if exact else None, now)
+        return Came(keys_of(rows), Pushed(inflow.life, mark, complete, known), complete, rows.loaded)
+
+    def waiting(self, layout: Layout, told: Seen | None, after: int, now: int) -> Waits:
+        """What waits after the cut `after`, of which `told` was seen."""
+        pushed, inflow = _pushed(told), self._of(layout)
+        if inflow is None:
+            return Waits(NO_TIMES)
+        complete = now <= self._complete
+        if told is not None and (pushed is None or pushed.life != inflow.life):
+            return Waits(np.array([after + 1]), complete)
+        mark = pushed.mark if pushed is not None else inflow.mark_at(after)
+        if mark is None:
+            return Waits(NO_TIMES)
+        rows = inflow.touched(layout.name, mark)
+        found = positions(rows, after, now)
+        if rows.loaded:
+            found = np.append(found, after + 1)
+        # Without a whole push a window shows what is newer than the cut; what is older only came.
+        return Waits(found if complete else found[found == after + 1], complete)
+
+    def late(self, layout: Layout, told: Seen | None, cut: int, exact: bool, now: int) -> Came:
+        """What a load at a cut has had, of which `told` was seen before; `gap`: something of then came after that.
+
+        The rows that a load reads must be those that the cut's batch had. What is on its way could be among them.
+        """
+        pushed, inflow = _pushed(told), self._of(layout)
+        if inflow is None:
+            return Came(NOTHING.keys, pushed)
+        complete = now <= self._complete
+        if told is None:
+            _, mark, known = inflow.take(layout.name, {}, cut if exact else None, now)
+            return Came(NOTHING.keys, Pushed(inflow.life, mark, complete, known), complete)
+        if pushed is None or pushed.life != inflow.life:
+            return Came(NOTHING.keys, pushed)  # only a window can tell
+        rows = inflow.touched(layout.name, pushed.mark if pushed.known is None else pushed.known)
+        if (pushed.complete and not complete) or rows.loaded or bool((rows.oldest <= cut).any()):
+            return Came(NOTHING.keys, pushed, gap=True)
+        return Came(NOTHING.keys, pushed, complete and pushed.complete)
+
+    def committed(self, cut: int, seen: Iterable[Seen]) -> None:
+        """A batch is published with what it had seen of its tables."""
+        if self.inflow is not None:
+            self.inflow.committed(cut, [p for p in map(_pushed, seen) if p is not None])
+
+    def _of(self, layout: Layout) -> Inflow | None:
+        inflow = self.inflow
+        return inflow if inflow is not None and inflow.started and inflow.agreed.covers(layout.name) else None
+
+
+def _pushed(told: Seen | None) -> Pushed | None:
+    found = getattr(told, "push", None)
+    return found if isinstance(found, Pushed) else None

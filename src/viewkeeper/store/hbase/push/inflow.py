@@ -1,0 +1,193 @@
+"""What the feed asks of a push: has all come, which rows were touched since, and up to where is that known.
+
+A batch publishes with its cut a `Pushed` for each table: up to which mark of which spool its rows were taken. The next
+one takes what lies behind it. Nothing else need be remembered: to take a file twice is no change.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from errno import EADDRINUSE, EADDRNOTAVAIL
+from socket import gaierror
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import StoreError
+from viewkeeper.store.hbase.push import touched, wire
+from viewkeeper.store.hbase.push.pushed import Pushed
+from viewkeeper.store.hbase.push.reach import Reached
+from viewkeeper.store.hbase.push.receiver import Receiver
+from viewkeeper.store.hbase.push.settings import Agreed, address
+from viewkeeper.store.hbase.push.spool import Mark, Spool, least
+from viewkeeper.store.hbase.push.touched import Touched
+from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
+
+FAR = 2000
+"""Milliseconds. A cell that is further ahead of HBase's clock was dated by its writer."""
+
+SHIPPING = 2.0
+"""Seconds for which a batch waits for what is being shipped; then it looks for itself."""
+
+
+class Inflow:
+    """The push of one database, in the process that maintains it."""
+
+    def __init__(self, agreed: Agreed, spool: Spool, secret: bytes, unwanted: Callable[[], Sequence[str]]) -> None:
+        self.agreed, self._spool, self._secret, self._unwanted = agreed, spool, secret, unwanted
+        self._cuts: deque[tuple[int, str, Mark]] = deque()
+        self._lock = threading.Lock()
+        self._caller: Wire | None = None
+        self._reached = True
+        self._tls = ssl.create_default_context(cafile=agreed.certificate) if agreed.certificate else None
+        self.receivers = listening(agreed, spool, secret)
+        self._spool.look()
+
+    def close(self) -> None:
+        for receiver in self.receivers:
+            receiver.close()
+        if self._caller is not None:
+            self._caller.close()
+
+    def on_news(self, told: Callable[[], None]) -> None:
+        self._spool.on_news(told)
+
+    @property
+    def life(self) -> str:
+        return self._spool.life
+
+    @property
+    def started(self) -> bool:
+        """Whether the peer was ever heard of."""
+        return self._spool.epoch is not None
+
+    @property
+    def segments(self) -> int:
+        return self._spool.size
+
+    # -- has all come -------------------------------------------------------------------------------------------------
+
+    def reach(self) -> Reached:
+        """Whether all that HBase had acknowledged when this was called is in the spool, and can be read from it."""
+        # Who waited in vain, because nothing is shipped, need not do so every time.
+        patience = SHIPPING if self._reached else SHIPPING / 20
+        if self.receivers:
+            found = self.receivers[0].reach(self._unwanted(), patience)
+        else:
+            found = self._ask(patience)
+        self._reached = found.complete
+        if len(self.receivers) < len(self.agreed.receivers):  # others write to the spool, too
+            self._spool.look()
+        return found
+
+    def _ask(self, patience: float) -> Reached:
+        """Of a receiver in another process."""
+        question = json.dumps({"unwanted": list(self._unwanted()), "timeout": patience}).encode()
+        why = "no receiver is there"
+        for receiver in self.agreed.receivers:
+            try:
+                if self._caller is None:
+                    caller = Caller("reach", "maintainer", self.agreed.peer, "")
+                    self._caller = wire.call(address(receiver), self._secret, caller, timeout=5.0, tls=self._tls)
+                    self._caller.settimeout(SHIPPING + 5.0)
+                self._caller.send(question)
+                return Reached(**json.loads(self._caller.receive()))
+            except (OSError, EOFError, Refused) as error:
+                why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
+                if self._caller is not None:
+                    self._caller.close()
+                self._caller = None
+        return Reached(False, why)
+
+    # -- what has -----------------------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """All that has come."""
+        return self._spool.mark()
+
+    def mark_at(self, cut: int) -> Mark | None:
+        """Up to where a batch with at most this cut has everything; None if that is not known any more."""
+        with self._lock:
+            return next((mark for at, life, mark in reversed(self._cuts) if at <= cut and life == self.life), None)
+
+    def touched(self, table: str, mark: Mark) -> Touched:
+        """The rows of a table that were touched behind a mark."""
+        return touched.joined([s.tables[table] for s in self._spool.after(mark, table)])
+
+    def take(self, table: str, mark: Mark, upto: int | None, now: int) -> tuple[Touched, Mark, Mark]:
+        """These rows, the mark of a batch with the cut `upto` that has read them, and all that came by now.
+
+        `upto` is None where rows are read as they are.
+
+        A row with a cell of a time after the cut is not read whole by that batch. Usually the next one does: the mark
+        stays before its file. A time that is far ahead of HBase's own clock may never come: that row is kept apart.
+        """
+        known = self._spool.mark()
+        found, reached, held = [], dict(known), set[str]()
+        for segment in self._spool.after(mark, table):
+            rows = segment.tables[table]
+            ahead = np.zeros(len(rows), np.bool_) if upto is None else rows.newest > upto
+            far = rows.newest > max(now, upto or 0) + FAR
+            waits = segment.later and len(rows) > 0 and bool(ahead.all())
+            if not waits:
+                found.append(rows)
+            if segment.writer in held:
+                continue
+            if waits or bool((ahead & ~far).any()):
+                held.add(segment.writer)
+                reached[segment.writer] = segment.number - 1
+            elif bool((ahead & far).any()):
+                self._spool.append(touched.write({table: rows.only(far)}), later=True)
+        return touched.joined(found), reached, known
+
+    # -- what need not be kept ----------------------------------------------------------------------------------------
+
+    def committed(self, cut: int, seen: Iterable[Pushed]) -> None:
+        """A batch with this cut is published, with what it had seen of its tables."""
+        marks = [pushed.mark for pushed in seen if pushed.life == self.life]
+        with self._lock:
+            self._cuts.append((cut, self.life, least(marks) if marks else self.mark()))
+
+    def truncate(self, upto: int) -> None:
+        """Nobody will ask for what a batch with at most this cut has."""
+        mark = self.mark_at(upto)
+        if mark is None:
+            return
+        with suppress(StoreError):  # it can be done the next time
+            self._spool.remove(mark)
+        with self._lock:
+            while len(self._cuts) > 1 and self._cuts[1][0] <= upto:
+                self._cuts.popleft()
+
+
+def listening(agreed: Agreed, spool: Spool, secret: bytes) -> list[Receiver]:
+    """Receivers at those of the agreed addresses that are this machine's, and free."""
+    tls = None
+    if agreed.certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(agreed.certificate, agreed.key)
+    found = []
+    for one in agreed.receivers:
+        try:
+            found.append(Receiver(address(one), spool, agreed.peer, secret, tls))
+        except gaierror:
+            continue
+        except OSError as error:
+            if error.errno not in (EADDRINUSE, EADDRNOTAVAIL):
+                raise StoreError(f"Nothing can listen at {one}: {error.strerror}.") from error
+    return found
+
+
+def keys_of(rows: Touched) -> pa.Array:
+    """The row keys, each once."""
+    return rows.keys.unique() if len(rows) else rows.keys
+
+
+def positions(rows: Touched, after: int, now: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """When the rows of cells up to now came, as positions: what was dated back came after the last cut."""
+    return np.maximum(rows.newest[rows.newest <= now], after + 1)

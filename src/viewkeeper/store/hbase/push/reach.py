@@ -1,0 +1,101 @@
+"""Whether everything has come that HBase had acknowledged when it was asked.
+
+    1  every region server that is connected says how long each of its WALs is now: what its writers had been told is
+       done is in these bytes (`Marks`)
+    2  one of them lists the peer's queues, as ZooKeeper has them: all servers' WALs that are not shipped whole, and up
+       to which position they are
+    3  all has come if every live server was asked, no queue is a dead or unknown server's or claimed from one, and each
+       WAL of step 1 is shipped up to the length it had, the older ones of its server wholly
+
+A position is noted when the receiver has acknowledged what lies before it, which it does when that is in the spool.
+While step 3 cannot be shown it is asked again, for a while: shipping takes some milliseconds; a dead server's queue may
+take minutes to be claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Marks = Mapping[str, Mapping[str, int]]
+"""By region server: by WAL, its length."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A WAL in a queue of the peer, shipped up to a position."""
+
+    server: str
+    queue: str
+    wal: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The queues, and the servers that live, at one time."""
+
+    live: frozenset[str]
+    queued: tuple[Queued, ...]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The outcome: everything has come, or why that is not known."""
+
+    complete: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is not known to have come. `soon`: it is being shipped, and takes no longer than that."""
+
+    text: str
+    soon: bool = False
+
+
+def read_marks(text: str) -> dict[str, int]:
+    """The lines of an answer to step 1."""
+    lines = [line.rsplit(" ", 1) for line in text.splitlines()]
+    return {wal: int(length) for wal, length in lines}
+
+
+def read_listing(text: str) -> Listing:
+    """The lines of an answer to step 2."""
+    live, queued = set(), []
+    for line in text.splitlines():
+        what, *rest = line.split(" ")
+        if what == "live":
+            live.add(rest[0])
+        elif what == "queue":
+            queued.append(Queued(rest[0], rest[1], rest[2], int(rest[3])))
+    return Listing(frozenset(live), tuple(queued))
+
+
+def missing(peer: str, marks: Marks, listing: Listing) -> Missing | None:
+    """Step 3: what is not known to have come; None if everything is."""
+    unasked = sorted(listing.live - set(marks))
+    if unasked:
+        return Missing(f"region server {unasked[0]} is not connected")
+    for one in listing.queued:
+        if one.queue != peer:
+            return Missing(f"WALs of a region server that is gone are being shipped ({one.queue})")
+        if one.server not in marks:
+            return Missing(f"the WALs of region server {one.server}, which is gone, wait to be claimed")
+        lengths = marks[one.server]
+        if one.wal in lengths:
+            if one.position < lengths[one.wal]:
+                return Missing(
+                    f"{one.server} has shipped {one.position} of {lengths[one.wal]} bytes of a WAL", soon=True
+                )
+        elif not _is_newer(one.wal, lengths):
+            return Missing(f"{one.server} has an older WAL to ship", soon=True)
+    return None
+
+
+def _is_newer(wal: str, lengths: Mapping[str, int]) -> bool:
+    """Whether a WAL was begun after the lengths were taken: its name is its group's with the time it was begun."""
+    group, _, begun = wal.rpartition(".")
+    known = [int(name.rpartition(".")[2]) for name in lengths if name.rpartition(".")[0] == group]
+    return bool(known) and begun.isdigit() and int(begun) > max(known)

@@ -1,0 +1,255 @@
+"""The receiver: takes what region servers push, spools it, and only then says so.
+
+One thread for each connection. A caller that does not know the secret, or is of another peer or of an older life of it,
+a frame that is too long, has a wrong code or is not whole: refused, logged, and the connection is closed. HBase keeps
+what was refused and tries again; its writers notice nothing.
+
+    data       a frame of rows; answered "A" when it is durable, "N reason" if it was not taken
+    control    asked by `ask`: how long are your WALs, what is in the queues (`reach`)
+    reach      a maintainer in another process asks whether all has come
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+
+from viewkeeper.errors import StoreError, ViewkeeperError
+from viewkeeper.store.hbase.push import reach, wire
+from viewkeeper.store.hbase.push.reach import Missing, Reached
+from viewkeeper.store.hbase.push.spool import Spool
+from viewkeeper.store.hbase.push.touched import Malformed
+from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
+
+LOG = logging.getLogger("viewkeeper.push")
+
+_GREETING = 10.0
+_SILENCE = 3600.0
+_PAUSE = 0.003
+_MOST_CALLERS = 512
+
+
+class Receiver:
+    """Listens at one address, from its making until `close`."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        spool: Spool,
+        peer: str,
+        secret: bytes,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._spool, self._peer, self._secret, self._tls = spool, peer, secret, tls
+        self._controls: dict[str, Control] = {}
+        self._wires: set[Wire | None] = set()
+        self._lock = threading.Lock()
+        self._epochs = threading.Lock()
+        self._reaching = threading.Lock()
+        self._closed = False
+        self._server = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+        try:
+            self._server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._server.bind(address)
+            self._server.listen(64)
+        except OSError:
+            self._server.close()
+            raise
+        self.address: tuple[str, int] = self._server.getsockname()[:2]
+        threading.Thread(target=self._accept, name="viewkeeper-push", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        with self._lock:
+            wires = [one for one in self._wires if one is not None]
+        for one in wires:
+            one.close()
+
+    @property
+    def servers(self) -> list[str]:
+        """The region servers that are connected."""
+        with self._lock:
+            return sorted(self._controls)
+
+    # -- whether all has come -----------------------------------------------------------------------------------------
+
+    def reach(self, unwanted: Sequence[str], timeout: float) -> Reached:
+        """Whether everything has come that HBase had acknowledged when this was called (`reach`)."""
+        deadline = time.monotonic() + timeout
+        with self._reaching:
+            with self._lock:
+                controls = dict(self._controls)
+            marks = {}
+            asked = [(server, c, c.send("M", unwanted)) for server, c in controls.items()]  # 1
+            for server, control, number in asked:
+                told = control.receive("M", number, deadline) if number is not None else None
+                if told is not None:
+                    marks[server] = reach.read_marks(told)
+            lacks: Missing | None = Missing("no region server is connected")
+            while marks:
+                told = None
+                for server in marks:  # 2: any one of them, if it answers
+                    number = controls[server].send("Q", ())
+                    told = None if number is None else controls[server].receive("Q", number, deadline)
+                    if told is not None:
+                        break
+                if told is None:
+                    return Reached(False, "no region server says what is in the queues")
+                lacks = reach.missing(self._peer, marks, reach.read_listing(told))  # 3
+                if lacks is None:
+                    return Reached(True)
+                if not lacks.soon or time.monotonic() >= deadline:
+                    break
+                time.sleep(_PAUSE)
+            return Reached(False, lacks.text if lacks is not None else "")
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, caller = self._server.accept()
+            except OSError:
+                return
+            if len(self._wires) >= _MOST_CALLERS:
+                LOG.warning("%s was turned away: %d callers are here", caller[0], len(self._wires))
+                sock.close()
+                continue
+            threading.Thread(target=self._serve, args=(sock, caller[0]), daemon=True).start()
+
+    def _serve(self, sock: socket.socket, host: str) -> None:
+        opened: Wire | None = None
+        try:
+            sock.settimeout(_GREETING)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+            opened, caller = wire.answer(sock, self._secret)
+            with self._lock:
+                self._wires.add(opened)
+            if self._closed:
+                return
+            self._check(caller)
+            sock.settimeout(_SILENCE)
+            if caller.role == "data":
+                self._take(opened, caller)
+            elif caller.role == "control":
+                self._control(opened, caller)
+            elif caller.role == "reach":
+                self._answer(opened)
+            else:
+                raise Refused(f"a caller that wants to {caller.role}")
+        except Refused as refused:
+            LOG.warning("%s was refused: %s", host, refused)
+        except (EOFError, OSError, ssl.SSLError) as error:
+            LOG.debug("%s: %r", host, error)
+        except ViewkeeperError as error:
+            LOG.error("%s: %s", host, error)
+        finally:
+            with self._lock:
+                self._wires.discard(opened)
+            if opened is not None:
+                opened.close()
+            else:
+                sock.close()
+
+    def _check(self, caller: Caller) -> None:
+        if caller.role not in ("data", "control"):
+            return
+        if caller.peer != self._peer:
+            raise Refused(f"it is of the peer {caller.peer}, not {self._peer}")
+        with self._epochs:
+            known = self._spool.epoch
+            if known is not None and _life(caller.epoch) < _life(known):
+                raise Refused(f"it is of an older life of the peer, {caller.epoch} and not {known}")
+            self._spool.begin(caller.epoch)
+
+    def _take(self, opened: Wire, caller: Caller) -> None:
+        while not self._closed:
+            body = opened.receive()
+            try:
+                if body[:1] != b"D":
+                    raise Malformed("no rows")
+                if self._spool.epoch != caller.epoch:
+                    raise Refused("the peer has begun another life")
+                self._spool.append(body[1:])
+            except Malformed as error:
+                opened.send(b"N" + str(error).encode())
+                raise Refused(f"a frame of {caller.server} is not whole: {error}") from error
+            except (OSError, StoreError) as error:
+                opened.send(b"N" + str(error).encode()[:1000])
+                LOG.error("what %s pushed could not be kept, and will come again: %s", caller.server, error)
+                time.sleep(1.0)
+                continue
+            opened.send(b"A")
+
+    def _control(self, opened: Wire, caller: Caller) -> None:
+        control = Control(opened)
+        with self._lock:
+            self._controls[caller.server] = control
+        LOG.info("region server %s is connected", caller.server)
+        try:
+            control.gone.wait()
+        finally:
+            with self._lock:
+                if self._controls.get(caller.server) is control:
+                    del self._controls[caller.server]
+            LOG.info("region server %s is not connected any more", caller.server)
+
+    def _answer(self, opened: Wire) -> None:
+        while not self._closed:
+            asked = json.loads(opened.receive())
+            found = self.reach(asked["unwanted"], min(float(asked["timeout"]), 30.0))
+            opened.send(json.dumps({"complete": found.complete, "reason": found.reason}).encode())
+
+
+class Control:
+    """The line to one region server: questions and answers, one after another."""
+
+    def __init__(self, opened: Wire) -> None:
+        self._wire = opened
+        self._numbers = count()
+        self.gone = threading.Event()
+
+    def send(self, what: str, lines: Sequence[str]) -> int | None:
+        """Ask; the question's number, None if nobody is there any more."""
+        number = next(self._numbers)
+        try:
+            self._wire.send("\n".join([f"{what} {number}", *lines]).encode())
+        except OSError:
+            self.gone.set()
+            return None
+        return number
+
+    def receive(self, what: str, number: int, deadline: float) -> str | None:
+        """The answer; None if it did not come in time, or was that it cannot be said."""
+        try:
+            while True:
+                self._wire.settimeout(max(0.05, deadline - time.monotonic()))
+                first, _, rest = self._wire.receive().decode().partition("\n")
+                if first == f"{what} {number}":
+                    break
+        except (OSError, EOFError, Refused):  # a frame that was read in part: the line is of no use any more
+            self.gone.set()
+            return None
+        if rest.startswith("error "):
+            LOG.warning("a region server could not say: %s", rest.strip()[6:])
+            return None
+        return rest
+
+
+def _life(epoch: str) -> int:
+    with suppress(ValueError):
+        return int(epoch, 16)
+    return 0

@@ -1,0 +1,247 @@
+"""What was pushed, until a batch has it: files of the state's place, written once and never changed.
+
+    push/id                       names this spool: one that was lost, or lost a file, is not mistaken for a whole one
+    push/epoch                    the life of the peer whose changes it holds
+    push/<writer>-<number>.touched
+                                  "VKS1", XXH3 of the rest (8 bytes), a frame's rows (`touched`)
+
+Each writer (a receiver, from its start to its end) numbers its files from 1 without a gap. A **mark** says for each
+writer up to which number its files are in a batch: what comes later, from whichever writer, is after every mark that
+was taken before. Files that no mark will ever ask for are removed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from viewkeeper.errors import CorruptState, StoreError
+from viewkeeper.store.files import Directory
+from viewkeeper.store.hbase.push import touched
+from viewkeeper.store.hbase.push.touched import Touched
+
+Mark = Mapping[str, int]
+
+_MAGIC = b"VKS1"
+_SUFFIX = ".touched"
+_LATER = "later"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of the spool, read."""
+
+    writer: str
+    number: int
+    tables: Mapping[str, Touched]
+
+    @property
+    def name(self) -> str:
+        return f"{self.writer}-{self.number:012d}{_SUFFIX}"
+
+    @property
+    def later(self) -> bool:
+        """Its rows wait for a time yet to come."""
+        return self.writer.endswith(_LATER)
+
+    def after(self, mark: Mark) -> bool:
+        return self.number > mark.get(self.writer, 0)
+
+
+class _Writer:
+    """Who numbers files."""
+
+    def __init__(self, kind: str = "") -> None:
+        self._kind = kind
+        self.lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        self.name = f"{int(time.time() * 1000):x}{secrets.token_hex(3)}{self._kind}"
+        self.last = 0
+
+
+class Spool:
+    """The files, and what is in them. Used from several threads."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._writer = _Writer()
+        self._segments: dict[str, Segment] = {}
+        self._of_table: dict[str, dict[str, Segment]] = {}
+        self._listeners: list[Callable[[], None]] = []
+        directory.make()
+        self.id = self._named("id") or self._name("id", secrets.token_hex(6))
+        self.epoch = self._named("epoch")
+        """The peer's life whose changes are here; None before the first."""
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def life(self) -> str:
+        """Names this spool and the peer's life in it: between two of them something may have been lost."""
+        return f"{self.id}.{self.epoch}"
+
+    def begin(self, epoch: str) -> None:
+        """From now on, what comes is of this life of the peer. What lay between two lives was never sent."""
+        if self.epoch != epoch:
+            self.epoch = self._name("epoch", epoch)
+
+    def _named(self, name: str) -> str | None:
+        path = self._directory.fetch(name, again=True)
+        return path.read_text() if path.exists() else None
+
+    def _name(self, name: str, value: str) -> str:
+        self._put(name, value.encode())
+        return value
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, data: bytes, *, later: bool = False) -> Segment:
+        """Keep a frame's rows. They are durable when this returns; Malformed leaves nothing behind.
+
+        `later`: rows whose cells have times yet to come. They have a writer of their own, so that they keep no others.
+        """
+        tables = touched.read(data)
+        writer = _Writer(_LATER) if later else self._writer
+        with writer.lock:
+            segment = Segment(writer.name, writer.last + 1, tables)
+            try:
+                self._put(segment.name, _MAGIC + struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data)
+            except BaseException:
+                # Whether it is there is not known: its number must not be used again, and there must be no gap.
+                writer.begin()
+                raise
+            writer.last += 1
+            self._know(segment)
+        for told in self._listeners:
+            told()
+        return segment
+
+    def on_news(self, told: Callable[[], None]) -> None:
+        """Call this whenever something was appended here."""
+        self._listeners.append(told)
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self._directory / name
+        fresh = path.with_name(f".{name}.{secrets.token_hex(4)}")
+        try:
+            with fresh.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            _sync(path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+        self._directory.save(name)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Read what others have appended."""
+        self.id, self.epoch = self._named("id") or self.id, self._named("epoch")
+        new = self._unread()
+        if not new:
+            return
+        # A list may have a file and miss one that was there before: those are in a list that is made after it.
+        upto: dict[str, int] = {}
+        for writer, number in map(_place, new):
+            upto[writer] = max(upto.get(writer, 0), number)
+        for name in self._unread():
+            writer, number = _place(name)
+            if number <= upto.get(writer, 0):
+                self._add(name)
+
+    def _unread(self) -> list[str]:
+        found = self._directory.names(f"*{_SUFFIX}")
+        return [name for name in found if name not in self._segments]
+
+    def _add(self, name: str) -> None:
+        path = self._directory.fetch(name)
+        try:
+            segment = _read(path)
+        except CorruptState:
+            # What was pushed in it is lost: no mark is believed any more, so every table is compared with its image.
+            self.id = self._name("id", secrets.token_hex(6))
+            path.replace(path.with_suffix(".damaged"))
+            return
+        if segment is not None:
+            self._know(segment)
+
+    def _know(self, segment: Segment) -> None:
+        with self._lock:
+            self._segments[segment.name] = segment
+            for table in segment.tables:
+                self._of_table.setdefault(table, {})[segment.name] = segment
+
+    def mark(self) -> Mark:
+        """All that is here."""
+        found: dict[str, int] = {}
+        for segment in self._all():
+            found[segment.writer] = max(found.get(segment.writer, 0), segment.number)
+        return found
+
+    def after(self, mark: Mark, table: str) -> list[Segment]:
+        """The files behind a mark that have rows of a table, each writer's in order."""
+        with self._lock:
+            found = [segment for segment in self._of_table.get(table, {}).values() if segment.after(mark)]
+        return sorted(found, key=lambda s: (s.writer, s.number))
+
+    def remove(self, mark: Mark) -> None:
+        """Forget the files up to a mark."""
+        for segment in self._all():
+            if not segment.after(mark):
+                self._directory.remove(segment.name)
+                with self._lock:
+                    self._segments.pop(segment.name, None)
+                    for table in segment.tables:
+                        self._of_table[table].pop(segment.name, None)
+
+    @property
+    def size(self) -> int:
+        return len(self._segments)
+
+    def _all(self) -> list[Segment]:
+        with self._lock:
+            return sorted(self._segments.values(), key=lambda s: (s.writer, s.number))
+
+
+def least(marks: list[Mark]) -> Mark:
+    """What all of these marks have."""
+    writers = set.intersection(*(set(m) for m in marks)) if marks else set()
+    return {writer: min(m[writer] for m in marks) for writer in writers}
+
+
+def _read(path: Path) -> Segment | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # the batch that has it was faster
+        return None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    if data[:4] != _MAGIC or struct.unpack_from("<Q", data, 4)[0] != xxhash.xxh3_64_intdigest(data[12:]):
+        raise CorruptState(f"{path} is damaged: what HBase pushed in it is lost.")
+    return Segment(*_place(path.name), touched.read(data[12:]))
+
+
+def _place(name: str) -> tuple[str, int]:
+    writer, _, number = name.removesuffix(_SUFFIX).rpartition("-")
+    return writer, int(number)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,262 @@
+"""The parts of a push by themselves: frames, the wire, the spool, and when everything has come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viewkeeper.errors import BadValue
+from viewkeeper.store.files import Directory
+from viewkeeper.store.hbase.push import reach, settings, touched, wire
+from viewkeeper.store.hbase.push.receiver import Receiver
+from viewkeeper.store.hbase.push.spool import Spool, least
+from viewkeeper.store.hbase.push.touched import Malformed, Touched
+from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
+
+SECRET = b"a secret of some length"
+NOW = 1_700_000_000_000
+
+
+def rows(*keys: bytes, at: int = NOW, loaded: bool = False) -> Touched:
+    times = np.full(len(keys), at, np.int64)
+    return Touched(pa.array(keys, pa.binary()), times - 1, times, at, loaded)
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_says_which_rows_of_which_tables() -> None:
+    found = touched.read(touched.write({"a:x": rows(b"1", b"", b"22"), "a:y": rows(b"3", at=5, loaded=True)}))
+    assert found["a:x"].keys.to_pylist() == [b"1", b"", b"22"]
+    assert found["a:x"].newest.tolist() == [NOW] * 3
+    assert found["a:x"].oldest.tolist() == [NOW - 1] * 3
+    assert (found["a:y"].keys.to_pylist(), found["a:y"].written, found["a:y"].loaded) == ([b"3"], 5, True)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_frame_or_malformed(data: bytes) -> None:
+    with suppress(Malformed):
+        touched.read(data)
+
+
+@given(st.integers(0, 80), st.integers(0, 255))
+def test_a_changed_byte_never_reads_beyond_the_frame(place: int, value: int) -> None:
+    data = bytearray(touched.write({"a:x": rows(b"1", b"22"), "a:yy": rows(b"333")}))
+    data[place % len(data)] = value
+    with suppress(Malformed):
+        for found in touched.read(bytes(data)).values():
+            found.keys.validate(full=True)
+
+
+# -- the spool ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_lies_behind_a_mark_is_read_by_whoever_opens_the_spool(tmp_path: Path) -> None:
+    spool = Spool(Directory(tmp_path))
+    spool.append(touched.write({"a:x": rows(b"1")}))
+    mark = spool.mark()
+    spool.append(touched.write({"a:x": rows(b"2"), "a:y": rows(b"9")}))
+    again = Spool(Directory(tmp_path))
+    again.look()
+    again.append(touched.write({"a:x": rows(b"3")}))
+    spool.look()
+    for one in (spool, again):
+        keys = [k for s in one.after(mark, "a:x") for k in s.tables["a:x"].keys.to_pylist()]
+        assert sorted(keys) == [b"2", b"3"]
+    assert again.id == spool.id
+    spool.remove(mark)
+    assert len(list(tmp_path.glob("*.touched"))) == 2
+
+
+def test_a_file_that_a_list_missed_keeps_later_ones_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Spool(Directory(tmp_path))
+    segments = [writer.append(touched.write({"a:x": rows(b"%d" % n)})) for n in range(3)]
+    reader = Spool(Directory(tmp_path))
+    original = Directory.names
+    lists = [[segments[2].name]]
+    monkeypatch.setattr(Directory, "names", lambda s, p, **o: lists.pop() if lists else original(s, p, **o))
+    reader.look()
+    assert reader.mark() == {segments[0].writer: 3}
+    assert len(reader.after({}, "a:x")) == 3
+
+
+def test_a_write_that_failed_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(Directory(tmp_path))
+    first = spool.append(touched.write({"a:x": rows(b"1")}))
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(OSError, match="No space"):
+        spool.append(touched.write({"a:x": rows(b"2")}))
+    monkeypatch.undo()
+    second = spool.append(touched.write({"a:x": rows(b"2")}))
+    assert (second.writer != first.writer, second.number) == (True, 1)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_least_of_marks_is_what_all_have() -> None:
+    assert least([{"a": 3, "b": 2}, {"a": 1, "b": 5, "c": 1}]) == {"a": 1, "b": 2}
+
+
+# -- the wire ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    made = Receiver(("127.0.0.1", 0), Spool(Directory(tmp_path / "spool")), "peer", SECRET)
+    yield made
+    made.close()
+
+
+def call(receiver: Receiver, role: str = "data", peer: str = "peer", epoch: str = "2", secret: bytes = SECRET) -> Wire:
+    return wire.call(receiver.address, secret, Caller(role, "rs,1,1", peer, epoch), timeout=5)
+
+
+def ends(opened: Wire) -> bool:
+    opened.settimeout(5)
+    try:
+        opened.receive()
+    except (EOFError, OSError):
+        return True
+    return False
+
+
+def test_a_frame_is_durable_before_it_is_acknowledged(receiver: Receiver, tmp_path: Path) -> None:
+    opened = call(receiver)
+    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    assert opened.receive() == b"A"
+    again = Spool(Directory(tmp_path / "spool"))
+    again.look()
+    assert again.after({}, "a:x")[0].tables["a:x"].keys.to_pylist() == [b"1"]
+    assert again.epoch == "2"
+    opened.close()
+
+
+@pytest.mark.parametrize("role", ["data", "control"])
+def test_who_does_not_know_the_secret_is_refused(receiver: Receiver, role: str) -> None:
+    with pytest.raises((Refused, EOFError, OSError)):
+        call(receiver, role, secret=b"another secret than that")
+
+
+def test_a_receiver_that_does_not_know_the_secret_gets_nothing(tmp_path: Path) -> None:
+    thief = Receiver(("127.0.0.1", 0), Spool(Directory(tmp_path)), "peer", b"not the secret, just a guess")
+    with pytest.raises((Refused, EOFError, OSError)):
+        call(thief)
+    thief.close()
+
+
+@pytest.mark.parametrize("body", [b"D\xff\xff", b"X", b"D" + touched.write({"a:x": rows(b"1")})[:-3]])
+def test_a_frame_that_is_not_whole_is_refused_and_others_are_served(
+    receiver: Receiver, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "viewkeeper.push"):
+        opened = call(receiver)
+        opened.send(body)
+        assert opened.receive()[:1] == b"N"
+        assert ends(opened)
+    assert "was refused" in caplog.text
+    opened = call(receiver)
+    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    assert opened.receive() == b"A"
+    opened.close()
+
+
+def test_a_frame_that_is_too_long_or_tampered_with_is_refused(receiver: Receiver) -> None:
+    opened = call(receiver)
+    opened._socket.sendall(struct.pack(">I", 1 << 30))
+    assert ends(opened)
+    opened = call(receiver)
+    body = b"D" + touched.write({"a:x": rows(b"1")})
+    opened._socket.sendall(struct.pack(">I", len(body)) + body + bytes(16))
+    assert ends(opened)
+    assert receiver._spool.size == 0
+
+
+def test_another_peer_and_an_older_life_of_it_are_refused(receiver: Receiver) -> None:
+    first = call(receiver, epoch="2")
+    first.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    assert first.receive() == b"A"
+    assert ends(call(receiver, peer="another"))
+    assert ends(call(receiver, epoch="1"))
+    newer = call(receiver, epoch="a")
+    newer.send(b"D" + touched.write({"a:x": rows(b"2")}))
+    assert newer.receive() == b"A"
+    first.send(b"D" + touched.write({"a:x": rows(b"3")}))
+    assert ends(first)
+    assert receiver._spool.epoch == "a"
+    newer.close()
+
+
+def test_noise_does_not_stop_the_receiver(receiver: Receiver) -> None:
+    for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000)):
+        with socket.create_connection(receiver.address, timeout=5) as sock:
+            sock.sendall(noise)
+    opened = call(receiver)
+    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    assert opened.receive() == b"A"
+    opened.close()
+
+
+def test_what_cannot_be_kept_is_not_acknowledged(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = call(receiver)
+    opened.send(b"D" + touched.write({"a:x": rows(b"0")}))
+    assert opened.receive() == b"A"
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+        opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+        assert opened.receive()[:1] == b"N"
+    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    assert opened.receive() == b"A"
+    assert receiver._spool.size == 2
+    opened.close()
+
+
+# -- whether all has come ----------------------------------------------------------------------------------------------
+
+MARKS = {"rs1": {"rs1.g.10": 100, "rs1.h.12": 0}, "rs2": {"rs2.10": 7}}
+DONE = "live rs1\nlive rs2\nqueue rs1 p rs1.g.10 100\nqueue rs1 p rs1.h.12 0\nqueue rs2 p rs2.10 9\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "lacks"),
+    [
+        ("", None),
+        ("queue rs1 p rs1.g.11 0", None),
+        ("queue rs1 p rs1.g.9 50", "older WAL"),
+        ("queue rs1 p rs1.i.10 50", "older WAL"),
+        ("queue rs3 p rs3.10 7", "wait to be claimed"),
+        ("queue rs1 p-rs3 rs3.10 7", "being shipped"),
+        ("live rs4", "not connected"),
+    ],
+)
+def test_all_has_come_when_every_queue_is_accounted_for(more: str, lacks: str | None) -> None:
+    found = reach.missing("p", MARKS, reach.read_listing(DONE + more))
+    assert (found is None) if lacks is None else (found is not None and lacks in found.text)
+
+
+def test_a_wal_that_is_not_shipped_to_the_length_it_had_is_missing() -> None:
+    found = reach.missing("p", MARKS, reach.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99")))
+    assert found is not None
+    assert found.soon
+
+
+def test_without_a_region_server_nothing_is_known_to_have_come(receiver: Receiver) -> None:
+    assert receiver.reach([], 1.0) == reach.Reached(False, "no region server is connected")
+
+
+def test_the_address_of_a_receiver_is_host_and_port() -> None:
+    assert settings.address("[::1]:9191") == ("::1", 9191)
+    for wrong in ("host", "host:", ":1", "host:70000", "host:x"):
+        with pytest.raises(BadValue):
+            settings.address(wrong)
