@@ -76,10 +76,28 @@ def _small_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
     return open_again
 
 
+def _pushed_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
+    """The same, and it pushes what is written: `tests.contract.pushing`."""
+    from tests.contract.pushing import pushing
+
+    server = pushing(directory, request)
+
+    def open_again(mode: str = "w", **options: Any) -> Store:
+        options = {"state": str(directory / "state"), "cache": 0, "create": True, **options}
+        store: Any = open_store(f"hbase://{server.small.host}:{server.small.port}/small", mode, **options)
+        if mode == "w":
+            server.agree(store)
+            store._push.begin()  # as who maintains does
+        return store
+
+    return open_again
+
+
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {
     "lmdb": _lmdb,
     **{name: _limited(kind) for name, kind in LIMITED.items()},
     "atomic rows only": _small_hbase,
+    "pushed": _pushed_hbase,
     "hbase": _hbase,
 }
 MARKS = {"hbase": [pytest.mark.hbase, pytest.mark.slow]}

@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -45,11 +45,15 @@ class Table:
         """Where its regions begin."""
         self.scanned: list[Any] = []
         """The scans that it was asked for."""
+        self.on_add: Callable[[bytes, int], None] | None = None
+        """Told of each cell's row and time, as a write-ahead log is."""
 
     def add(self, row: bytes, column: Column, version: Version) -> None:
         """Cells of one time replace one another."""
         cells = self.rows.setdefault(row, {}).setdefault(column, [])
         cells[:] = sorted([version, *(c for c in cells if c[:2] != version[:2])], key=lambda c: (-c[0], -c[1]))
+        if self.on_add is not None:
+            self.on_add(row, version[0])
 
     def read(self, row: bytes, columns: list[Any] | None, span: Any, versions: int | None, raw: bool) -> list[Any]:
         low, high = (span.minStamp, span.maxStamp) if span else ALL
@@ -78,6 +82,7 @@ class SmallHBase:
         self.namespaces = {"default"}
         self.tables: dict[bytes, Table] = {}
         self.calls = 0
+        self.on_create: Callable[[str, Table], None] | None = None
         self.breaks: tuple[int, bool] | None = None
         self._lock = threading.RLock()
         self._scanners: dict[int, Iterator[list[Any]]] = {}
@@ -225,6 +230,8 @@ class SmallHBase:
         if name in self.tables:
             raise HBASE.TIOError(f"TableExistsException: {name!r}", False)
         self.tables[name] = Table(desc)
+        if self.on_create is not None:
+            self.on_create(name.decode(), self.tables[name])
 
     def tableExists(self, tableName: Any) -> bool:
         return tableName.ns + b":" + tableName.qualifier in self.tables

@@ -72,7 +72,9 @@ def test_while_the_overlap_is_not_over_it_is_read_again(store: Store, looked: li
 # -- what becomes visible late, beside a CREATE ------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["atomic rows only", pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.deep])])
+@pytest.fixture(
+    params=["atomic rows only", "pushed", pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.deep])]
+)
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(bringing, "_FINAL_ROWS", 0)

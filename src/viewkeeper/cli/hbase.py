@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from viewkeeper.cli import helping
+from viewkeeper.cli import helping, push
 
 app = typer.Typer(
     help="A real HBase on this machine, for tests and trials.",
@@ -67,5 +67,6 @@ def status(data: Data = _DATA) -> None:
         raise typer.Exit(1)
 
 
-for command in (start, stop, status):
+for command in (start, stop, status, push.listen):
     helping.add(app, command)
+app.add_typer(push.app, name="push")

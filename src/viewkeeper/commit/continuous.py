@@ -216,6 +216,7 @@ class Maintenance:
         seen, ended, took = -1, 0.0, 0.0
         failures = 0 if self._store.note(NOTE) is None else 1  # of an earlier maintainer: taken away by success
         heard = time.monotonic()
+        self._store.on_news(self._news.set)
         while not self._stopping.is_set():
             self._news.clear()
             head = self._store.head()

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from viewkeeper import faults
-from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
@@ -51,7 +50,8 @@ def drop_table(store: Store, statement: statements.DropTable) -> None:
         return catalog.without(table.id)
 
     store.change_catalog(change)
-    Afterwards(store).drop(table, "table.dropped")
+    faults.point("table.dropped")
+    store.drop_rows(table)
 
 
 def add_column(store: Store, statement: statements.AddColumn) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
-from viewkeeper.commit.afterwards import in_words
 from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
@@ -83,8 +81,7 @@ class Status:
     that made the last batch.
 
     `maintainer` names who maintains it, `error` is what a maintainer or the last audit failed on, `audit` says what
-    that audit found (None: there was none), `afterwards` what came after a published batch, failed, and is tried again
-    (None: nothing did); `recent` says how its last batches
+    that audit found (None: there was none), `recent` says how its last batches
     went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
     prediction from them, None when changes arrive as fast as they are worked off.
     """
@@ -98,9 +95,10 @@ class Status:
     state_bytes: int
     memory: int | None
     maintainer: str | None
+    capture: str | None
+    """How changes are found just now, where there are several ways, and why."""
     error: str | None
     audit: str | None
-    afterwards: str | None
     recent: Mapping[str, Any]
     stages: tuple[StageStatus, ...]
     tables: tuple[TableStatus, ...]
@@ -131,9 +129,9 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         sum(b for _, b in sizes.values()),
         batch.record.get("memory") if batch is not None else None,
         store.lease_holder(),
+        store.capture_text(),
         error,
         None if audited is None else said(audited)[1],
-        in_words(store.note(AFTERWARDS)),
         recent,
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),

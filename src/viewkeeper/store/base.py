@@ -205,6 +205,14 @@ class Store(ABC):
         `seen` when the caller was at `after`. With them, what is seen now, for the call that goes on from `upto`."""
         raise Unsupported(f"{self.url} has before-images; read its changes.")
 
+    def capture_text(self) -> str | None:
+        """How who maintains finds changes just now, and why, in words; None where there is one way only."""
+        return None
+
+    def on_news(self, told: Callable[[], None]) -> None:
+        """Call this when something that waits has come, where the store is told itself: nobody need look for it."""
+        return None
+
     def capture_by(self, spread: Spread | None) -> None:
         """From now on the reads of `pending` and `changed` are done by `spread` (None: here), where they are large
         enough to be divided."""
@@ -273,10 +281,6 @@ class Store(ABC):
         A commit that changes the catalog takes a log position even if it changes no row.
         `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
         """
-
-    def collect(self) -> None:
-        """Step 5: remove what only commits that are finished needed."""
-        return None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

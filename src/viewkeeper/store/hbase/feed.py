@@ -3,12 +3,16 @@
 Positions are HBase's clock. A row's state at a cut is read from cells up to the cut's time, where the table keeps
 versions and deleted cells; a table of others that does not is read as it is. Then a row may be newer than the cut, and
 is found again by the next window.
+
+Which rows were written is found by scanning time windows (`windows`), or is pushed by HBase (`push`). While it is known
+that all has come, what was pushed is all there is to read. While it is not, a window is scanned as well.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +28,7 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.known import Known
 from viewkeeper.store.hbase.layout import Layout, Rows
 from viewkeeper.store.hbase.layouts import Layouts, if_there
+from viewkeeper.store.hbase.push.arrivals import Arrivals
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Records
 from viewkeeper.store.hbase.rejects import Rejects
@@ -50,6 +55,7 @@ class Feed:
         self._rejects = Rejects(records)
         self._head = 0
         self._looks: dict[int, Look] = {}
+        self.arrivals = Arrivals()
 
     def head(self) -> int:
         """HBase's clock: every write call that has ended has a position up to it."""
@@ -80,23 +86,33 @@ class Feed:
         layout = self._base(table)
         exact = self._layouts.is_exact(layout)
         span = (0, upto + 1) if exact else None
-        if not exact and upto - after > 1000 * RESCAN:
-            low = upto - self._overlap
-            noted = self._look(layout, low, upto).noted(low, upto)  # before rows are read
-            return Changed(None, self._whole(layout, columns, span, wanted(table))), noted
         told = seen if isinstance(seen, Noted) else None
+        came = self.arrivals.taken(layout, told, after, upto, exact, self._head)
+        if came.gap or not (exact or came.complete or upto - after <= 1000 * RESCAN):
+            low = upto - self._overlap
+            look = windows.joined(upto, upto, []) if came.complete else self._look(layout, low, upto)
+            noted = look.noted(max(low, look.after), upto)  # before rows are read
+            return Changed(None, self._whole(layout, columns, span, wanted(table))), replace(noted, push=came.pushed)
+        keys, noted = came.keys, Noted(upto, "")
+        if not came.complete:
+            found, noted = self._window(layout, after, upto, told)
+            keys = pa.concat_arrays([keys, found]).unique() if len(keys) else found
+        rows = self._rows(layout, keys, columns, span)
+        key_columns, bad = layout.keys.decode(keys)
+        self._rejects.note(table, keys, rows.rejects)
+        changed = Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
+        return changed, replace(noted, push=came.pushed)
+
+    def _window(self, layout: Layout, after: int, upto: int, told: Noted | None) -> tuple[pa.Array, Noted]:
+        """The keys of rows that a window shows to be written, and what is seen of its last seconds."""
         low = min(upto, after - self._overlap if told is None else told.low)
         # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
-        look = self._looks.pop(table.id, None)
+        look = self._looks.pop(layout.table.id, None)
         if look is None or not look.covers(low, upto):
             look = self._look(layout, low, upto)
         early, late = look.sight(low, after), look.sight(after, upto)
         keys = windows.join(early.without(told.sight or NOTHING) if told is not None else early, late)
-        rows = self._rows(layout, keys, columns, span)
-        key_columns, bad = layout.keys.decode(keys)
-        self._rejects.note(table, keys, rows.rejects)
-        found = Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
-        return found, look.noted(max(low, upto - self._overlap), upto)
+        return keys, look.noted(max(low, upto - self._overlap), upto)
 
     def at(
         self, table: Table, columns: list[str], cut: int, start: bytes | None, stop: bytes | None
@@ -129,14 +145,23 @@ class Feed:
         published = self._known.published()
         told = published.batch.seen if published is not None and published.batch.cut == after else {}
         now = self.head()
+        self.arrivals.reach(now)
         rows = calls = 0
         first: int | None = None
         last: int | None = None
         for table in self._tables(tables):
+            layout = self._layouts.of(table)
             seen = told.get(table.id)
+            waits = self.arrivals.waiting(layout, seen if isinstance(seen, Noted) else None, after, now)
+            if len(waits.positions):
+                rows, calls = rows + len(waits.positions), calls + len(np.unique(waits.positions))
+                low, high = int(waits.positions.min()), int(waits.positions.max())
+                first, last = low if first is None else min(first, low), max(last or 0, high)
+            if waits.complete:
+                continue
             noted = seen if isinstance(seen, Noted) else Noted(after, "")
             low = noted.low
-            look = self._looks[table.id] = self._look(self._layouts.of(table), low, now)
+            look = self._looks[table.id] = self._look(layout, low, now)
             early, late = look.sight(low, after), look.sight(after, now)
             if early.digest() != noted.digest:
                 # Something became visible late: no batch up to this cut has it.
@@ -151,7 +176,14 @@ class Feed:
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         now = self.head()
-        found = [self._look(self._layouts.of(t), after, now).sight(after, now).oldest for t in self._tables(tables)]
+        self.arrivals.reach(now)
+        found = []
+        for table in self._tables(tables):
+            layout = self._layouts.of(table)
+            waits = self.arrivals.waiting(layout, None, after, now)
+            found.append(waits.positions)
+            if not waits.complete:
+                found.append(self._look(layout, after, now).sight(after, now).oldest)
         times = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
         return now if len(times) <= rows else int(times[max(rows, 1) - 1])
 
@@ -163,13 +195,21 @@ class Feed:
         Once the overlap is over, what turns up there is too late to be found: nobody looks at these seconds again. A
         view that is loaded just after its tables thus does not read what was loaded last once more in its first batch.
         """
-        low = seen.low if isinstance(seen, Noted) else cut - self._overlap
+        told = seen if isinstance(seen, Noted) else None
+        layout = self._layouts.of(table)
         now = self.head()
-        look = self._look(self._layouts.of(table), low, cut)
-        noted = look.noted(low, cut)
-        if isinstance(seen, Noted) and noted.digest != seen.digest:
+        self.arrivals.reach(now)
+        came = self.arrivals.late(layout, told, cut, self._layouts.is_exact(layout), now)
+        if came.gap:
             return None
-        return look.noted(cut, cut) if now - cut >= self._overlap else noted
+        if came.complete:
+            return Noted(cut, "", push=came.pushed)
+        low = told.low if told is not None else cut - self._overlap
+        look = self._look(layout, low, cut)
+        noted = look.noted(low, cut)
+        if told is not None and noted.digest != told.digest:
+            return None
+        return replace(look.noted(cut, cut) if now - cut >= self._overlap else noted, push=came.pushed)
 
     def _look(self, layout: Layout, after: int, upto: int) -> Look:
         spread = self.spread

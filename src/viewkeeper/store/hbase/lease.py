@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -46,6 +47,7 @@ class RowLease:
         self._process = os.getpid()
         self._done = threading.Event()
         self.lost = False
+        self.on_release: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._renew, name="viewkeeper-lease", daemon=True)
         self._thread.start()
 
@@ -56,6 +58,8 @@ class RowLease:
         self._done.set()
         if os.getpid() != self._process:
             return
+        if self.on_release is not None:
+            self.on_release()
         self._thread.join(timeout=self._span)
         with suppress(StoreError):  # if it cannot be given back it runs out
             _swap(self._records, self._held, Held(None, 0, secrets.token_hex(4)))

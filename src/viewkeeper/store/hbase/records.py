@@ -29,6 +29,7 @@ from viewkeeper.model.catalog import Catalog
 from viewkeeper.store.base import Batch
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import AlreadyThere, NoSuchTable, OutcomeUnknown
+from viewkeeper.store.hbase.push.pushed import Pushed
 from viewkeeper.store.hbase.scanning import Scan
 from viewkeeper.store.hbase.tables import Family
 from viewkeeper.store.hbase.windows import Noted
@@ -99,12 +100,16 @@ class Published:
     def to_json(self) -> dict[str, Any]:
         past = [[p.number, p.position, p.time] for p in self.past]
         batch = {"number": self.batch.number, "cut": self.batch.cut, "record": self.batch.record}
-        seen = {str(t): [n.low, n.digest] for t, n in self.batch.seen.items() if isinstance(n, Noted)}
+        seen = {
+            str(t): [n.low, n.digest] if n.push is None else [n.low, n.digest, n.push.to_json()]
+            for t, n in self.batch.seen.items()
+            if isinstance(n, Noted)
+        }
         return {**batch, "seen": seen, "past": past}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Published:
-        seen = {int(table): Noted(*noted) for table, noted in data["seen"].items()}
+        seen = {int(table): _noted(*noted) for table, noted in data["seen"].items()}
         batch = Batch(data["number"], data["cut"], data["record"], seen)
         return Published(batch, tuple(Past(*one) for one in data["past"]))
 
@@ -229,6 +234,10 @@ class Records:
                 if value is not None:
                     found[key[5:].decode()] = unseal(value, _NOTE)
         return found
+
+
+def _noted(low: int, digest: str, push: list[Any] | None = None) -> Noted:
+    return Noted(low, digest, push=None if push is None else Pushed.from_json(push))
 
 
 def catalog_cell(catalog: Catalog) -> Cells:

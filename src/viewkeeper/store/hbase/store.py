@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +41,6 @@ from viewkeeper.store.base import (
 )
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit, lease, pushing, sizes, writing
-from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.failures import NoSuchTable
@@ -51,11 +49,12 @@ from viewkeeper.store.hbase.history import History
 from viewkeeper.store.hbase.known import CACHE, Known
 from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.pinned import PinnedBatch
+from viewkeeper.store.hbase.push.attached import Attached, capture_text
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Cells, Published, Records, State, catalog_cell
 from viewkeeper.store.hbase.redo import Redo
 from viewkeeper.store.hbase.rejects import Rejects
-from viewkeeper.store.hbase.url import parse, with_options
+from viewkeeper.store.hbase.url import parse, state_home, with_options
 from viewkeeper.store.hbase.windows import OVERLAP
 
 _COUNTED = 20.0
@@ -68,7 +67,6 @@ _DEFINING = 10.0
 class HBaseStore(Store):
     """One open database in a namespace. Its methods may be called from any thread."""
 
-    look_pause = 0.1
     selects = True
     capabilities = Capabilities(
         change_feed=True, atomic_batch=False, snapshot_scan=False, before_images=False, cell_versions=True
@@ -90,13 +88,15 @@ class HBaseStore(Store):
             self._client.close()
             raise
         self.uuid = state.uuid
-        self.state_path = place.state or str(_state_home() / self.uuid)
+        self.state_path = place.state or state_home(self.uuid)
         self._redos = Directory(self.state_path).below("redo")
         self._known = Known(self._records, state, CACHE if place.cache is None else place.cache)
         self._layouts = Layouts(self._client, place.namespace)
         self._reader = Reader(self._client, self._known)
         overlap = int(1000 * (OVERLAP if place.overlap is None else place.overlap))
         self._feed = Feed(self.url, self._client, self._records, self._known, self._layouts, self._reader, overlap)
+        self._push = Attached(self._records, self._known, self._layouts, self.state_path, place.capture)
+        self._feed.arrivals = self._push.arrivals
         self._history = History(self._client, self._known, self._reader)
         self._lease_span = lease.SPAN if place.lease is None else place.lease
         self._lease: lease.RowLease | None = None
@@ -268,8 +268,20 @@ class HBaseStore(Store):
     def capture_by(self, spread: Spread | None) -> None:
         self._feed.spread = spread
 
+    @property
+    def look_pause(self) -> float:  # type: ignore[override]
+        return self._push.pause
+
+    def capture_text(self) -> str:
+        self._live()
+        return capture_text(self._records)
+
+    def on_news(self, told: Callable[[], None]) -> None:
+        self._push.on_news = told
+
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         self._live()
+        self._push.follow()
         return self._feed.pending(after, tables)
 
     def entries(
@@ -291,8 +303,9 @@ class HBaseStore(Store):
         return self._feed.cut_after(after, tables, rows)
 
     def truncate(self, upto: int) -> None:
-        """HBase forgets old versions by itself."""
+        """HBase forgets old versions by itself; what it pushed is forgotten here."""
         self._writable()
+        self._push.truncate(upto)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -335,14 +348,10 @@ class HBaseStore(Store):
                 claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
-            with suppress(StoreError):  # it is published, and who reads next asks again
-                self._known.learn(None)
+            self._known.learn(None)
+            self._feed.arrivals.committed(batch.cut, batch.seen.values())
             for change in stored:
                 self._sizes.pop(change.table.id, None)
-
-    def collect(self) -> None:
-        self._writable()
-        redos.collect(self._redos, self._known.state().published)
 
     def _finish_own(self) -> None:
         """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""
@@ -362,9 +371,11 @@ class HBaseStore(Store):
             if claimed is not None:  # whoever held the lease before could not finish
                 commit.finish(self._records, self._redos, claimed)
                 self._known.learn(None)
+            self._push.begin()
         except BaseException:
             held.release()
             raise
+        held.on_release = self._push.end
         self._lease = held
         return held
 
@@ -388,6 +399,7 @@ class HBaseStore(Store):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._push.end()
             self._client.close()
 
     def _live(self) -> None:
@@ -405,8 +417,3 @@ class HBaseStore(Store):
                 f"{unstored[0]} WITH (store = 'none') would only stream its changes, and HBase keeps no log of views.",
                 hint="Store the view.",
             )
-
-
-def _state_home() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "viewkeeper"

@@ -6,6 +6,7 @@
     overlap=SECONDS     how late a write may become visible and still be found (`windows`)
     cache=SECONDS       how old what is known of the catalog and the published batch may be; 0 asks every time
     lease=SECONDS       how long a maintainer that died keeps others out
+    capture=auto|push|poll   what HBase pushes (`push`), where that is agreed; or windows of time are scanned
     create=true|false   make the namespace if it is not there
 
 Port 9090 and namespace `default` unless named.
@@ -13,8 +14,10 @@ Port 9090 and namespace `default` unless named.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -24,7 +27,9 @@ from viewkeeper.store.hbase.pool import Retry
 
 _TLS = ("tls", "ca", "certificate", "key", "verify")
 _STORE = ("overlap", "cache", "lease")
-_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries", *_TLS, *_STORE, "state", "create")
+_TALK = ("transport", "protocol", "connect_timeout", "read_timeout", "retries")
+_OPTIONS = (*_TALK, *_TLS, *_STORE, "state", "create", "capture")
+_CAPTURES = ("auto", "push", "poll")
 _MAY_BE_ZERO = ("retries", "overlap", "cache")
 _HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTIONS)}."
 
@@ -41,6 +46,7 @@ class Place:
     cache: float | None = None
     lease: float | None = None
     create: bool = False
+    capture: str = "auto"
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -62,6 +68,9 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     retry = Retry(times=int(_number(url, "retries", said["retries"]))) if "retries" in said else Retry()
     own: dict[str, Any] = {name: _number(url, name, said[name]) for name in _STORE if name in said}
     own["state"] = str(said["state"]) if "state" in said else None
+    own["capture"] = str(said.get("capture", "auto"))
+    if own["capture"] not in _CAPTURES:
+        raise BadValue(f"{url}: there is no capture={own['capture']}.", hint=f"Write one of: {', '.join(_CAPTURES)}.")
     own["create"] = _truth(url, "create", said.get("create", False))
     return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry, **own)
 
@@ -71,6 +80,12 @@ def with_options(url: str, options: Mapping[str, Any]) -> str:
     parts = urlsplit(url)
     said = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **{k: str(v) for k, v in options.items()}}
     return urlunsplit(parts._replace(query=urlencode(said)))
+
+
+def state_home(uuid: str) -> str:
+    """Where a database's state is, unless the URL says it."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return str((Path(base) if base else Path.home() / ".local" / "state") / "viewkeeper" / uuid)
 
 
 def _tls(url: str, said: Mapping[str, Any]) -> Tls | None:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from viewkeeper.store.base import Seen
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.layout import Layout
+from viewkeeper.store.hbase.push.pushed import Pushed
 
 OVERLAP = 5.0
 """Seconds."""
@@ -83,6 +84,8 @@ class Noted(Seen):
     low: int
     digest: str
     sight: Sight | None = field(default=None, compare=False, repr=False)
+    push: Pushed | None = None
+    """Up to where what HBase pushes of the table was taken."""
 
 
 @dataclass(frozen=True)

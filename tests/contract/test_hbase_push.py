@@ -1,0 +1,336 @@
+"""What HBase pushes reaches the views, whatever comes late, twice or not at all; over a small HBase without a JVM."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("thriftpy2")
+
+from tests.contract import planned
+from tests.contract.pushing import PEER, Pushing, pushing
+
+from viewkeeper.engine import Database
+from viewkeeper.errors import Unsupported
+from viewkeeper.model.rows import rows_table
+from viewkeeper.store.hbase import windows
+from viewkeeper.store.hbase.push import settings
+from viewkeeper.store.registry import open_store
+
+HOUR = 3_600_000
+
+
+class Shop:
+    """A database over a small HBase that pushes, and the table that everybody writes."""
+
+    def __init__(self, directory: Path, server: Pushing) -> None:
+        self.directory, self.server = directory, server
+        self.db = self.open()
+        for statement in planned.TABLES:
+            self.db.sql(statement)
+        self.put(*range(20))
+        self.db.sql(f"CREATE MATERIALIZED VIEW dear AS {planned.DEAR}")
+        self.db.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
+
+    def open(self, **options: Any) -> Database:
+        small = self.server.small
+        options = {"state": str(self.directory / "state"), "cache": 0, "create": True, "lease": 1, **options}
+        store: Any = open_store(f"hbase://{small.host}:{small.port}/small", "w", **options)
+        self.server.agree(store)
+        return Database(store, mode="w", spark=None, progress=None, retention=0.0)
+
+    @property
+    def store(self) -> Any:
+        return self.db._store
+
+    def put(self, *numbers: int, price: int = 100) -> None:
+        self.db.put("items", [item(n, price) for n in numbers])
+
+    def plain(self, number: int, price: int, at: int | None = None) -> None:
+        """A put by some client, dated as it likes."""
+        table = self.db._catalog().table("items")
+        layout = self.store._layouts.of(table)
+        keys, cells = layout.encode(rows_table(table, [item(number, price)]))
+        self.store._client.put_many(layout.name, keys, cells, time=at)
+
+    @property
+    def name(self) -> str:
+        return str(self.store._layouts.of(self.db._catalog().table("items")).name)
+
+    def by(self) -> str:
+        return str(self.store.note(settings.STATUS)["by"])
+
+    def check(self) -> None:
+        self.db.refresh()
+        rows = self.db.read("items").to_pylist()
+        dear = {r["item_id"]: r["price"] for r in rows if r["price"] > 3}
+        assert {r["item_id"]: r["price"] for r in self.db.read("dear").to_pylist()} == dear
+        groups = {c: [r["price"] for r in rows if r["category"] == c] for c in "abc"}
+        expected = {c: (len(prices), sum(prices)) for c, prices in groups.items() if prices}
+        assert {r["category"]: (r["n"], r["total"]) for r in self.db.read("totals").to_pylist()} == expected
+
+
+def item(number: int, price: int = 100) -> dict[str, Any]:
+    return {"item_id": number, "category": "abc"[number % 3], "price": price}
+
+
+@pytest.fixture
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    planned.install(monkeypatch.setattr)
+    made = Shop(tmp_path, pushing(tmp_path, request))
+    made.check()
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables that windows were scanned of."""
+    original = windows.look
+    names: list[str] = []
+
+    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> windows.Look:
+        names.append(layout.name)
+        return original(client, layout, after, upto, **options)
+
+    monkeypatch.setattr(windows, "look", look)
+    return names
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_no_window_is_scanned_while_all_has_come(shop: Shop, looked: list[str]) -> None:
+    for n in range(5):
+        shop.put(n, price=n)
+        shop.check()
+        assert shop.db.refresh().lane == "none"
+    assert shop.by() == "push"
+    assert looked == []
+
+
+def test_cells_that_were_dated_back_are_found(shop: Shop) -> None:
+    now = shop.store.head()
+    shop.plain(50, 7, now - HOUR)
+    shop.check()
+    assert shop.db.get("dear", 50) is not None
+    shop.plain(50, 8, now - 2 * HOUR)  # hidden by the newer one
+    shop.check()
+    assert shop.db.get("dear", 50)["price"] == 7
+
+
+def test_a_delete_that_was_compacted_away_is_found(shop: Shop) -> None:
+    shop.plain(51, 9)
+    shop.check()
+    table = shop.server.small.tables[shop.name.encode()]
+    layout = shop.store._layouts.of(shop.db._catalog().table("items"))
+    key = layout.keys.encode_one((51,))
+    del table.rows[key]
+    assert table.on_add is not None
+    table.on_add(key, shop.store.head())
+    shop.check()
+    assert shop.db.get("dear", 51) is None
+
+
+def test_a_cell_of_a_time_yet_to_come_shows_when_it_comes(shop: Shop) -> None:
+    shop.plain(60, 70, shop.store.head() + 4000)
+    shop.put(61, price=5)
+    shop.db.refresh()
+    assert shop.db.get("dear", 60) is None
+    assert shop.db.get("dear", 61) is not None
+    for n in range(3):  # batches go on, and it keeps nothing back
+        shop.put(62 + n)
+        shop.db.refresh()
+    inflow = shop.store._push.arrivals.inflow
+    seen = shop.store.published().seen[shop.db._catalog().table("items").id]
+    assert len(inflow.touched(shop.name, seen.push.mark).keys.unique()) == 1
+    time.sleep(4)
+    shop.check()
+    assert shop.db.get("dear", 60)["price"] == 70
+
+
+def test_windows_are_scanned_while_nothing_is_shipped(shop: Shop, looked: list[str]) -> None:
+    shop.server.sending.clear()
+    shop.put(70, price=11)
+    shop.check()
+    assert looked
+    assert shop.by() == "windows"
+    assert "has shipped" in shop.store.note(settings.STATUS)["reason"]
+    shop.server.sending.set()
+    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
+    shop.check()
+    assert shop.by() == "push"
+    looked.clear()
+    shop.put(71)
+    shop.check()
+    assert looked == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"queue dead,16020,0 {PEER} dead%2C16020%2C0.1 5",
+        f"queue small,16020,1 {PEER}-dead,16020,0 dead%2C16020%2C0.1 5",
+        f"queue small,16020,1 {PEER} small%2C16020%2C1.0 5",
+        "live another,16020,7",
+    ],
+    ids=["unclaimed", "claimed", "older", "unconnected"],
+)
+def test_windows_are_scanned_while_a_queue_is_not_accounted_for(shop: Shop, looked: list[str], line: str) -> None:
+    shop.server.others = [line]
+    shop.put(72, price=12)
+    shop.check()
+    assert looked
+    assert shop.by() == "windows"
+    shop.server.others = []
+    shop.check()
+    assert shop.by() == "push"
+
+
+def test_what_a_dead_server_had_comes_minutes_later(shop: Shop) -> None:
+    """A cell older than any window, in a queue that is claimed at last."""
+    shop.server.others = [f"queue dead,16020,0 {PEER} dead%2C16020%2C0.1 5"]
+    shop.server.sending.clear()
+    shop.plain(73, 13, shop.store.head() - HOUR)
+    for n in range(3):
+        shop.put(80 + n)
+        shop.db.refresh()
+    assert shop.db.get("dear", 73) is None
+    shop.server.others = []
+    shop.server.sending.set()
+    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
+    shop.check()
+    assert shop.db.get("dear", 73) is not None
+
+
+def test_a_peer_that_was_removed_and_added_again_makes_tables_be_compared(shop: Shop) -> None:
+    table = shop.server.small.tables[shop.name.encode()]
+    told, table.on_add = table.on_add, None
+    shop.plain(74, 14, shop.store.head() - HOUR)  # nobody is told
+    table.on_add = told
+    shop.put(75)
+    shop.db.refresh()
+    assert shop.db.get("dear", 74) is None
+    shop.server.epoch = "2"
+    eventually(lambda: bool(shop.store._push.arrivals.inflow.life.endswith(".2")))
+    shop.check()
+    assert shop.db.get("dear", 74) is not None
+
+
+@pytest.mark.parametrize("damage", ["removed", "flipped"])
+def test_a_spool_that_was_lost_makes_tables_be_compared(shop: Shop, damage: str) -> None:
+    shop.db._let_go()
+    spool = Path(str(settings.place(shop.store.state_path)))
+    shop.plain(76, 16, shop.store.head() - HOUR)
+    secret = (spool / "secret").read_text()
+    shop.db._maintain()
+    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
+    shop.db._let_go()
+    files = sorted(spool.glob("*.touched"))
+    assert files
+    if damage == "removed":
+        shutil.rmtree(spool)
+        spool.mkdir()
+        (spool / "secret").write_text(secret)
+    else:
+        data = bytearray(files[-1].read_bytes())
+        data[-1] ^= 0xFF
+        files[-1].write_bytes(data)
+    shop.check()
+    assert shop.db.get("dear", 76) is not None
+
+
+def test_what_came_while_nobody_maintained_is_in_the_next_batch(shop: Shop, looked: list[str]) -> None:
+    shop.db._let_go()
+    for n in range(5):
+        shop.plain(90 + n, 19, shop.store.head() - HOUR)
+    shop.db._maintain()
+    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
+    shop.db._let_go()  # it came, and its batch never did
+    looked.clear()
+    shop.check()
+    assert shop.db.get("dear", 94) is not None
+    assert looked == []
+
+
+def test_files_that_were_bulk_loaded_are_read(shop: Shop) -> None:
+    table = shop.server.small.tables[shop.name.encode()]
+    told, table.on_add = table.on_add, None
+    shop.plain(77, 17, shop.store.head() - HOUR)
+    table.on_add = told
+    shop.db.refresh()
+    assert shop.db.get("dear", 77) is None
+    shop.server.loads.append(shop.name)
+    eventually(lambda: not shop.server.loads)
+    eventually(lambda: shop.db.refresh().lane != "none" or shop.db.get("dear", 77) is not None)
+    shop.check()
+    assert shop.db.get("dear", 77) is not None
+
+
+def test_the_spool_forgets_what_batches_have(shop: Shop) -> None:
+    for n in range(30):
+        shop.put(n, price=n)
+        shop.db.refresh()
+    time.sleep(0.6)
+    shop.put(3)
+    shop.check()
+    time.sleep(0.6)
+    shop.put(4)
+    shop.check()
+    assert len(list(Path(str(settings.place(shop.store.state_path))).glob("*.touched"))) < 20
+
+
+def test_capture_is_as_the_url_says(shop: Shop, looked: list[str]) -> None:
+    shop.db.close()
+    shop.db = shop.open(capture="poll")
+    looked.clear()
+    shop.plain(78, 18)
+    shop.check()
+    assert looked
+    assert shop.store.note(settings.STATUS) is None
+    shop.db.close()
+    shop.db = shop.open(capture="push")
+    shop.plain(79, 19, shop.store.head() - HOUR)
+    shop.check()
+    assert shop.by() == "push"
+    shop.store.put_note(settings.NOTE, None)
+    shop.db.close()
+    small = shop.server.small
+    store = open_store(f"hbase://{small.host}:{small.port}/small?capture=push&state={shop.directory / 'state'}", "w")
+    with pytest.raises(Unsupported, match="pushes nothing"):
+        store.acquire_lease()
+    store.close()
+
+
+def test_a_receiver_in_another_process_is_asked(shop: Shop, looked: list[str]) -> None:
+    """`vk hbase listen` has the address: who maintains reads the spool, and asks there whether all has come."""
+    from viewkeeper.store.hbase.push.inflow import listening
+    from viewkeeper.store.hbase.push.spool import Spool
+
+    shop.db._let_go()
+    directory = settings.place(shop.store.state_path)
+    agreed = settings.Agreed.from_json(shop.store.note(settings.NOTE))
+    receivers = listening(agreed, Spool(directory), settings.secret(directory))
+    eventually(lambda: bool(receivers[0].servers))
+    shop.db._maintain()
+    assert not shop.store._push.arrivals.inflow.receivers
+    looked.clear()
+    shop.plain(95, 20, shop.store.head() - HOUR)
+    shop.check()
+    assert shop.db.get("dear", 95) is not None
+    assert shop.by() == "push"
+    assert looked == []
+    for receiver in receivers:
+        receiver.close()
+    shop.put(96)
+    shop.check()
+    assert shop.by() == "windows"
