@@ -8,11 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.model.schema import Table
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import NoSuchTable
+from viewkeeper.store.hbase.known import Known
 from viewkeeper.store.hbase.layout import Layout
+from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.scanning import Scan
+
+_COUNTED = 20.0
+"""Seconds for which a large table's count is believed."""
 
 _PATIENCE = 2.0
 """Seconds for counting; what is not counted by then is estimated by the number of regions."""
@@ -27,6 +33,29 @@ class Size:
 
     rows: int
     sample: tuple[bytes, ...]
+
+
+class Sizes:
+    """The sizes of a database's tables. A large one is measured once in a while only."""
+
+    def __init__(self, client: Client, layouts: Layouts, known: Known) -> None:
+        self._client, self._layouts, self._known = client, layouts, known
+        self._found: dict[int, tuple[float, Size]] = {}
+
+    def of(self, table: Table) -> Size:
+        found = self._found.get(table.id)
+        if found is not None and time.monotonic() - found[0] < _COUNTED and found[1].rows > 10_000:
+            return found[1]
+        shown = self._known.shown() if table.is_view else None
+        if shown is not None and not shown.number:
+            return Size(0, ())
+        size = measure(self._client, self._layouts.of(table), None if shown is None else shown.span)
+        self._found[table.id] = (time.monotonic(), size)
+        return size
+
+    def forget(self, table: Table) -> None:
+        """It was written."""
+        self._found.pop(table.id, None)
 
 
 def measure(client: Client, layout: Layout, span: TimeRange | None) -> Size:

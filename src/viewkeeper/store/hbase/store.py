@@ -40,7 +40,7 @@ from viewkeeper.store.base import (
     Written,
 )
 from viewkeeper.store.files import Directory
-from viewkeeper.store.hbase import commit, lease, pushing, sizes, writing
+from viewkeeper.store.hbase import commit, lease, pushing, writing
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.failures import NoSuchTable
@@ -54,11 +54,9 @@ from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Cells, Published, Records, State, catalog_cell
 from viewkeeper.store.hbase.redo import Redo
 from viewkeeper.store.hbase.rejects import Rejects
+from viewkeeper.store.hbase.sizes import Sizes, split_points
 from viewkeeper.store.hbase.url import parse, state_home, with_options
 from viewkeeper.store.hbase.windows import OVERLAP
-
-_COUNTED = 20.0
-"""Seconds for which a large table's count is believed."""
 
 _DEFINING = 10.0
 """Seconds that a change of the catalog waits for a batch that changes it too."""
@@ -103,7 +101,7 @@ class HBaseStore(Store):
         self._owner = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
         self._committing = threading.Lock()
         self._unfinished = False
-        self._sizes: dict[int, tuple[float, sizes.Size]] = {}
+        self._sizes = Sizes(self._client, self._layouts, self._known)
 
     # -- catalog ------------------------------------------------------------------------------------------------------
 
@@ -158,14 +156,14 @@ class HBaseStore(Store):
             with suppress(NoSuchTable):
                 self._client.tables.drop(layout.name)
         self._layouts.forget(table)
-        self._sizes.pop(table.id, None)
+        self._sizes.forget(table)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
         self._writable()
         count = writing.write_rows(self._client, self._layouts, self._layouts.of(table), puts, deletes)
-        self._sizes.pop(table.id, None)
+        self._sizes.forget(table)
         return Written(self._feed.after_write() if count else self.head(), count, atomic=False)
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
@@ -228,26 +226,15 @@ class HBaseStore(Store):
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         self._live()
-        return sizes.split_points(self._size(table), parts)
+        return split_points(self._sizes.of(table), parts)
 
     def count(self, table: Table) -> int:
         self._live()
-        return self._size(table).rows
+        return self._sizes.of(table).rows
 
     def rejects(self, table: Table) -> list[Reject]:
         self._live()
         return Rejects(self._records).listed(table)
-
-    def _size(self, table: Table) -> sizes.Size:
-        known = self._sizes.get(table.id)
-        if known is not None and time.monotonic() - known[0] < _COUNTED and known[1].rows > 10_000:
-            return known[1]
-        shown = self._known.shown() if table.is_view else None
-        if shown is not None and not shown.number:
-            return sizes.Size(0, ())
-        found = sizes.measure(self._client, self._layouts.of(table), None if shown is None else shown.span)
-        self._sizes[table.id] = (time.monotonic(), found)
-        return found
 
     # -- feed ---------------------------------------------------------------------------------------------------------
 
@@ -351,7 +338,7 @@ class HBaseStore(Store):
             self._known.learn(None)
             self._feed.arrivals.committed(batch.cut, batch.seen.values())
             for change in stored:
-                self._sizes.pop(change.table.id, None)
+                self._sizes.forget(change.table)
 
     def _finish_own(self) -> None:
         """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""
