@@ -173,18 +173,19 @@ def capture(db: Any, client: Client, layout: Any, changes: int, rows: int) -> tu
 
 
 def tpch(server: Server, scratch: Path, scale: float) -> dict[str, tuple[float, float, str]]:
-    from viewkeeper.tpch.changes import Model, generate
-    from viewkeeper.tpch.verify import apply, create_views
-    from viewkeeper.tpch.verify import load as load_tables
+    from viewkeeper.tpch import views
+    from viewkeeper.tpch.changes import TpchModel, generate
+    from viewkeeper.verify.yardstick import apply, create_views
+    from viewkeeper.verify.yardstick import load as load_tables
 
     results: dict[str, tuple[float, float, str]] = {}
-    model = Model(generate(scale, scratch / "tpch"), 1)
+    model = TpchModel(generate(scale, scratch / "tpch"), 1)
     url = f"hbase://{server.host}:{server.port}/bench_{secrets.token_hex(4)}?create=true"
     with vk.open(url, state=str(scratch / "tpch-state")) as db:
         loaded = clock(lambda: load_tables(db, model, ("customer", "orders", "lineitem")))
         results["tpch load"] = (loaded, 0.0, f"s, scale {scale}")
         for number in (1, 3):
-            results[f"q{number} create"] = (clock(create_views, db, (number,)), 0.0, "s")
+            results[f"q{number} create"] = (clock(create_views, db, views([number])), 0.0, "s")
         orders = max(5, model.rows("SELECT count(*) AS n FROM orders")["n"][0].as_py() // 200)
         seconds = []
         for _ in range(3):

@@ -17,8 +17,8 @@ import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, anonymous_bytes, opened, settled
 from bars.views import FULL, TENTH, scales
-from viewkeeper.tpch.changes import Change, Model
-from viewkeeper.tpch.verify import apply
+from viewkeeper.verify.model import Change, Model
+from viewkeeper.verify.yardstick import apply
 
 
 def measure(setting: Setting) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 import viewkeeper as vk
 from viewkeeper.tpch import QUERIES, SCHEMAS
-from viewkeeper.tpch.changes import Model
-from viewkeeper.tpch.verify import differences
+from viewkeeper.verify.model import Model
+from viewkeeper.verify.recompute import differences
 
 APPROXIMATE = {1: ("avg_qty", "avg_price", "avg_disc"), 8: ("mkt_share",), 14: ("promo_revenue",), 17: ("avg_yearly",)}
 """Columns that DuckDB computes as DOUBLE where Spark, and so we, have exact decimals."""

@@ -15,9 +15,9 @@ from typing import Any
 import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, opened, settled
-from viewkeeper.tpch import QUERIES
-from viewkeeper.tpch.changes import Change, Model
-from viewkeeper.tpch.verify import apply, create_views
+from viewkeeper.tpch import QUERIES, views
+from viewkeeper.verify.model import Change, Model
+from viewkeeper.verify.yardstick import apply, create_views
 
 TABLE = {1: "lineitem", 3: "lineitem", 6: "lineitem", 13: "orders"}
 """The views, and the table whose rows change."""
@@ -36,10 +36,10 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def crossing(db: vk.Database, model: Model, number: int) -> dict[str, Any]:
-    create_views(db, [number])  # once for the planner and the page cache
+    create_views(db, views([number]))  # once for the planner and the page cache
     db.sql(f"DROP MATERIALIZED VIEW q{number}")
     started = time.perf_counter()
-    create_views(db, [number])
+    create_views(db, views([number]))
     anew = time.perf_counter() - started
     times = {share: maintained(db, model, number, share) for share in (SHARES[0], *SHARES)}
     duckdb = min(recomputed(db, model, [number])[f"q{number}"] for _ in range(3))

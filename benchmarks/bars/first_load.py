@@ -14,7 +14,8 @@ from typing import Any
 import viewkeeper as vk
 from bars.check import SparkFiles, recomputed
 from bars.setting import Setting, opened, session
-from viewkeeper.tpch.verify import create_views
+from viewkeeper.tpch import views
+from viewkeeper.verify.yardstick import create_views
 
 FIRST, LATER = 1, 6
 _TIMES, _WARM = 3, 5
@@ -47,7 +48,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def created(db: vk.Database, number: int) -> float:
     started = time.perf_counter()
-    create_views(db, [number])
+    create_views(db, views([number]))
     return time.perf_counter() - started
 
 

@@ -14,9 +14,9 @@ import viewkeeper as vk
 from bars.check import SparkFiles, compare, recomputed
 from bars.setting import Setting, opened, session, settled
 from bars.views import FULL
-from viewkeeper.tpch import QUERIES
-from viewkeeper.tpch.changes import Model
-from viewkeeper.tpch.verify import apply, create_views
+from viewkeeper.tpch import QUERIES, views
+from viewkeeper.tpch.changes import TpchModel
+from viewkeeper.verify.yardstick import apply, create_views
 
 _TIMES = 3
 
@@ -29,7 +29,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         for view in db.status().views:
             db.sql(f"DROP MATERIALIZED VIEW {view.name}")
         for number in (n for n in QUERIES if f"q{n}" not in found):
-            create_views(db, [number])
+            create_views(db, views([number]))
             lanes = {lane: [timed(db, model, setting, lane) for _ in range(_TIMES)] for lane in ("driver", "spark")}
             recomputed(db, model, [number])
             db.sql(f"DROP MATERIALIZED VIEW q{number}")
@@ -41,7 +41,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     return {"alone": found}
 
 
-def timed(db: vk.Database, model: Model, setting: Setting, lane: str) -> float:
+def timed(db: vk.Database, model: TpchModel, setting: Setting, lane: str) -> float:
     changes = model.orders_batch(setting.orders, setting.orders, setting.orders)
     apply(db, changes)
     model.apply(changes)

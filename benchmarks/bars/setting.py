@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 import viewkeeper as vk
 from viewkeeper.tpch import QUERIES, SCHEMAS
-from viewkeeper.tpch.changes import Model, generate
-from viewkeeper.tpch.verify import load
+from viewkeeper.tpch.changes import TpchModel, generate
+from viewkeeper.verify.yardstick import load
 
 Q3 = QUERIES[3].split("ORDER BY")[0]
 """The third query without its limit: a row for each order, read by its key."""
@@ -56,13 +56,13 @@ def opened(
     durability: str = "none",
     spark: Any = None,
     seed: int = 1,
-) -> Iterator[tuple[vk.Database, Model]]:
+) -> Iterator[tuple[vk.Database, TpchModel]]:
     """A database with these tables loaded, and its model; made on first use."""
     place = setting.keep / name
     is_new = not place.exists()
     with vk.open(f"lmdb:{place}", durability=durability, spark=spark) as db:
         files = setting.files(scale) if is_new else _as_files(db, setting, place, scale)
-        model = Model(files, seed)
+        model = TpchModel(files, seed)
         try:
             if is_new:
                 load(db, model, tables)

@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from bars.setting import Q3
-from viewkeeper.tpch.changes import Change, Model
+from viewkeeper.tpch.changes import TpchModel
+from viewkeeper.verify.model import Change
 
 BASE = {
     "customer": "SELECT c_custkey FROM customer WHERE c_mktsegment = 'BUILDING'",
@@ -40,7 +41,7 @@ class Batch:
     revenue: str
 
 
-def make(model: Model, place: Path, counts: Sequence[int]) -> None:
+def make(model: TpchModel, place: Path, counts: Sequence[int]) -> None:
     """Draw the batches from the model, which has them applied afterwards."""
     place.mkdir(parents=True, exist_ok=True)
     for table, query in BASE.items():
@@ -56,7 +57,7 @@ def batches(place: Path) -> list[Batch]:
     ]
 
 
-def _draw(model: Model, place: Path, number: int, count: int) -> dict[str, Any]:
+def _draw(model: TpchModel, place: Path, number: int, count: int) -> dict[str, Any]:
     stamp = int(model.random.integers(1 << 30))
     probe = model.rows(f"SELECT * FROM ({Q3}) USING SAMPLE 1 ROWS (reservoir, {stamp % 10_000})").to_pylist()[0]
     first = f"""SELECT * FROM lineitem WHERE l_orderkey = {probe["l_orderkey"]} AND l_shipdate > DATE '1995-03-15'

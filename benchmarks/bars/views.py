@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from bars.setting import Setting, anonymous_bytes, opened
-from viewkeeper.tpch import QUERIES
-from viewkeeper.tpch.verify import create_views
+from viewkeeper.tpch import QUERIES, views
+from viewkeeper.verify.yardstick import create_views
 
 FULL, TENTH = "full", "tenth"
 
@@ -29,7 +29,7 @@ def made(setting: Setting, name: str, scale: float) -> dict[str, Any]:
         seconds = {}
         for number in (n for n in QUERIES if f"q{n}" not in there):
             started = time.perf_counter()
-            create_views(db, [number])
+            create_views(db, views([number]))
             seconds[f"q{number}"] = time.perf_counter() - started
             print(f"scale {scale:g}: q{number} made in {seconds[f'q{number}']:.1f} s", flush=True)
         return {"load_seconds": loaded, "seconds": seconds, "anonymous_bytes": anonymous_bytes()}

@@ -469,7 +469,8 @@ def test_an_error_is_one_line_with_code_and_hint(vk: Run, arguments: list[str], 
         ["status", "-o", "csv"],
         ["load", "items", "x.csv", "-o", "csv"],
         ["explain", "v", "--format", "png"],
-        ["verify", "tpcds"],
+        ["verify", "tpcc"],
+        ["verify", "tpcds", "--views", "100"],
         ["verify", "tpch", "--store", "redis"],
         ["verify", "tpch", "--views", "23"],
         ["bench", "--sizes", "x"],
@@ -511,10 +512,11 @@ def test_a_demo_is_kept_in_a_new_database_only(vk: Run, tmp_path: Path) -> None:
 
 
 def test_a_query_that_is_named_twice_counts_once(vk: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(proofs, "_verify_tpch", lambda *given: asked.append(given[-1]))
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(proofs, "_verify_views", lambda *given: asked.append(given[-1]))
     assert vk("verify", "tpch", "--views", "3,1,3,1")[0] == 0
-    assert asked == [(3, 1)]
+    assert vk("verify", "tpcds", "--views", "q3,14,q39b,14a")[0] == 0
+    assert asked == [("3", "1"), ("3", "14a", "14b", "39b")]
 
 
 def test_the_demo_shop_tells_each_change_it_makes() -> None:

@@ -17,7 +17,8 @@ pytest.importorskip("thriftpy2")
 
 from viewkeeper.cli.hbase import app
 from viewkeeper.errors import MissingDependency, NotADatabase, StoreError
-from viewkeeper.store.hbase import fetch, processes
+from viewkeeper.store.hbase import processes
+from viewkeeper.store.hbase.fetch import HBASE
 from viewkeeper.store.hbase.server import Server
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -102,7 +103,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Java, Maven or HBase: the directory where its commands would be."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv(fetch.HOME_VARIABLE, str(tmp_path / "home"))
+    monkeypatch.setenv(HBASE.variable, str(tmp_path / "home"))
     (tmp_path / "bin").mkdir()
     return tmp_path / "bin"
 
@@ -114,13 +115,13 @@ def test_no_java_is_one_line_that_says_what_to_install(bare: Path, tmp_path: Pat
     assert not (tmp_path / "data").exists()
     command(bare / "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
     with pytest.raises(MissingDependency, match=r"1\.8\.0.*JAVA_HOME"):
-        fetch.java()
+        HBASE.java()
 
 
 def test_no_maven_is_one_line_that_says_what_to_install(bare: Path) -> None:
     command(bare / "java", "echo 'openjdk version \"17.0.9\"' >&2")
     with pytest.raises(MissingDependency, match="Install Maven") as caught:
-        fetch.jars()
+        HBASE.lib()
     assert "\n" not in str(caught.value)
 
 
@@ -128,8 +129,8 @@ def test_a_fetch_that_fails_says_why_and_leaves_nothing_half_done(bare: Path) ->
     command(bare / "java", "echo 'openjdk version \"17.0.9\"' >&2")
     command(bare / "mvn", "echo '[ERROR] Unknown host repo.example'; exit 1")
     with pytest.raises(StoreError, match=r"Unknown host.*fetch\.log"):
-        fetch.jars()
-    assert not (fetch.home() / "lib").exists()
+        HBASE.lib()
+    assert not (HBASE.home / "lib").exists()
 
 
 def test_two_at_once_fetch_once(bare: Path, tmp_path: Path) -> None:
@@ -143,11 +144,11 @@ for option in "$@"; do case $option in -DoutputDirectory=*) out=${{option#*=}};;
 sleep 0.3; mkdir -p $out; touch $out/hbase-thrift-2.6.1.jar""",
     )
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(fetch.jars())) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.append(HBASE.lib())) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [fetch.home() / "lib"] * 3
+    assert found == [HBASE.home / "lib"] * 3
     assert calls.read_text() == "one\n"
     assert os.listdir(found[0]) == ["hbase-thrift-2.6.1.jar"]  # noqa: PTH208

@@ -17,14 +17,15 @@ import pyarrow as pa
 
 import viewkeeper
 from viewkeeper.cli.hush import hushed
-from viewkeeper.tpch import QUERIES
-from viewkeeper.tpch.changes import Model
-from viewkeeper.tpch.verify import apply, create_views, load
+from viewkeeper.tpch import QUERIES, views
+from viewkeeper.tpch.changes import TpchModel
+from viewkeeper.verify.model import Model
+from viewkeeper.verify.yardstick import apply, create_views, load
 
 
 def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int, seed: int) -> pa.Table:
     """A row for each batch size: changed rows, milliseconds of a batch and of recomputing, and their ratio."""
-    model = Model(files, seed)
+    model = TpchModel(files, seed)
     rows = []
     try:
         with (
@@ -33,7 +34,7 @@ def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int
         ):
             load(db, model)
             with hushed():
-                create_views(db, numbers)
+                create_views(db, views(numbers))
             for size in sizes:
                 third = max(1, size // 3)
                 batches, changed = [], []

@@ -31,8 +31,9 @@ from viewkeeper.cli.demo import activate, database
 from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.load import load
 from viewkeeper.tpch import QUERIES, SCHEMAS
-from viewkeeper.tpch.changes import Model, generate
-from viewkeeper.tpch.verify import SparkOracle, apply, differences
+from viewkeeper.tpch.changes import TpchModel, generate
+from viewkeeper.verify.recompute import SparkOracle, differences
+from viewkeeper.verify.yardstick import apply
 
 NUMBERS = (1, 3, 5, 13, 18)
 SHOWN: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
@@ -92,7 +93,7 @@ def demo(
     """Run the demo; True if every view was equal to its recomputation."""
     with console.status(f"Making TPC-H data, scale factor {scale:g}"):
         files = generate(scale, directory)
-    model = Model(files, seed=7)
+    model = TpchModel(files, seed=7)
     try:
         with database(url, "tpch") as db:
             _prepare(console, db, files)
@@ -129,7 +130,7 @@ def _prepare(console: Console, db: Any, files: Path) -> None:
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
-def _stream(console: Console, db: Any, model: Model, seconds: float, progress: Progress, live: bool) -> None:
+def _stream(console: Console, db: Any, model: TpchModel, seconds: float, progress: Progress, live: bool) -> None:
     before = {n: _rows(db, n) for n in NUMBERS}
     end = time.monotonic() + seconds
     screen = Live(console=console, auto_refresh=False, transient=False) if live else nullcontext()
@@ -189,12 +190,12 @@ def _grid(number: int, before: Rows, after: Rows) -> Grid:
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-def _check(console: Console, db: Any, model: Model) -> bool:
+def _check(console: Console, db: Any, model: TpchModel) -> bool:
     equal = True
     with console.status("Recomputing every view from nothing in Spark"), hushed():
         oracle = SparkOracle(db._spark())
         oracle.load(model)
-        found = {n: (db.read(f"q{n}"), oracle.answer(n)) for n in NUMBERS}
+        found = {n: (db.read(f"q{n}"), oracle.answer(QUERIES[n])) for n in NUMBERS}
     for number, (kept, recomputed) in found.items():
         same = not differences(f"q{number}", 0, recomputed, kept)
         equal = equal and same

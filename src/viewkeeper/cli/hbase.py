@@ -30,12 +30,12 @@ def start(
 
     Example: vk hbase start --data ./hbase
     """
-    from viewkeeper.store.hbase import fetch
+    from viewkeeper.store.hbase.fetch import HBASE
     from viewkeeper.store.hbase.server import Server
 
-    if not (fetch.home() / "lib").is_dir():
-        typer.echo(f"Fetching HBase {fetch.VERSION} into {fetch.home()} ...", err=True)
-        fetch.jars()
+    if not (HBASE.home / "lib").is_dir():
+        typer.echo(f"Fetching HBase {HBASE.version} into {HBASE.home} ...", err=True)
+        HBASE.lib()
     status = Server(data).start(timeout=timeout)
     typer.echo(f"HBase runs at {status.url}")
     typer.echo(f"stop it: vk hbase stop --data {data}")

@@ -6,7 +6,7 @@ is written as a common table expression. Used by tests, benchmarks and whoever w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 
 SCHEMAS: Mapping[str, str] = {
@@ -49,3 +49,8 @@ QUERIES: Mapping[int, str] = {
     for number in range(1, 23)
 }
 """The queries by number, 1 to 22."""
+
+
+def views(numbers: Iterable[int] = QUERIES) -> dict[str, str]:
+    """These queries by the names of their views: q1, q2, …"""
+    return {f"q{number}": QUERIES[number] for number in numbers}

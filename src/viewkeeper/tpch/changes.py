@@ -1,8 +1,8 @@
-"""TPC-H data and streams of changes, tracked beside the store so that results can be checked against recomputing.
+"""TPC-H data and streams of changes.
 
-The model is a plain DuckDB database that receives the same changes as the store. A batch is like the refresh functions
-of the specification, and more: RF1 new orders with their lines, RF2 deleted orders with theirs, RF3 updated orders and
-lines, and changes of the dimensions (customer, part, supplier, partsupp, nation).
+A batch is like the refresh functions of the specification, and more: RF1 new orders with their lines, RF2 deleted
+orders with theirs, RF3 updated orders and lines, and changes of the dimensions (customer, part, supplier, partsupp,
+nation).
 """
 
 from __future__ import annotations
@@ -10,40 +10,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import MissingDependency
-from viewkeeper.model.delta import plain
-from viewkeeper.tpch import SCHEMAS
-
-KEYS = {
-    "region": ("r_regionkey",),
-    "nation": ("n_nationkey",),
-    "supplier": ("s_suppkey",),
-    "customer": ("c_custkey",),
-    "part": ("p_partkey",),
-    "partsupp": ("ps_partkey", "ps_suppkey"),
-    "orders": ("o_orderkey",),
-    "lineitem": ("l_orderkey", "l_linenumber"),
-}
-
-
-@dataclass(frozen=True)
-class Change:
-    """Rows to put into, or keys to delete from, one table."""
-
-    table: str
-    puts: pa.Table | None = None
-    deletes: pa.Table | None = None
-
-    @property
-    def rows(self) -> int:
-        return sum(t.num_rows for t in (self.puts, self.deletes) if t is not None)
+from viewkeeper.tpch import SCHEMAS, views
+from viewkeeper.verify.model import Change, Model
+from viewkeeper.verify.yardstick import Yardstick
 
 
 def generate(scale: float, directory: Path) -> Path:
@@ -62,39 +37,18 @@ def generate(scale: float, directory: Path) -> Path:
     return target
 
 
-class Model:
-    """The base tables as they should be; every change goes through `apply`."""
+class TpchModel(Model):
+    """The eight tables, and batches of changes."""
+
+    schemas = SCHEMAS
 
     def __init__(self, files: Path, seed: int, threads: int = 2) -> None:
-        self.files = files
-        self.connection = duckdb.connect()
-        self.connection.execute(f"SET threads = {threads}").fetchall()
-        self.connection.execute("SET preserve_insertion_order = false").fetchall()
-        for table in SCHEMAS:
-            self.connection.execute(f"CREATE TABLE {table} AS FROM '{files}/{table}.parquet'").fetchall()
-        self.random = np.random.default_rng(seed)
+        super().__init__(files, seed, threads)
         self._next_order = int(self.rows("SELECT max(o_orderkey) AS k FROM orders")["k"][0].as_py()) + 1
 
-    def close(self) -> None:
-        self.connection.close()
-
-    def rows(self, sql: str) -> pa.Table:
-        return plain(self.connection.sql(sql).to_arrow_table())
-
-    def table(self, name: str) -> pa.Table:
-        return self.rows(f"FROM {name}")
-
-    def apply(self, changes: list[Change]) -> None:
-        for change in changes:
-            keys = KEYS[change.table]
-            for rows in (change.deletes, change.puts):
-                if rows is not None and rows.num_rows:
-                    self.connection.register("changed", rows)
-                    matched = " AND ".join(f"t.{k} = c.{k}" for k in keys)
-                    self.connection.execute(f"DELETE FROM {change.table} t USING changed c WHERE {matched}").fetchall()
-                    if rows is change.puts:
-                        self.connection.execute(f"INSERT INTO {change.table} BY NAME FROM changed").fetchall()
-                    self.connection.unregister("changed")
+    def batch(self) -> list[Change]:
+        orders = max(5, self.count("orders") // 200)
+        return [*self.orders_batch(orders, orders, orders), *self.dimensions_batch(orders)]
 
     def orders_batch(self, new: int, deleted: int, updated: int) -> list[Change]:
         """RF1, RF2 and RF3 over different orders, all with their lines."""
@@ -155,13 +109,13 @@ class Model:
         }
         changes = []
         for table, columns in updates.items():
-            key = KEYS[table][0]
-            size = min(count, 1 + self.rows(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py() // 20)
+            key = self.keys[table][0]
+            size = min(count, 1 + self.count(table) // 20)
             self._register("picked", self._some(table, key, size))
             rows = self.rows(f"SELECT {columns} FROM {table} c JOIN picked ON {key} = k")
             changes.append(Change(table, puts=rows))
             if table in ("customer", "partsupp"):
-                keys = ", ".join(KEYS[table])
+                keys = ", ".join(self.keys[table])
                 self.connection.execute("DROP TABLE picked").fetchall()
                 self._register("picked", self._some(table, key, max(1, size // 10)))
                 changes.append(Change(table, deletes=self.rows(f"SELECT {keys} FROM {table} JOIN picked ON {key} = k")))
@@ -181,3 +135,7 @@ class Model:
         self.connection.register("given", pa.table(columns))
         self.connection.execute(f"CREATE TEMP TABLE {name} AS FROM given").fetchall()
         self.connection.unregister("given")
+
+
+TPCH = Yardstick("tpch", views(), generate, TpchModel)
+"""For `vk verify tpch`."""

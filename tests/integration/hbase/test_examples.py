@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 import viewkeeper.store.hbase
-from viewkeeper.store.hbase import fetch
+from viewkeeper.store.hbase.fetch import HBASE
 from viewkeeper.store.hbase.server import Server
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
@@ -54,10 +54,10 @@ def test_the_example_in_plain_thriftpy2(categories: Any, hbase: Server, namespac
 @pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac")
 def test_the_example_in_java(categories: Any, hbase: Server, namespace: str, tmp_path: Path) -> None:
     (tmp_path / "ReadView.java").write_text(program("java", namespace))
-    classes = f"{hbase.data / 'conf'}:{fetch.jars()}/*:{tmp_path}"
+    classes = f"{hbase.data / 'conf'}:{HBASE.lib()}/*:{tmp_path}"
     subprocess.run(["javac", "-cp", classes, "ReadView.java"], cwd=tmp_path, timeout=600, check=True)
     done = subprocess.run(
-        [fetch.java(), f"-Dviewkeeper.log={tmp_path / 'java.log'}", "-cp", classes, "ReadView"],
+        [HBASE.java(), f"-Dviewkeeper.log={tmp_path / 'java.log'}", "-cp", classes, "ReadView"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

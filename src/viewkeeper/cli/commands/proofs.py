@@ -7,25 +7,33 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from viewkeeper.verify.yardstick import Yardstick
+
 from viewkeeper.cli.options import FORMATS, LANES, Conf, Lane, Master, Output, cluster, one_of, wrong
 
-Scale = Annotated[float, typer.Option(min=0.001, help="TPC-H's scale factor: 1 is a gigabyte.")]
+_SHOWN = 10
+"""Rows of a view that differs."""
+
+Scale = Annotated[float, typer.Option(min=0.001, help="The scale factor: 1 is a gigabyte.")]
 Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where TPC-H's files are kept; a temporary directory if not given.")
+    Path | None, typer.Option(metavar="DIR", help="Where the files are kept; a temporary directory if not given.")
 ]
 Seed = Annotated[int, typer.Option(help="Of the random changes.")]
-Views = Annotated[str | None, typer.Option(metavar="NUMBERS", help="TPC-H queries, such as 1,3,5. [all]")]
+Views = Annotated[str | None, typer.Option(metavar="NUMBERS", help="Queries, such as 1,3,5 or q1,q3,q5. [all]")]
 
 
 def verify(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="tpch: the views' rows; consistency: what readers see meanwhile.")],
+    suite: Annotated[
+        str, typer.Argument(help="tpch, tpcds: the views' rows; consistency: what readers see meanwhile.")
+    ],
     scale: Scale = 0.01,
-    batches: Annotated[int, typer.Option(min=0, help="tpch: batches of changes.")] = 5,
+    batches: Annotated[int, typer.Option(min=0, help="tpch, tpcds: batches of changes.")] = 5,
     seed: Seed = 1,
     lane: Lane = "auto",
     views: Views = None,
@@ -42,48 +50,71 @@ def verify(
 ) -> None:
     """Prove that views are right.
 
-    tpch: every view against Spark's own answer after every batch of changes. consistency: writers, readers and the
-    maintainer as processes, and every state that anybody saw against those that were.
+    tpch, tpcds: every view against Spark's own answer after every batch of changes: TPC-H's 22 queries, or TPC-DS's 99
+    (103 views) with changes on all of its 24 tables; its generator is fetched with Maven the first time. consistency:
+    writers, readers and the maintainer as processes, and every state that anybody saw against those that were.
 
-    The exit code is 1 at the first difference, which is printed.
+    The exit code is 1 at the first batch after which views differ; their rows are printed.
 
     Example: vk verify tpch --scale 0.01 --batches 5 --seed 7
     """
-    one_of(context, "suite", suite, ("tpch", "consistency"))
+    one_of(context, "suite", suite, ("tpch", "tpcds", "consistency"))
     one_of(context, "lane", lane, LANES)
     one_of(context, "store", store, ("lmdb", "hbase"))
-    numbers = _numbers(context, views)
+    numbers = _numbers(context, views, suite)
     with tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
         url = db or (f"lmdb:{scratch}/db" if store == "lmdb" else _hbase_url(scratch))
         spark = cluster(master, conf)
-        if suite == "tpch":
-            _verify_tpch(url, spark, data, scale, batches, seed, lane, numbers)
-        else:
+        if suite == "consistency":
             _verify_consistency(url, spark, scratch, seconds, seed, lane, strategy, kill)
+        else:
+            _verify_views(suite, url, spark, data, scale, batches, seed, lane, numbers)
 
 
-def _verify_tpch(
-    url: str, spark: Any, data: Path | None, scale: float, batches: int, seed: int, lane: str, numbers: tuple[int, ...]
+def _verify_views(
+    suite: str,
+    url: str,
+    spark: Any,
+    data: Path | None,
+    scale: float,
+    batches: int,
+    seed: int,
+    lane: str,
+    numbers: tuple[str, ...],
 ) -> None:
     import viewkeeper
     from viewkeeper.cli.hush import hushed
-    from viewkeeper.tpch.changes import generate
-    from viewkeeper.tpch.verify import verify as run
+    from viewkeeper.verify.yardstick import verify as run
 
+    yardstick = _yardstick(suite)
+    views = {f"q{number}": yardstick.views[f"q{number}"] for number in numbers}
     with _directory(data) as place:
-        files = generate(scale, place)
+        files = yardstick.generate(scale, place)
         with viewkeeper.open(url, spark=spark) as database:
             with hushed():
                 session = database._spark()
-            found = run(
-                database, files, session, batches=batches, seed=seed, lane=lane, numbers=numbers, say=typer.echo
-            )
+            sizes = {"batches": batches, "seed": seed}
+            found = run(database, files, session, yardstick, lane=lane, views=views, say=typer.echo, **sizes)
+    for view in dict.fromkeys(one.view for one in found):
+        of_view = [one for one in found if one.view == view]
+        typer.echo(f"DIFFERENT: {view} after batch {of_view[0].batch}, {len(of_view)} rows", err=True)
+        for one in of_view[:_SHOWN]:
+            typer.echo(f"  key      {one.key}\n  expected {one.expected}\n  got      {one.got}", err=True)
+        if len(of_view) > _SHOWN:
+            typer.echo(f"  and {len(of_view) - _SHOWN} more", err=True)
     if found:
-        first = found[0]
-        typer.echo(f"DIFFERENT: {first.view} after batch {first.batch}, {len(found)} rows", err=True)
-        typer.echo(f"  key      {first.key}\n  expected {first.expected}\n  got      {first.got}", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{len(numbers)} views equal to Spark's answer after each of {batches} batches")
+    typer.echo(f"{len(views)} views equal to Spark's answer after each of {batches} batches")
+
+
+def _yardstick(name: str) -> Yardstick:
+    if name == "tpcds":
+        from viewkeeper.tpcds.changes import TPCDS
+
+        return TPCDS
+    from viewkeeper.tpch.changes import TPCH
+
+    return TPCH
 
 
 def _verify_consistency(
@@ -153,7 +184,7 @@ def bench(
     from viewkeeper.tpch.changes import generate
 
     with _directory(data) as place:
-        table = run(generate(scale, place), numbers, counts, repeat, seed)
+        table = run(generate(scale, place), [int(n) for n in numbers], counts, repeat, seed)
     print_rows(table.schema, [table], output)
 
 
@@ -189,14 +220,17 @@ def demo(
         raise typer.Exit(1)
 
 
-def _numbers(context: typer.Context, views: str | None) -> tuple[int, ...]:
-    try:
-        numbers = tuple(dict.fromkeys(int(n) for n in views.split(","))) if views else tuple(range(1, 23))
-    except ValueError:
-        numbers = (0,)
-    if not all(1 <= n <= 22 for n in numbers):
-        raise wrong(context, f"--views {views}: TPC-H has the queries 1 to 22.")
-    return numbers
+def _numbers(context: typer.Context, views: str | None, suite: str = "tpch") -> tuple[str, ...]:
+    """The queries that are asked for, each once. 14 of TPC-DS is 14a and 14b."""
+    from viewkeeper import tpcds, tpch
+
+    known = tuple(tpcds.QUERIES) if suite == "tpcds" else tuple(str(n) for n in tpch.QUERIES)
+    asked = [name.strip().removeprefix("q") for name in views.split(",")] if views else known
+    chosen = [(name, [n for n in known if n == name or n in (f"{name}a", f"{name}b")]) for name in asked]
+    if any(not found for _, found in chosen):
+        title, last = ("TPC-DS", 99) if suite == "tpcds" else ("TPC-H", 22)
+        raise wrong(context, f"--views {views}: {title} has the queries 1 to {last}.")
+    return tuple(dict.fromkeys(number for _, found in chosen for number in found))
 
 
 @contextmanager

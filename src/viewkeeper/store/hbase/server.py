@@ -1,6 +1,6 @@
 """A real HBase on this machine, for tests, demos and trials: one JVM for HBase, one for its Thrift2 gateway.
 
-    data/                     given by the user; nothing outside of it is written (but the jars, see `fetch`)
+    data/                     given by the user; nothing outside of it is written (but the jars, see `store/jars.py`)
       instance.json           ports and processes; whoever has it can stop what it names, and nothing else
       lock                    held while starting or stopping
       conf/                   hbase-site.xml, log4j.properties, written at each start
@@ -26,11 +26,13 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from viewkeeper.errors import BadValue, NotADatabase, StoreError, Timeout
-from viewkeeper.store.hbase import fetch, processes
+from viewkeeper.store.hbase import processes
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.connection import Gateway
+from viewkeeper.store.hbase.fetch import HBASE
 from viewkeeper.store.hbase.pool import Retry
 from viewkeeper.store.hbase.processes import Started
+from viewkeeper.store.jars import locked
 
 DEFAULT_DATA = Path(".viewkeeper-hbase")
 HOST = "127.0.0.1"
@@ -68,7 +70,7 @@ class Instance:
     def as_json(self) -> dict[str, Any]:
         return {
             "format": 1,
-            "hbase_version": fetch.VERSION,
+            "hbase_version": HBASE.version,
             "zookeeper_port": self.zookeeper_port,
             "gateway_port": self.gateway_port,
             "hbase": self.hbase.as_json() if self.hbase else None,
@@ -120,9 +122,9 @@ class Server:
     def start(self, *, timeout: float = 120.0) -> Status:
         """Start what does not run yet and wait until it answers. Starting what runs is no change."""
         deadline = time.monotonic() + timeout
-        fetch.java()
+        HBASE.java()
         self._adopt()
-        with fetch.locked(self.data / "lock"):
+        with locked(self.data / "lock"):
             self._start_hbase()
             # The gateway may start while the master still initialises: it only needs ZooKeeper.
             self._wait(lambda: _listens(self.instance().zookeeper_port), deadline, "HBase's ZooKeeper", "hbase")
@@ -134,7 +136,7 @@ class Server:
         """Stop both, gently, then with force. False if nothing ran."""
         if not (self.data / "instance.json").exists():
             return False
-        with fetch.locked(self.data / "lock"):
+        with locked(self.data / "lock"):
             instance = self.instance()
             ran = processes.runs(instance.gateway) or processes.runs(instance.hbase)
             processes.stop(instance.gateway, patience=min(patience, 10.0))
@@ -178,14 +180,14 @@ class Server:
 
     def start_hbase(self, *, wait: bool = True, timeout: float = 120.0) -> None:
         """Start HBase again after it was killed, on the same ports and data."""
-        with fetch.locked(self.data / "lock"):
+        with locked(self.data / "lock"):
             self._start_hbase()
         if wait:
             self.wait(timeout=timeout)
 
     def start_gateway(self, *, wait: bool = True, timeout: float = 60.0) -> None:
         """Start the gateway again after it was killed, on the same port."""
-        with fetch.locked(self.data / "lock"):
+        with locked(self.data / "lock"):
             self._start_gateway()
         if wait:
             self.wait(timeout=timeout)
@@ -276,8 +278,8 @@ class Server:
         mark = f"-Dviewkeeper.instance={self.data}/{name}"
         log = self.data / "logs" / f"{name}.log"
         jvm = (*JVM, f"-Xmx{heap}", mark, f"-Dviewkeeper.log={log}", f"-Djava.io.tmpdir={self.data / 'tmp'}")
-        classes = f"{self.data / 'conf'}:{self.data / 'ext'}/*:{fetch.jars()}/*"
-        command = (fetch.java(), *jvm, "-cp", classes, main, *arguments)
+        classes = f"{self.data / 'conf'}:{self.data / 'ext'}/*:{HBASE.lib()}/*"
+        command = (HBASE.java(), *jvm, "-cp", classes, main, *arguments)
         return processes.start(command, mark=mark, log=log.with_suffix(".out"), cwd=self.data)
 
     def _configure(self, instance: Instance) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from viewkeeper.errors import StoreError
-from viewkeeper.store.hbase import fetch
+from viewkeeper.store.hbase.fetch import HBASE
 from viewkeeper.store.hbase.push import jar
 from viewkeeper.store.hbase.push.settings import PREFIX, Agreed
 from viewkeeper.store.hbase.server import JVM
@@ -103,8 +103,8 @@ class Admin:
             raise StoreError(
                 f"{self.conf} has no hbase-site.xml.", hint="Name the configuration directory of HBase with --conf."
             )
-        classes = self.classpath.strip() if self.classpath else f"{fetch.jars()}/*"
-        command = [fetch.java(), *JVM, "-Dviewkeeper.log=/dev/null", "-cp", f"{self.conf}:{jar.jar()}:{classes}", _MAIN]
+        classes = self.classpath.strip() if self.classpath else f"{HBASE.lib()}/*"
+        command = [HBASE.java(), *JVM, "-Dviewkeeper.log=/dev/null", "-cp", f"{self.conf}:{jar.jar()}:{classes}", _MAIN]
         try:
             done = subprocess.run(
                 [*command, what, peer, *more],

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 from viewkeeper.errors import MissingDependency, StoreError
-from viewkeeper.store.hbase import fetch
+from viewkeeper.store.hbase.fetch import HBASE
 
 NAME = "viewkeeper-push.jar"
 ENDPOINT = "viewkeeper.push.PushEndpoint"
@@ -34,7 +34,7 @@ def jar() -> Path:
         raise MissingDependency(
             f"This installation has neither {NAME} nor its sources.", hint="Install viewkeeper again."
         )
-    built = fetch.home() / f"push-{digest}.jar"
+    built = HBASE.home / f"push-{digest}.jar"
     if not built.exists():
         build(built)
     return built
@@ -43,7 +43,7 @@ def jar() -> Path:
 def build(target: Path) -> None:
     """Compile the sources against HBase's jars, which are fetched if they are not there."""
     javac = _javac()
-    lib = fetch.jars()
+    lib = HBASE.lib()
     sources = _sources()
     with tempfile.TemporaryDirectory(prefix="viewkeeper-push-") as work:
         classes = Path(work) / "classes"
@@ -65,7 +65,7 @@ def build(target: Path) -> None:
 
 
 def _javac() -> str:
-    beside = Path(fetch.java()).with_name("javac")
+    beside = Path(HBASE.java()).with_name("javac")
     found = str(beside) if beside.exists() else shutil.which("javac")
     if found is None:
         raise MissingDependency(

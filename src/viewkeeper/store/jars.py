@@ -1,0 +1,135 @@
+"""Java programs that are run and not linked: their jars, fetched once with Maven on first use.
+
+    home/                 a variable names it, default ~/.cache/viewkeeper/NAME-VERSION
+      lib/                the jars; complete as soon as it exists (moved into place in one rename)
+      fetch.lock          held while fetching, so that two processes do not fetch twice
+      fetch.log           what Maven said
+
+What is fetched is pinned by a `pom.xml` in the package that runs the program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from viewkeeper.errors import MissingDependency, StoreError
+
+
+@dataclass(frozen=True)
+class Jars:
+    """One program."""
+
+    program: str
+    """As a user knows it: HBase."""
+    version: str
+    package: str
+    """Whose `pom.xml` says what to fetch."""
+    variable: str
+    """Names another home than the cache's."""
+    main: str
+    """A pattern of the jar without which the fetch was not whole."""
+    megabytes: int
+    java_at_least: int = 11
+
+    @property
+    def home(self) -> Path:
+        """Where the jars are kept; they need not be there yet."""
+        chosen = os.environ.get(self.variable)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        name = f"{self.program.lower()}-{self.version}"
+        return Path(chosen).expanduser().absolute() if chosen else cache / "viewkeeper" / name
+
+    def java(self) -> str:
+        """The java command that runs the program, checked for its version."""
+        base = os.environ.get("JAVA_HOME")
+        of_home = shutil.which("java", path=str(Path(base) / "bin")) if base else None
+        command = of_home or shutil.which("java")
+        if command is None:
+            raise MissingDependency(
+                f"{self.program} needs Java and there is no `java` command.",
+                hint="Install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless).",
+            )
+        said = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+        found = re.search(r'version "(?:1\.)?(\d+)', said)
+        if found is None or int(found[1]) < self.java_at_least:
+            first = said.splitlines()[0] if said else "nothing"
+            raise MissingDependency(
+                f"{self.program} needs Java {self.java_at_least} or newer and `{command} -version` says {first}.",
+                hint="Install Java 17, or set JAVA_HOME to one.",
+            )
+        return command
+
+    def lib(self, *, timeout: float = 900.0) -> Path:
+        """The directory of the jars, fetched first if it is not there."""
+        where = self.home
+        lib = where / "lib"
+        if lib.is_dir():
+            return lib
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            with locked(where / "fetch.lock"):
+                if not lib.is_dir():
+                    self._fetch(where, lib, timeout)
+        except OSError as error:
+            raise StoreError(
+                f"The {self.program} jars cannot be written to {where}: {error.strerror}.",
+                hint=f"Set {self.variable} to a directory with {self.megabytes} MB free.",
+            ) from error
+        return lib
+
+    def _fetch(self, where: Path, lib: Path, timeout: float) -> None:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise MissingDependency(
+                f"{self.program} is fetched with Maven on first use and there is no `mvn` command.",
+                hint="Install Maven 3.8 or newer (Debian: apt-get install maven), or set"
+                f" {self.variable} to a directory whose lib/ holds {self.program}'s jars.",
+            )
+        self.java()
+        with tempfile.TemporaryDirectory(dir=where, prefix="fetch-") as name:
+            work = Path(name)
+            pom = work / "pom.xml"
+            pom.write_bytes(resources.files(self.package).joinpath("pom.xml").read_bytes())
+            goal = [maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies"]
+            options = ["-DincludeScope=runtime", f"-DoutputDirectory={work / 'lib'}", "-Dmdep.useBaseVersion=true"]
+            log = where / "fetch.log"
+            with log.open("wb") as out:
+                try:
+                    done = subprocess.run(
+                        goal + options,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                        timeout=timeout,
+                        check=False,
+                    )
+                except subprocess.TimeoutExpired:
+                    raise StoreError(
+                        f"Maven did not fetch {self.program} within {timeout:.0f} s.",
+                        hint=f"Its output is in {log}; start again to go on.",
+                    ) from None
+            if done.returncode != 0 or not list((work / "lib").glob(self.main)):
+                errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
+                raise StoreError(
+                    f"Maven could not fetch {self.program}: {errors[0] if errors else f'exit code {done.returncode}'}.",
+                    hint=f"Its output is in {log}.",
+                )
+            (work / "lib").rename(lib)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on a file; it ends with the process that holds it, however that ends."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

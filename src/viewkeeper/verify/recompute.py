@@ -1,0 +1,148 @@
+"""Spark SQL's own answer over a model's tables, and how a view's rows are compared with it.
+
+Spark holds the tables in its cache from one batch to the next. Rows are compared as multisets, of the same types,
+floats bit for bit. Where Spark leaves an answer open this says what is taken:
+
+    ORDER BY … LIMIT    which of the rows that tie are chosen: the order is continued with all columns, as views do
+    stddev, variance    sums of DOUBLE in no order: equal to nine digits
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.plan.catalyst import at_work, front_session
+from viewkeeper.verify.model import Model
+
+Row = dict[str, Any]
+
+_LIMIT = re.compile(r"\bLIMIT\s+(\d+)\s*$", re.IGNORECASE)
+_ORDER = re.compile(r"\bORDER\s+BY\b", re.IGNORECASE)
+_IN_NO_ORDER = re.compile(r"\b(stddev|variance|var)(_samp|_pop)?\s*\(", re.IGNORECASE)
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of a view with the row that Spark has for it and the one that is there; None where there is none."""
+
+    view: str
+    batch: int
+    key: Row
+    expected: Row | None
+    got: Row | None
+
+
+class SparkOracle:
+    """Spark SQL's own answer, over the model's tables."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = front_session(spark)
+        self._cached: dict[str, Any] = {}
+
+    def load(self, model: Model) -> None:
+        """Take the tables as they are now."""
+        with at_work(self.spark):
+            for table in model.schemas:
+                frame = self.spark.createDataFrame(model.table(table)).cache()
+                frame.createOrReplaceTempView(table)
+                self._forget(table)
+                self._cached[table] = frame
+
+    def close(self) -> None:
+        for table in list(self._cached):
+            self._forget(table)
+
+    def answer(self, query: str) -> pa.Table:
+        with at_work(self.spark):
+            result: pa.Table = self.spark.sql(self.settled(query)).toArrow()
+            return result
+
+    def answers(self, views: Mapping[str, str]) -> Iterable[tuple[str, pa.Table]]:
+        """Each view's rows, in the views' order; two are asked at a time: Spark plans longer than it runs here."""
+        with ThreadPoolExecutor(2) as pool:
+            yield from zip(views, pool.map(self.answer, views.values()), strict=True)
+
+    def settled(self, query: str) -> str:
+        """The query with its ORDER BY continued over all columns, so that LIMIT has one answer."""
+        limit = _LIMIT.search(query)
+        if limit is None:
+            return query
+        body = query[: limit.start()].rstrip()
+        order = [m.start() for m in _ORDER.finditer(body) if _is_outermost(body[m.end() :])]
+        columns = ", ".join(str(n + 1) for n in range(len(self.spark.sql(query).columns)))
+        return f"{body}{', ' if order else ' ORDER BY '}{columns} LIMIT {limit[1]}"
+
+    def _forget(self, table: str) -> None:
+        before = self._cached.pop(table, None)
+        if before is not None:
+            before.unpersist()
+
+
+def is_in_no_order(query: str) -> bool:
+    """Whether Spark's floats depend on the order in which it meets the rows."""
+    return _IN_NO_ORDER.search(query) is not None
+
+
+def differences(
+    view: str, batch: int, expected: pa.Table, got: pa.Table, key: Sequence[str] = (), *, near: bool = False
+) -> list[Difference]:
+    """Rows that only one side has; two of the same key are one difference. Other types are one for the whole view."""
+    types = [{f.name: str(f.type) for f in rows.schema} for rows in (expected, got)]
+    if types[0] != types[1]:
+        return [Difference(view, batch, {}, *types)]
+    want, have = (Counter(_exact(row, key) for row in rows.to_pylist()) for rows in (expected, got))
+    sides = [defaultdict[tuple[Any, ...], list[Row]](list), defaultdict[tuple[Any, ...], list[Row]](list)]
+    for side, rows in zip(sides, (want - have, have - want), strict=True):
+        for row in map(dict, rows.elements()):
+            side[tuple(row[k] for k in key)].append(row)
+    return [
+        Difference(view, batch, dict(zip(key, values, strict=True)), missing, surplus)
+        for values in dict.fromkeys([*sides[0], *sides[1]])
+        for missing, surplus in zip_longest(sides[0][values], sides[1][values])
+        if not (near and _is_near(missing, surplus))
+    ]
+
+
+def _exact(row: Row, key: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """The row as something that can be counted: NaN is one value, 0.0 and -0.0 are two except in a key."""
+    return tuple((k, _Float(v) if isinstance(v, float) and (k not in key or v != v) else v) for k, v in row.items())
+
+
+class _Float(float):
+    """A float that equals another of the same bits."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and self.hex() == other.hex()
+
+    def __hash__(self) -> int:
+        return hash(self.hex())
+
+
+def _is_near(one: Row | None, other: Row | None) -> bool:
+    if one is None or other is None:
+        return False
+    pairs = ((one[c], other[c]) for c in one)
+    return all(
+        math.isclose(a, b, rel_tol=_NEAR, abs_tol=_NEAR) if isinstance(a, float) and isinstance(b, float) else a == b
+        for a, b in pairs
+    )
+
+
+def _is_outermost(rest: str) -> bool:
+    """Whether nothing that stands before this text is closed in it."""
+    depth = 0
+    for character in rest:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return True
