@@ -24,17 +24,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bars import batch, crossover, first_load, lanes, peer, q3, report, views
-from bars.setting import Setting
+from bars.setting import Setting, machine
 
 STAGES: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "views": views.measure,
@@ -89,18 +86,6 @@ def main() -> None:
     print(f"\n{text}")
     if options.md:
         options.md.write_text(text, encoding="utf-8")
-
-
-def machine() -> dict[str, str]:
-    names = ("viewkeeper", "duckdb", "pyspark", "pyarrow", "numpy", "lmdb")
-    cpus = Path("/proc/cpuinfo")
-    models = [line.split(":")[1].strip() for line in cpus.read_text().splitlines() if line.startswith("model name")]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "processor": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GB",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{name} {version(name)}" for name in names),
-    }
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ opened again is read from files that were made from its tables at the same posit
 from __future__ import annotations
 
 import os
+import platform
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,18 @@ def session(cores: int = 2) -> Any:
     return SparkSession.builder.master(f"local[{cores}]").config(map=settings).getOrCreate()
 
 
+def machine() -> dict[str, str]:
+    names = ("viewkeeper", "duckdb", "pyspark", "pyarrow", "numpy", "lmdb")
+    cpus = Path("/proc/cpuinfo")
+    models = [line.split(":")[1].strip() for line in cpus.read_text().splitlines() if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GB",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "versions": ", ".join(f"{name} {version(name)}" for name in names),
+    }
+
+
 def settled(db: vk.Database) -> float:
     """Wait until no merge runs beside what is measured next; the seconds that took."""
     started = time.perf_counter()
@@ -113,6 +128,26 @@ def settled(db: vk.Database) -> float:
     while merger._work is not None and not merger._work.done():
         time.sleep(0.005)
     return time.perf_counter() - started
+
+
+class Peak:
+    """The most anonymous memory of this process within the block, above what it had before."""
+
+    def __enter__(self) -> Peak:
+        self.bytes, self._before, self._over = 0, _anonymous(os.getpid()), threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.bytes = max(self.bytes, _anonymous(os.getpid()) - self._before)
+            if self._over.wait(0.01):
+                return
 
 
 def anonymous_bytes() -> int:

@@ -1,7 +1,8 @@
 """TPC-DS data: Trino's generator writes text, DuckDB makes one typed Parquet file a table of it.
 
 Below scale 1 customer_demographics, which has 1.9 million rows at every scale, is left with the rows that others refer
-to: no query sees the rest.
+to: no query sees the rest. The generator makes nothing smaller than scale 0.01; below it only so many of the sales with
+their returns, and of the inventory's items, are kept.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ GENERATOR = Jars(
     megabytes=10,
 )
 
+_LEAST = 0.01
+"""The scale below which the generator makes no less."""
+_NUMBERED = {
+    "store_sales": "ss_ticket_number",
+    "store_returns": "sr_ticket_number",
+    "catalog_sales": "cs_order_number",
+    "catalog_returns": "cr_order_number",
+    "web_sales": "ws_order_number",
+    "web_returns": "wr_order_number",
+    "inventory": "inv_item_sk",
+}
 _COLUMN = re.compile(r"(\w+) (BIGINT|INT|STRING|DATE|DECIMAL\(\d+,\d+\))[,\n]")
 
 
@@ -52,12 +64,12 @@ def generate(scale: float, directory: Path) -> Path:
                 f"The TPC-DS generator failed: {last[-1] if last else f'exit code {done.returncode}'}.",
                 hint=f"{shutil.disk_usage(target).free // 10**6} MB are free in {target}.",
             )
-        _convert(Path(place), target, all_demographics=scale >= 1)
+        _convert(Path(place), target, scale)
     (target / "done").touch()
     return target
 
 
-def _convert(text: Path, target: Path, *, all_demographics: bool) -> None:
+def _convert(text: Path, target: Path, scale: float) -> None:
     with duckdb.connect() as connection:
         connection.execute("SET threads = 2").fetchall()
         for table in SCHEMAS:
@@ -65,7 +77,10 @@ def _convert(text: Path, target: Path, *, all_demographics: bool) -> None:
             shape = f"columns = {types | {'_end': 'VARCHAR'}}, header = false, nullstr = '', encoding = 'latin-1'"
             given = f"read_csv('{text}/{table}.dat', delim = '|', quote = '', escape = '', {shape})"
             connection.execute(f"CREATE TABLE {table} AS SELECT * EXCLUDE (_end) FROM {given}").fetchall()
-        if not all_demographics:
+        if scale < _LEAST:
+            for table, number in _NUMBERED.items():
+                connection.execute(f"DELETE FROM {table} WHERE {number} % 1000 >= {1000 * scale / _LEAST}").fetchall()
+        if scale < 1:
             columns = [(t, c) for t in SCHEMAS for c in columns_of(t) if "_cdemo_" in c]
             referring = " UNION ALL ".join(f"SELECT {c} AS k FROM {t}" for t, c in columns)
             unseen = f"cd_demo_sk NOT IN (SELECT k FROM ({referring}) WHERE k IS NOT NULL)"

@@ -49,10 +49,10 @@ class SparkOracle:
         self.spark = front_session(spark)
         self._cached: dict[str, Any] = {}
 
-    def load(self, model: Model) -> None:
+    def load(self, model: Model, tables: Iterable[str] | None = None) -> None:
         """Take the tables as they are now."""
         with at_work(self.spark):
-            for table in model.schemas:
+            for table in model.schemas if tables is None else tables:
                 frame = self.spark.createDataFrame(model.table(table)).cache()
                 frame.createOrReplaceTempView(table)
                 self._forget(table)

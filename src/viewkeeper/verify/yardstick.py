@@ -5,6 +5,7 @@ A yardstick is a benchmark as data: tables, queries, a generator of files and a 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,12 @@ def key_of(db: Database, view: str) -> list[str]:
     return [column for _, column in columns]
 
 
+def named(tables: Iterable[str], views: Mapping[str, str]) -> list[str]:
+    """The tables that these queries name."""
+    words = {word for query in views.values() for word in re.findall(r"\w+", query)}
+    return [table for table in tables if table in words]
+
+
 def verify(
     db: Database,
     files: Path,
@@ -80,17 +87,18 @@ def verify(
     model = yardstick.model(files, seed)
     oracle = SparkOracle(spark)
     try:
-        load(db, model)
+        tables = named(model.schemas, chosen)
+        load(db, model, tables)
         create_views(db, chosen, say)
         keys = {view: key_of(db, view) for view in chosen}
         for batch in range(batches + 1):
             if batch:
-                changes = model.batch()
+                changes = [change for change in model.batch() if change.table in tables]
                 model.apply(changes)
                 apply(db, changes)
                 report = db.refresh(lane)
                 say(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
-            oracle.load(model)
+            oracle.load(model, tables)
             found = [
                 one
                 for view, expected in oracle.answers(chosen)

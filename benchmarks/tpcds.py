@@ -1,0 +1,244 @@
+"""TPC-DS's 99 queries (103 views), live: time, state and memory of each view by itself, and of all of them together.
+
+    python benchmarks/tpcds.py [--small] [--views NUMBERS] [--scale F] [--batches N] [--json FILE] [--md FILE]
+
+Loads the 24 tables through the public API. Each view is then made over a copy of that database and goes through the
+same batches, which change every table; then all are made in one database and go through them together. At the end every
+view is compared with Spark's recompute, and one that differs ends the benchmark: figures of wrong answers are worth
+nothing. The ten views whose batches take longest are told with the operators in which the time goes.
+
+The tables are written to benchmarks/results, with --small (a few views, one batch) only where --json and --md say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import viewkeeper as vk
+from bars.batch import shares
+from bars.report import table
+from bars.setting import Peak, machine, session, settled
+from viewkeeper.plan.dataflow import BulkJoin
+from viewkeeper.tpcds import QUERIES, views
+from viewkeeper.tpcds.changes import TpcdsModel
+from viewkeeper.tpcds.data import generate
+from viewkeeper.verify.model import Change
+from viewkeeper.verify.recompute import SparkOracle, differences, is_in_no_order
+from viewkeeper.verify.yardstick import apply, create_views, load
+
+SMALL = ("3", "19", "42", "55", "96")
+WORST = 10
+OPERATORS = 3
+"""Shown of each of the worst views."""
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    results_there = Path(__file__).parent / "results"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("--batches", type=int, default=3, help="that count; one more goes before them")
+    parser.add_argument("--share", type=float, default=0.002, help="of each table's rows that a batch changes")
+    parser.add_argument("--views", help="queries, separated by commas; all if not given")
+    parser.add_argument("--small", action="store_true", help="a few views and one batch: to see that it runs")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "viewkeeper-tpcds")
+    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--md", type=Path, help="write the tables there")
+    options = parser.parse_args()
+    if options.small:
+        options.batches, options.views = 1, options.views or ",".join(SMALL)
+    else:
+        options.json = options.json or results_there / "tpcds.json"
+        options.md = options.md or results_there / "tpcds.md"
+    chosen = views(options.views.split(",") if options.views else QUERIES)
+    results: Figures = {"machine": machine(), "scale": options.scale, "share": options.share}
+    with tempfile.TemporaryDirectory(prefix="vk-tpcds-") as scratch:
+        bench = Bench(Path(scratch), generate(options.scale, options.data), options.batches, options.share)
+        results |= {"rows": bench.rows, "changes": bench.changes, "views": {}}
+        for name, query in chosen.items():
+            results["views"][name] = bench.alone(name, query)
+            write(options.json, results)
+        results["together"] = bench.together(chosen)
+    write(options.json, results)
+    text = markdown(results)
+    print(f"\n{text}")
+    if options.md:
+        options.md.write_text(text, encoding="utf-8")
+
+
+class Bench:
+    """The loaded tables, to be copied, and the batches with Spark's answer after them."""
+
+    def __init__(self, scratch: Path, files: Path, batches: int, share: float) -> None:
+        self.scratch, self.spark = scratch, session()
+        model = TpcdsModel(files, 1, share=share)
+        started = time.perf_counter()
+        with vk.open(f"lmdb:{scratch / 'base'}", durability="none", spark=self.spark) as db:
+            load(db, model)
+        self.rows = sum(model.count(t) for t in model.schemas)
+        print(f"{self.rows:,} rows loaded in {time.perf_counter() - started:.1f} s", flush=True)
+        self.batches: list[list[Change]] = []
+        for _ in range(batches + 1):
+            self.batches.append(model.batch())
+            model.apply(self.batches[-1])
+        self.changes = statistics.median(sum(c.rows for c in batch) for batch in self.batches)
+        self.oracle = SparkOracle(self.spark)
+        self.oracle.load(model)
+        model.close()
+
+    def alone(self, name: str, query: str) -> Figures:
+        with self._opened(name) as db:
+            with Peak() as making:
+                started = time.perf_counter()
+                create_views(db, {name: query})
+                made = time.perf_counter() - started
+            seconds, peaks = self._stream(db)
+            work = worked(db, name)
+            status = next(v for v in db.status().views if v.name == name)
+            started = time.perf_counter()
+            self._compare(db, name, query)
+            recompute = time.perf_counter() - started
+        found = {
+            "create_seconds": made,
+            "batch_seconds": statistics.median(seconds[1:]),
+            "first_batch_seconds": seconds[0],
+            "recompute_seconds": recompute,
+            "rows": status.rows,
+            "state_bytes": status.state_bytes,
+            "create_peak_bytes": making.bytes,
+            "batch_peak_bytes": max(peaks),
+            "work": work,
+        }
+        shutil.rmtree(self.scratch / name)
+        told = f"made in {made:.1f} s, batch {1e3 * found['batch_seconds']:.0f} ms, {found['state_bytes'] / 1e6:.0f} MB"
+        print(f"{name}: {told}, at most {max(making.bytes, *peaks) / 1e6:.0f} MB of memory", flush=True)
+        return found
+
+    def together(self, chosen: Mapping[str, str]) -> Figures:
+        """All views in one database."""
+        with self._opened("all") as db:
+            with Peak() as making:
+                started = time.perf_counter()
+                create_views(db, chosen)
+                made = time.perf_counter() - started
+            seconds, peaks = self._stream(db)
+            by_view, status = shares(db), db.status()
+            for name, query in chosen.items():
+                self._compare(db, name, query)
+        print(f"{len(chosen)} views together: made in {made:.0f} s, batches {seconds} s", flush=True)
+        return {
+            "create_seconds": made,
+            "batch_seconds": statistics.median(seconds[1:]),
+            "first_batch_seconds": seconds[0],
+            "state_bytes": status.state_bytes,
+            "create_peak_bytes": making.bytes,
+            "batch_peak_bytes": max(peaks),
+            "shares": by_view,
+        }
+
+    def _opened(self, name: str) -> vk.Database:
+        shutil.copytree(self.scratch / "base", self.scratch / name)
+        return vk.open(f"lmdb:{self.scratch / name}", durability="none", spark=self.spark)
+
+    def _stream(self, db: vk.Database) -> tuple[list[float], list[int]]:
+        seconds, peaks = [], []
+        for changes in self.batches:
+            apply(db, changes)
+            with Peak() as peak:
+                started = time.perf_counter()
+                db.refresh("driver")
+                seconds.append(time.perf_counter() - started)
+            peaks.append(peak.bytes)
+            settled(db)
+        return seconds, peaks
+
+    def _compare(self, db: vk.Database, name: str, query: str) -> None:
+        found = differences(name, 0, self.oracle.answer(query), db.read(name), near=is_in_no_order(query))
+        if found:
+            sys.exit(f"{name} differs: expected {found[0].expected}, got {found[0].got}")
+
+
+def worked(db: vk.Database, name: str) -> list[dict[str, Any]]:
+    """The operators in which the last batch spent its time, most first, as EXPLAIN tells them."""
+    maintainer = db._maintain()
+    flow, clock = maintainer.flow, maintainer.stage.clock
+    shown = [o for o in flow.operators.values() if not isinstance(o, BulkJoin)]
+    numbers = {o.id: i for i, o in enumerate(shown, 1)}
+    lines = db.explain(name).splitlines()
+    told = {line.split()[0]: line.strip() for line in lines if line.startswith("  #")}
+    total = sum(clock.values()) or 1.0
+    most = sorted(clock, key=lambda o: -clock[o])[:OPERATORS]
+    return [{"share": clock[o] / total, "operator": told.get(f"#{numbers.get(o)}", o)} for o in most]
+
+
+def write(path: Path | None, results: Figures) -> None:
+    if path:
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def markdown(results: Figures) -> str:
+    found: Mapping[str, Figures] = results["views"]
+    every = results["together"]
+    header = ("view", "rows", "create s", "batch ms", "share ms", "Spark ms", "state MB", "create MB", "batch MB")
+    rows = [
+        (
+            name,
+            f"{one['rows']:,}",
+            f"{one['create_seconds']:.2f}",
+            f"{1e3 * one['batch_seconds']:,.0f}",
+            f"{1e3 * every['shares'][name]:,.1f}",
+            f"{1e3 * one['recompute_seconds']:,.0f}",
+            f"{one['state_bytes'] / 1e6:,.0f}",
+            f"{one['create_peak_bytes'] / 1e6:,.0f}",
+            f"{one['batch_peak_bytes'] / 1e6:,.0f}",
+        )
+        for name, one in found.items()
+    ]
+    worst = sorted(found, key=lambda name: -found[name]["batch_seconds"])[:WORST]
+    machine_told = "\n".join(f"- {value}" for value in results["machine"].values())
+    return f"""# TPC-DS at scale {results["scale"]:g}
+
+{results["rows"]:,} rows in 24 tables. A batch changes {results["share"]:.1%} of each table's rows, at least two and at
+most 300: updates, new rows and deletes, {results["changes"]:,.0f} rows in all. Every view was compared with Spark's
+recompute after the last batch.
+
+{len(found)} views together: made in {every["create_seconds"]:.0f} s, {every["create_peak_bytes"] / 1e9:.2f} GB of
+memory at most; a batch {every["batch_seconds"]:.1f} s (the first {every["first_batch_seconds"]:.1f} s),
+{every["batch_peak_bytes"] / 1e9:.2f} GB; state {every["state_bytes"] / 1e9:.2f} GB.
+
+## By view
+
+*create*, *batch*: the view by itself. *share*: its part of a batch of all views, as thread time. *Spark*: recompute
+over tables in Spark's memory, planning included. *state*: of the view by itself, its tables' images included. The last
+two columns are the most anonymous memory of the process above what it had before, while the view was made and in a
+batch; Spark's JVM, which plans the view, is not counted.
+
+{table(header, rows)}
+
+## The ten whose batches take longest
+
+{chr(10).join(explained(name, found[name]) for name in worst)}
+
+{machine_told}
+"""
+
+
+def explained(name: str, one: Figures) -> str:
+    """A view with its heaviest operators."""
+    lines = [f"**{name}**: {1e3 * one['batch_seconds']:,.0f} ms.", ""]
+    lines += [f"- {w['share']:.0%} {w['operator']}" for w in one["work"]]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
