@@ -119,6 +119,8 @@ def test_a_view_without_a_unique_key_repeats_rows(shop: Any) -> None:
 def test_order_by_and_key_give_the_order_of_a_scan(shop: Any) -> None:
     shop.sql("CREATE MATERIALIZED VIEW dear AS SELECT item_id, price FROM items ORDER BY price DESC")
     assert [r["item_id"] for r in shop.scan("dear", limit=2)] == [6, 5]
+    shop.sql("CREATE MATERIALIZED VIEW costly AS SELECT item_id, i.price AS cost FROM items i ORDER BY i.price DESC")
+    assert [r["item_id"] for r in shop.scan("costly", limit=2)] == [6, 5]
     shop.sql("CREATE MATERIALIZED VIEW by_cat KEY (category) AS SELECT item_id, category FROM items")
     assert [r["item_id"] for r in shop.scan("by_cat", prefix="books")] == [2, 4, 6]
 

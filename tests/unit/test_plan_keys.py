@@ -84,6 +84,14 @@ def test_order_by_comes_first_in_the_key() -> None:
         key(hidden, "c0")
 
 
+def test_order_by_finds_a_column_under_the_name_that_it_was_given() -> None:
+    """SELECT cat AS y, id FROM items i ORDER BY i.cat: Spark sorts by one more column and drops it again."""
+    both = (Named("y", column("c1", "string")), Named("c0", column("c0", "bigint")))
+    ordered = Sort(Project(SCAN, (*both, Named("h", column("c1", "string")))), (Order(column("h", "string")),))
+    shown = Project(ordered, (Named("y", column("y", "string")), Named("c0", column("c0", "bigint"))))
+    assert key(shown, "y", "c0") == (["y", "c0"], False)
+
+
 def test_key_is_extended_unless_it_is_unique() -> None:
     assert key(SCAN, "c0", "c1", wanted=("c1",)) == (["c1", "c0"], False)
     assert key(SCAN, "c0", "c1", wanted=("c0",)) == (["c0"], False)

@@ -67,6 +67,10 @@ def _order(root: Node) -> tuple[Order, ...]:
         return ()
     if names is None:
         return root.order
+    if isinstance(root.child, Project):
+        # ORDER BY t.x after SELECT t.x AS y: Spark sorts by a column of its own, which is y under another name.
+        shown = {n.expr: names[n.name] for n in root.child.exprs if n.name in names}
+        names = {n.name: shown[n.expr] for n in root.child.exprs if n.expr in shown} | names
     result = []
     for order in root.order:
         if order.expr.op != "column" or order.expr.value not in names:
