@@ -27,6 +27,7 @@ import viewkeeper as vk
 from bars.batch import shares
 from bars.report import table
 from bars.setting import Peak, machine, session, settled
+from bars.why import WHY
 from viewkeeper.plan.dataflow import BulkJoin
 from viewkeeper.tpcds import QUERIES, views
 from viewkeeper.tpcds.changes import TpcdsModel
@@ -234,8 +235,9 @@ batch; Spark's JVM, which plans the view, is not counted.
 
 
 def explained(name: str, one: Figures) -> str:
-    """A view with its heaviest operators."""
-    lines = [f"**{name}**: {1e3 * one['batch_seconds']:,.0f} ms.", ""]
+    """A view with what makes its batches long, and its heaviest operators with their parts of the time."""
+    why = f": {WHY[name]}" if name in WHY else ""
+    lines = [f"**{name}**, {1e3 * one['batch_seconds']:,.0f} ms{why}.", ""]
     lines += [f"- {w['share']:.0%} {w['operator']}" for w in one["work"]]
     return "\n".join([*lines, ""])
 
