@@ -2,7 +2,7 @@
 
     push/viewkeeper-push.jar          made by tools/push-jar; in a wheel that was built where a JDK is
     java/viewkeeper/push/*.java       the sources (in a wheel: push/java/…)
-    home/push-<digest>.jar            built when first needed, beside HBase's own jars (`fetch`), by `javac`
+    home/push-<digest>.jar            built when first needed, beside HBase's own jars (`store/jars.py`), by `javac`
 
 It is compiled for Java 8 and uses what HBase 2.4, 2.5 and 2.6 have in common.
 """
