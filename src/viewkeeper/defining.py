@@ -13,7 +13,7 @@ from viewkeeper.errors import BadValue, NameTaken
 from viewkeeper.model import arguments
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
-from viewkeeper.plan import statements
+from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.words import SUPPORTED
 from viewkeeper.store.base import Store
 
@@ -56,17 +56,35 @@ class Defining(ABC):
         self._writable(f"drop {statement.name}")
         definitions.drop_table(self._store, statement)
 
-    def _add_column(self, statement: statements.AddColumn) -> None:
+    def _add_column(self, statement: alterations.AddColumn) -> None:
         from viewkeeper.commit import definitions
 
         self._writable(f"alter {statement.table}")
         definitions.add_column(self._store, statement)
 
-    def _drop_column(self, statement: statements.DropColumn) -> None:
+    def _drop_column(self, statement: alterations.DropColumn) -> None:
         from viewkeeper.commit import definitions
 
         self._writable(f"alter {statement.table}")
         definitions.drop_column(self._store, self._spark, statement)
+
+    def _rename_column(self, statement: alterations.RenameColumn) -> None:
+        from viewkeeper.commit import definitions
+
+        self._writable(f"alter {statement.table}")
+        definitions.rename_column(self._store, self._spark, statement)
+
+    def _set_default(self, statement: alterations.SetDefault) -> None:
+        from viewkeeper.commit import definitions
+
+        self._writable(f"alter {statement.table}")
+        definitions.set_default(self._store, statement)
+
+    def _rename(self, statement: alterations.Rename) -> None:
+        from viewkeeper.commit import definitions
+
+        self._writable(f"rename {statement.name}")
+        definitions.rename(self._store, statement)
 
     def _create_view(self, statement: statements.CreateView) -> None:
         from viewkeeper.commit import definitions
@@ -92,7 +110,7 @@ class Defining(ABC):
                 users = definitions.dependents(self._store.catalog(), [old.table.id])
                 maintainer.replace(old, view, frozenset(users), progress=progress)
 
-    def _alter_view(self, statement: statements.AlterView) -> None:
+    def _alter_view(self, statement: alterations.AlterView) -> None:
         self._writable(f"alter {statement.name}")
         view = self._store.catalog().view(statement.name)
         if statement.action == "suspend" and view.suspended is None:
@@ -119,6 +137,17 @@ class Defining(ABC):
         shown = catalog.tables if statement.what == "tables" else [v.table for v in catalog.views]
         return pa.table({"name": pa.array(sorted(t.name for t in shown), pa.string())})
 
+    def _show_create(self, statement: statements.ShowCreate) -> pa.Table:
+        from viewkeeper.plan.spelling import create_table, create_view
+
+        catalog = self._store.catalog()
+        found = catalog.view(statement.name) if statement.is_view else catalog.find(statement.name)
+        if isinstance(found, View):
+            text = create_view(found)
+        else:
+            text = create_table(catalog.table(statement.name))
+        return pa.table({"statement": pa.array([text], pa.string())})
+
     def _describe(self, statement: statements.Describe) -> pa.Table:
         table = self._store.catalog().table(statement.name)
         places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
@@ -128,6 +157,7 @@ class Defining(ABC):
                 "type": pa.array([c.type for c in table.columns], pa.string()),
                 "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
                 "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
+                "default": pa.array([c.default for c in table.columns], pa.string()),
             }
         )
 
@@ -138,12 +168,16 @@ class Defining(ABC):
 _STATEMENTS: Mapping[type, Callable[[Defining, Any], pa.Table | None]] = {
     statements.CreateTable: Defining._create_table,
     statements.DropTable: Defining._drop_table,
-    statements.AddColumn: Defining._add_column,
-    statements.DropColumn: Defining._drop_column,
+    alterations.AddColumn: Defining._add_column,
+    alterations.DropColumn: Defining._drop_column,
     statements.CreateView: Defining._create_view,
-    statements.AlterView: Defining._alter_view,
+    alterations.AlterView: Defining._alter_view,
     statements.DropView: Defining._drop_view,
+    alterations.RenameColumn: Defining._rename_column,
+    alterations.SetDefault: Defining._set_default,
+    alterations.Rename: Defining._rename,
     statements.Show: Defining._show,
+    statements.ShowCreate: Defining._show_create,
     statements.Describe: Defining._describe,
     statements.Explain: Defining._explain,
 }

@@ -16,7 +16,8 @@ from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupport
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, is_scheduled
-from viewkeeper.plan import statements
+from viewkeeper.plan import alterations, statements
+from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.nodes import Node, Scan
 from viewkeeper.plan.planner import plan_view
@@ -54,7 +55,7 @@ def drop_table(store: Store, statement: statements.DropTable) -> None:
     store.drop_rows(table)
 
 
-def add_column(store: Store, statement: statements.AddColumn) -> None:
+def add_column(store: Store, statement: alterations.AddColumn) -> None:
     """Rows that are there show NULL: a stored row says how many columns it was written with."""
 
     def change(catalog: Catalog) -> Catalog:
@@ -70,21 +71,92 @@ def add_column(store: Store, statement: statements.AddColumn) -> None:
     faults.point("table.changed")
 
 
-def drop_column(store: Store, spark: Callable[[], Any], statement: statements.DropColumn) -> None:
+def rename_column(store: Store, spark: Callable[[], Any], statement: alterations.RenameColumn) -> None:
+    """Stored rows and state know the column by its first name. Refused while a view's query names it."""
+
+    def altered(catalog: Catalog) -> Table:
+        table, column = _column_of(catalog, statement.table, statement.column)
+        if statement.to.lower() != column.name.lower() and statement.to.lower() in table.by_name:
+            raise NameTaken(f"{table.name} has a column {statement.to} already.", hint="Choose another name.")
+        return table.renaming(column.name, statement.to)
+
+    catalog = store.catalog()
+    table, column = _column_of(catalog, statement.table, statement.column)
+    _refuse_needed(catalog, spark, altered(catalog), column)
+    queries = _queries(catalog)
+
+    def change(now: Catalog) -> Catalog:
+        if _queries(now) != queries:
+            raise InUse(f"Views were made while {table.name} was altered.", hint="Try again.")
+        return now.with_columns(altered(now))
+
+    store.change_catalog(change)
+    faults.point("table.changed")
+
+
+def set_default(store: Store, statement: alterations.SetDefault) -> None:
+    """For rows that come; those that are there stay as they are."""
+
+    def change(catalog: Catalog) -> Catalog:
+        table, column = _column_of(catalog, statement.table, statement.column)
+        default = None
+        if statement.words is not None:
+            statement.words.next = 0
+            default = read_default(statement.words, column)
+            statement.words.end()
+        return catalog.with_columns(table.with_default(column.name, default))
+
+    store.change_catalog(change)
+    faults.point("table.changed")
+
+
+def rename(store: Store, statement: alterations.Rename) -> None:
+    """A table or view by another name. Refused while a view's query has the name."""
+
+    def change(catalog: Catalog) -> Catalog:
+        found = catalog.find(statement.name)
+        table = catalog.view(statement.name).table if statement.is_view else catalog.table(statement.name)
+        if isinstance(found, View) and not statement.is_view:
+            raise BadValue(f"{statement.name} is a materialized view.", hint="Write ALTER MATERIALIZED VIEW.")
+        refuse_used(catalog, table)
+        return catalog.renaming(table, statement.to)
+
+    store.change_catalog(change)
+    faults.point("table.changed")
+
+
+def _column_of(catalog: Catalog, table: str, column: str) -> tuple[Table, Column]:
+    if isinstance(catalog.find(table), View):
+        raise BadValue(f"{table} is a materialized view.", hint="Write CREATE OR REPLACE.")
+    found = catalog.table(table)
+    if column.lower() not in found.by_name:
+        raise UnknownName(f"{found.name} has no column {column!r}.", hint=f"DESCRIBE {found.name}.")
+    return found, found.by_name[column.lower()]
+
+
+def _queries(catalog: Catalog) -> dict[int, str]:
+    return {v.table.id: v.query for v in catalog.views}
+
+
+def _refuse_needed(catalog: Catalog, spark: Callable[[], Any], table: Table, column: Column) -> None:
+    """InUse if a view's query is another one, or none, over the table as it will be, without this column's name."""
+    if users := [v.table.name for v in catalog.views if _needs(catalog, spark, v, table, column)]:
+        raise InUse(
+            f"{table.name}.{column.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first."
+        )
+
+
+def drop_column(store: Store, spark: Callable[[], Any], statement: alterations.DropColumn) -> None:
     """The column keeps its place in stored rows, which are not touched; who looks the table up from now on sees none.
 
     Refused while a view uses it: reads it, or names it in a query that means something else, or nothing, without it.
     """
 
     def altered(catalog: Catalog) -> Table | None:
-        if isinstance(catalog.find(statement.table), View):
-            raise BadValue(f"{statement.table} is a materialized view.", hint="Write CREATE OR REPLACE.")
-        table = catalog.table(statement.table)
-        column = table.by_name.get(statement.column.lower())
-        if column is None:
-            if statement.if_exists:
-                return None
-            raise UnknownName(f"{table.name} has no column {statement.column!r}.", hint=f"DESCRIBE {table.name}.")
+        there = catalog.table(statement.table).by_name
+        if statement.if_exists and statement.column.lower() not in there:
+            return None
+        table, column = _column_of(catalog, statement.table, statement.column)
         if column in table.key_columns:
             raise InUse(f"{column.name} is in the key of {table.name}.", hint="Make another table with another key.")
         return table.dropping(column.name)
@@ -100,12 +172,11 @@ def _dropped(store: Store, spark: Callable[[], Any], altered: Callable[[Catalog]
     if table is None:
         return True
     gone = table.gone[-1][1]
-    if users := [v.table.name for v in catalog.views if _needs(catalog, spark, v, table, gone)]:
-        raise InUse(f"{table.name}.{gone.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first.")
-    known = {v.table.id: v.query for v in catalog.views}
+    _refuse_needed(catalog, spark, table, gone)
+    known = _queries(catalog)
 
     def change(now: Catalog) -> Catalog:
-        found = altered(now) if {v.table.id: v.query for v in now.views} == known else None
+        found = altered(now) if _queries(now) == known else None
         return now if found is None else now.with_columns(found)
 
     changed = next((t for t in store.change_catalog(change).tables if t.id == table.id), table)

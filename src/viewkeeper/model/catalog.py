@@ -128,6 +128,15 @@ class Catalog:
         tables = tuple(table if t.id == table.id else t for t in self.tables)
         return replace(self, version=self.version + 1, tables=tables)
 
+    def renaming(self, table: Table, name: str) -> Catalog:
+        """With another name for a table or view that is there; where its rows are does not change."""
+        if name.lower() != table.name.lower():
+            self._check_free(name)
+        renamed = table.named(name)
+        tables = tuple(renamed if t.id == table.id else t for t in self.tables)
+        views = tuple(replace(v, table=renamed) if v.table.id == table.id else v for v in self.views)
+        return replace(self, version=self.version + 1, tables=tables, views=views)
+
     def without(self, table_id: int) -> Catalog:
         return replace(
             self,

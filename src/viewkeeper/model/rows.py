@@ -1,7 +1,7 @@
 """The way in for a user's rows and keys: any common shape of data becomes one Arrow table of the table's own types.
 
     a dict · a list of dicts · pyarrow Table, RecordBatch, RecordBatchReader · a pandas or polars frame
-        │  columns by name, in any case and order; a missing column is NULL, an unknown one an error
+        │  columns by name, in any case and order; a missing column has its default or NULL, an unknown one is an error
         ▼
     columns ─ values.column_values: exact types, NOT NULL ─▶ pa.Table in `Table.arrow`
         │
@@ -24,6 +24,7 @@ from viewkeeper.errors import BadValue
 from viewkeeper.model.names import PLACE
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.values import Values, column_values
+from viewkeeper.model.written import typed
 
 ROWS = "Give a dict, a list of dicts, a pyarrow Table or RecordBatch, or a pandas or polars frame."
 
@@ -38,6 +39,9 @@ def rows_table(table: Table, rows: Any) -> pa.Table:
                 f"{table.name}: the rows have no column {column.name}, which is part of the key.",
                 hint=f"Every row needs its whole key: {_names(table.key_columns)}.",
             )
+    for column in table.columns:
+        if column.default is not None and column.name not in placed:
+            placed[column.name] = [_default(table, column.name)] * count
     return _table(table, table.columns, placed, count)
 
 
@@ -181,21 +185,30 @@ def _pivot(table: Table, rows: Sequence[Any]) -> tuple[dict[str, Values], int]:
         spellings.setdefault(name.lower() if isinstance(name, str) else name, []).append(name)
     columns: dict[str, Values] = {}
     for same in spellings.values():
+        absent = _default(table, same[0])
         if len(same) == 1:
-            columns[same[0]] = [row.get(same[0]) for row in rows]
+            columns[same[0]] = [row.get(same[0], absent) for row in rows]
         else:
-            columns[same[0]] = [_one_of(table, row, same, number) for number, row in enumerate(rows, start=1)]
+            columns[same[0]] = [_one_of(table, row, same, number, absent) for number, row in enumerate(rows, start=1)]
     return columns, len(rows)
 
 
-def _one_of(table: Table, row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
+def _default(table: Table, name: Any) -> Any:
+    """What a row holds that does not name this column."""
+    column = table.by_name.get(name.lower()) if isinstance(name, str) else None
+    if column is None or column.default is None:
+        return None
+    return typed(table.name, column.name, column.type, column.default)
+
+
+def _one_of(table: Table, row: Mapping[str, Any], names: Sequence[str], number: int, absent: Any) -> Any:
     present = [n for n in names if n in row]
     if len(present) > 1:
         raise BadValue(
             f"{table.name}, row {number}: {present[0]!r} and {present[1]!r} are the same column.",
             hint="Names do not differ by case; give each column once.",
         )
-    return row[present[0]] if present else None
+    return row[present[0]] if present else absent
 
 
 def _placed(table: Table, columns: Sequence[Column], given: Mapping[Any, Values]) -> dict[str, Values]:

@@ -27,6 +27,9 @@ from viewkeeper.model import types
 from viewkeeper.model.names import COUNT as COUNT
 from viewkeeper.model.names import WEIGHT as WEIGHT
 
+FIRST_NAME = "_first_name"
+"""The option in which a renamed table keeps the name that it was created with."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -39,6 +42,8 @@ class Column:
     """Its name inside, where that is another one."""
     shown: str = ""
     """Inside, the name that users know, where that is another one."""
+    default: str | None = None
+    """What a row holds that does not name it, as `written` reads it."""
 
     @property
     def inside(self) -> str:
@@ -106,6 +111,27 @@ class Table:
         gone = (*self.gone, (self.places.index(column), column))
         return replace(self, columns=tuple(c for c in self.columns if c is not column), gone=gone)
 
+    def named(self, name: str) -> Table:
+        """With another name; a store that called its rows after the first one still finds them."""
+        options = self.options if FIRST_NAME in dict(self.options) else (*self.options, (FIRST_NAME, self.name))
+        return replace(self, name=name, options=options)
+
+    @property
+    def first_name(self) -> str:
+        """The name that it was created with."""
+        return dict(self.options).get(FIRST_NAME, self.name)
+
+    def renaming(self, name: str, to: str) -> Table:
+        """With another name for a column, which stored state still knows by the one before."""
+        old = self.by_name[name.lower()]
+        new = replace(old, name=to, alias="" if old.inside == to else old.inside)
+        key = tuple(replace(k, column=to) if k.column.lower() == name.lower() else k for k in self.key)
+        return replace(self, columns=tuple(new if c is old else c for c in self.columns), key=key)
+
+    def with_default(self, name: str, default: str | None) -> Table:
+        old = self.by_name[name.lower()]
+        return replace(self, columns=tuple(replace(c, default=default) if c is old else c for c in self.columns))
+
     def reaching(self, later: Table) -> Table:
         """This table, able to read rows of a later state of it: what was added since is passed over."""
         added = enumerate(later.places[len(self.places) :], len(self.places))
@@ -157,4 +183,5 @@ class Table:
 
 
 def _column_json(column: Column) -> list[Any]:
-    return [column.name, column.type, column.nullable, *([column.alias] if column.alias else [])]
+    last = [column.alias, "", column.default] if column.default is not None else [column.alias] if column.alias else []
+    return [column.name, column.type, column.nullable, *last]

@@ -4,28 +4,28 @@
                 | DROP TABLE [IF EXISTS] name
                 | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [KEY ( names )] [options] AS query
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
-                | ALTER TABLE name ADD [COLUMN] column
-                | ALTER TABLE name DROP [COLUMN] [IF EXISTS] name
-                | ALTER MATERIALIZED VIEW name SUSPEND | RESUME
-                | SHOW TABLES | SHOW VIEWS | DESCRIBE name | EXPLAIN name
-    column    ::= name type [NOT NULL] [PRIMARY KEY]
+                | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
+                | SHOW TABLES | SHOW VIEWS | SHOW CREATE TABLE name | SHOW CREATE VIEW name
+                | DESCRIBE name | EXPLAIN name
+    column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
     options   ::= WITH ( name = value, … )
 
 `words` cuts the text (comments, quoting, where a statement ends); the grammar is small enough to be read off below, one
 function for each statement. Keywords and names are case-insensitive; a name in
-backticks may hold anything. Types are returned by the names that `model.types` uses.
+backticks may hold anything.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from viewkeeper.errors import BadStatement, Unsupported
+from viewkeeper.errors import BadStatement
 from viewkeeper.model import types
-from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Column
+from viewkeeper.plan.alterations import AlterTable, AlterView, alter_table, alter_view
+from viewkeeper.plan.columns import read_column
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
 
 
@@ -63,29 +63,17 @@ class DropView:
 
 
 @dataclass(frozen=True)
-class AddColumn:
-    table: str
-    column: Column
-
-
-@dataclass(frozen=True)
-class DropColumn:
-    table: str
-    column: str
-    if_exists: bool = False
-
-
-@dataclass(frozen=True)
-class AlterView:
-    name: str
-    action: str
-    """suspend or resume"""
-
-
-@dataclass(frozen=True)
 class Show:
     what: str
     """tables or views"""
+
+
+@dataclass(frozen=True)
+class ShowCreate:
+    """The statement that makes what has this name."""
+
+    name: str
+    is_view: bool
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,9 @@ class Explain:
     name: str
 
 
-AlterTable = AddColumn | DropColumn
-Statement = CreateTable | DropTable | CreateView | DropView | AlterTable | AlterView | Show | Describe | Explain
+Statement = (
+    CreateTable | DropTable | CreateView | DropView | AlterTable | AlterView | Show | ShowCreate | Describe | Explain
+)
 
 
 def parse(text: str) -> Statement:
@@ -154,7 +143,7 @@ def _create_table(words: Words) -> CreateTable:
         if words.take("PRIMARY", "KEY"):
             key = _one_key(name, key, words.names("key column"))
         else:
-            column, is_key = _column(words)
+            column, is_key = read_column(words)
             columns.append(column)
             if is_key:
                 key = _one_key(name, key, (column.name,))
@@ -197,33 +186,6 @@ def _drop_view(words: Words) -> DropView:
     return DropView(words.name("view"), absent_ok)
 
 
-def _alter_table(words: Words) -> AlterTable:
-    name = words.name("table")
-    if words.take("DROP"):
-        words.take("COLUMN")
-        absent_ok = words.take("IF", "EXISTS")
-        return DropColumn(name, words.name("column"), absent_ok)
-    if not words.at("ADD"):
-        raise BadStatement(f"A table is altered by ADD or DROP, not by {words.shown()}.", hint="Write one of them.")
-    words.need("ADD")
-    words.take("COLUMN")
-    column, is_key = _column(words)
-    if is_key or not column.nullable:
-        raise BadStatement(
-            f"Column {column.name}: rows that are there have no value for it, so it must allow NULL.",
-            hint="Add it without NOT NULL and PRIMARY KEY.",
-        )
-    return AddColumn(name, column)
-
-
-def _alter_view(words: Words) -> AlterView:
-    name = words.name("view")
-    for action in ("SUSPEND", "RESUME"):
-        if words.take(action):
-            return AlterView(name, action.lower())
-    raise BadStatement(f"A view is altered by SUSPEND or RESUME, not by {words.shown()}.", hint="Write one of them.")
-
-
 def _no_plain_view(words: Words) -> Statement:
     raise BadStatement("Plain views are not kept here.", hint="Write MATERIALIZED VIEW.")
 
@@ -234,10 +196,13 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
     (("CREATE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=False)),
     (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=True)),
     (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
-    (("ALTER", "TABLE"), _alter_table),
-    (("ALTER", "MATERIALIZED", "VIEW"), _alter_view),
+    (("ALTER", "TABLE"), alter_table),
+    (("ALTER", "MATERIALIZED", "VIEW"), alter_view),
     (("SHOW", "TABLES"), lambda _: Show("tables")),
     (("SHOW", "VIEWS"), lambda _: Show("views")),
+    (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), is_view=False)),
+    (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), is_view=True)),
+    (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), is_view=True)),
     (("DESCRIBE",), lambda words: Describe(words.name("table or view"))),
     (("EXPLAIN",), lambda words: Explain(words.name("view"))),
     (("CREATE", "VIEW"), _no_plain_view),
@@ -247,70 +212,6 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
-
-
-def _column(words: Words) -> tuple[Column, bool]:
-    name = words.name("column")
-    refuse(name, "Column")
-    type_ = _type(words, name)
-    nullable, is_key = True, False
-    while True:
-        if words.take("NOT", "NULL"):
-            nullable = False
-        elif words.take("PRIMARY", "KEY"):
-            is_key = True
-        else:
-            break
-    if not (words.at(",") or words.at(")") or words.done()):
-        raise BadStatement(
-            f"Column {name}: {words.shown()} after its type is not known here.",
-            hint="A column has a name, a type and, if wanted, NOT NULL or PRIMARY KEY.",
-        )
-    return Column(name, type_, nullable), is_key
-
-
-_TYPES = {
-    **{name: name for name in types.NAMES if "(" not in name},
-    "bool": "boolean",
-    "byte": "tinyint",
-    "short": "smallint",
-    "integer": "int",
-    "long": "bigint",
-    "real": "float",
-    "double precision": "double",
-    "text": "string",
-    "varchar": "string",
-    "timestamp_ltz": "timestamp",
-}
-
-
-def _type(words: Words, column: str) -> str:
-    if words.done() or words.at(",") or words.at(")"):
-        raise BadStatement(f"Column {column} has no type.", hint=f"Types are: {', '.join(types.NAMES).upper()}.")
-    written = words.word().lower()
-    for second in ("precision", "varying"):
-        if words.take(second.upper()):
-            written += f" {second}"
-    digits = words.numbers() if words.take("(") else ()
-    if written in ("decimal", "dec", "numeric"):
-        precision, scale = (*digits, *(10, 0)[len(digits) :])[:2]
-        if len(digits) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
-            raise BadStatement(
-                f"Column {column}: DECIMAL({','.join(map(str, digits))}) is no type.",
-                hint="DECIMAL(p,s) takes 1 to 38 digits, 0 to p of them after the point.",
-            )
-        return f"decimal({precision},{scale})"
-    if written in ("varchar", "char", "character", "character varying") and digits:
-        raise Unsupported(
-            f"Column {column}: {written.upper()}({digits[0]}) is not supported, lengths are not enforced.",
-            hint="Write STRING.",
-        )
-    if written not in _TYPES or digits or words.at("<"):
-        raise Unsupported(
-            f"Column {column}: type {written.upper()} is not supported.",
-            hint=f"Supported types: {', '.join(types.NAMES).upper()}.",
-        )
-    return _TYPES[written]
 
 
 def _options(words: Words) -> dict[str, str]:
@@ -361,7 +262,7 @@ def _checked_table(made: CreateTable) -> CreateTable:
     key = tuple(columns[name.lower()].name for name in made.key)
     return CreateTable(
         made.name,
-        tuple(Column(c.name, c.type, c.nullable and c.name not in key) for c in made.columns),
+        tuple(replace(c, nullable=c.nullable and c.name not in key) for c in made.columns),
         key,
         made.options,
         made.if_not_exists,

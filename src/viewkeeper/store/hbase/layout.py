@@ -195,7 +195,7 @@ def layout_of(namespace: str, table: Table) -> Layout:
         )
     in_key = {c.name for c in table.key_columns}
     places = {c.name: Place(MARK + c.inside.encode(), encoding) for c in table.stored if c.name not in in_key}
-    name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.name)}.{table.id}"
+    name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.first_name)}.{table.id}"
     return Layout(table, name, True, OrderedKeys(table), places, MARK, (FAMILY,))
 
 

@@ -1,0 +1,48 @@
+"""Values as people write them, read by a column's type: the keys of the command line and of URLs, literals of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model.schema import Table
+
+
+def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
+    """The words of a command as the values of a key, or of its first columns, each by its column's type."""
+    columns = table.key_columns
+    if len(words) > len(columns) or (whole and len(words) < len(columns)):
+        names = ", ".join(column.name for column in columns)
+        raise BadValue(
+            f"The key of {table.name} has {len(columns)} column(s), {len(words)} value(s) were given.",
+            hint=f"The key is: {names}." if names else "It has one row: name no key.",
+        )
+    return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "boolean": lambda word: {"true": True, "false": False}[word.lower()],
+    "float": float,
+    "double": float,
+    "string": str,
+    "binary": bytes.fromhex,
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamp_ntz": datetime.fromisoformat,
+}
+
+
+def typed(table: str, column: str, type_: str, word: str) -> Any:
+    """A word as a value of the column's type."""
+    read = Decimal if type_.startswith("decimal") else _READERS.get(type_, int)
+    try:
+        return read(word)
+    except (ValueError, KeyError, ArithmeticError):
+        from viewkeeper.model.values import accepted
+
+        raise BadValue(
+            f"{table}.{column}: {word!r} is no {type_.upper()} value.", hint=f"Give {accepted(type_)}"
+        ) from None

@@ -1,0 +1,132 @@
+"""ALTER: what may change about a table or view that is there.
+
+ALTER TABLE name ADD [COLUMN] column                         rows that are there hold NULL
+               | DROP [COLUMN] [IF EXISTS] column
+               | RENAME TO name
+               | RENAME COLUMN column TO column
+               | ALTER [COLUMN] column SET DEFAULT value     for rows that come
+               | ALTER [COLUMN] column DROP DEFAULT
+ALTER MATERIALIZED VIEW name SUSPEND | RESUME | RENAME TO name
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from viewkeeper.errors import BadStatement
+from viewkeeper.model.names import refuse
+from viewkeeper.model.schema import Column
+from viewkeeper.plan.columns import read_column
+from viewkeeper.plan.words import Words
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    table: str
+    column: Column
+
+
+@dataclass(frozen=True)
+class DropColumn:
+    table: str
+    column: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class RenameColumn:
+    table: str
+    column: str
+    to: str
+
+
+@dataclass(frozen=True)
+class SetDefault:
+    table: str
+    column: str
+    words: Words | None
+    """What follows SET DEFAULT, to be read by the column's type; None: the column has none any more."""
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Of a table, or of a view."""
+
+    name: str
+    to: str
+    is_view: bool
+
+
+@dataclass(frozen=True)
+class AlterView:
+    name: str
+    action: str
+    """suspend or resume"""
+
+
+AlterTable = AddColumn | DropColumn | RenameColumn | SetDefault | Rename
+
+
+def alter_table(words: Words) -> AlterTable:
+    """What follows ALTER TABLE."""
+    name = words.name("table")
+    if words.take("DROP"):
+        words.take("COLUMN")
+        absent_ok = words.take("IF", "EXISTS")
+        return DropColumn(name, words.name("column"), absent_ok)
+    if words.take("RENAME", "TO"):
+        return Rename(name, words.name("table"), is_view=False)
+    if words.take("RENAME"):
+        words.need("COLUMN")
+        column = words.name("column")
+        words.need("TO")
+        to = words.name("column")
+        refuse(to, "Column")
+        return RenameColumn(name, column, to)
+    if words.take("ALTER"):
+        words.take("COLUMN")
+        return _default(words, name, words.name("column"))
+    if words.take("ADD"):
+        words.take("COLUMN")
+        return _add(words, name)
+    raise BadStatement(
+        f"A table is altered by ADD, DROP, RENAME or ALTER COLUMN, not by {words.shown()}.", hint="Write one of them."
+    )
+
+
+def _add(words: Words, table: str) -> AddColumn:
+    column, is_key = read_column(words)
+    if is_key or not column.nullable:
+        raise BadStatement(
+            f"Column {column.name}: rows that are there have no value for it, so it must allow NULL.",
+            hint="Add it without NOT NULL and PRIMARY KEY.",
+        )
+    if column.default is not None:
+        raise BadStatement(
+            f"Column {column.name}: rows that are there would not get the default, they are not rewritten.",
+            hint=f"Add it without; then ALTER COLUMN {column.name} SET DEFAULT …, and UPDATE {table} for old rows.",
+        )
+    return AddColumn(table, column)
+
+
+def _default(words: Words, table: str, column: str) -> SetDefault:
+    if words.take("DROP", "DEFAULT"):
+        return SetDefault(table, column, None)
+    words.need("SET", "DEFAULT")
+    rest = Words(words.text, words.tokens[words.next :])
+    words.next = len(words.tokens)
+    return SetDefault(table, column, rest)
+
+
+def alter_view(words: Words) -> AlterView | Rename:
+    """What follows ALTER MATERIALIZED VIEW."""
+    name = words.name("view")
+    if words.take("RENAME"):
+        words.need("TO")
+        return Rename(name, words.name("view"), is_view=True)
+    for action in ("SUSPEND", "RESUME"):
+        if words.take(action):
+            return AlterView(name, action.lower())
+    raise BadStatement(
+        f"A view is altered by SUSPEND, RESUME or RENAME TO, not by {words.shown()}.", hint="Write one of them."
+    )

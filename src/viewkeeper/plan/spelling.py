@@ -1,0 +1,47 @@
+"""Tables and views as the statements that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from viewkeeper.model import types
+from viewkeeper.model.catalog import View
+from viewkeeper.model.names import MARK, backticked
+from viewkeeper.model.schema import Column, Table
+
+
+def create_table(table: Table) -> str:
+    """CREATE TABLE … for a table as it is now."""
+    lines = [f"  {_column(c)}" for c in table.columns]
+    lines.append(f"  PRIMARY KEY ({', '.join(backticked(k.column) for k in table.key)})")
+    return f"CREATE TABLE {backticked(table.name)} (\n" + ",\n".join(lines) + "\n)" + _options(dict(table.options))
+
+
+def create_view(view: View) -> str:
+    """CREATE MATERIALIZED VIEW … with the query as it was written."""
+    key = ""
+    if not view.table.is_bag and view.table.key and not any(k.descending or k.nulls_last for k in view.table.key):
+        key = f" KEY ({', '.join(backticked(k.column) for k in view.table.key)})"
+    return f"CREATE MATERIALIZED VIEW {backticked(view.table.name)}{key}{_options(view.options)} AS\n{view.query}"
+
+
+def _column(column: Column) -> str:
+    text = f"{backticked(column.name)} {column.type.upper()}"
+    text += "" if column.nullable else " NOT NULL"
+    return text if column.default is None else f"{text} DEFAULT {_literal(column)}"
+
+
+def _literal(column: Column) -> str:
+    word = column.default or ""
+    if column.type == "binary":
+        return f"X'{word}'"
+    digits = types.is_integer(column.type) or types.decimal_digits(column.type) or types.is_float(column.type)
+    if column.type == "boolean" or (digits and word.lstrip("-")[0].isdigit()):
+        return word.upper()
+    quoted = word.replace("\\", "\\\\").replace("'", "''")
+    return f"{column.type.upper()} '{quoted}'" if column.type in ("date", "timestamp") else f"'{quoted}'"
+
+
+def _options(options: Mapping[str, str]) -> str:
+    given = [f"{name} = '{value}'" for name, value in sorted(options.items()) if not name.startswith(MARK)]
+    return f" WITH ({', '.join(given)})" if given else ""
