@@ -1,4 +1,4 @@
-"""Files as pieces of rows: Parquet, CSV and JSON lines, by their ending.
+"""Files as pieces of rows, by their ending: Parquet, CSV, TSV, JSON lines or an array, each also packed by gzip.
 
 A piece carries, next to its columns, the number of each row in its file, and the rows that could not even be read. CSV
 and JSON come as text columns, so that a bad value is a bad row and not a bad file; an empty CSV field is NULL, a quoted
@@ -8,7 +8,9 @@ empty one is an empty text.
 from __future__ import annotations
 
 import csv
+import gzip
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,8 @@ from viewkeeper.model.names import ROW, backticked, quoted
 from viewkeeper.model.schema import Table
 
 PIECE_ROWS = 16_384
-KINDS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+PACKED = ".gz"
 
 
 @dataclass(frozen=True)
@@ -43,25 +46,70 @@ class Piece:
     bad: tuple[Bad, ...] = field(default=())
 
 
-def kind_of(file: Path) -> str:
-    """parquet, csv or json."""
-    kind = KINDS.get(file.suffix.lower())
-    if kind is None:
-        raise BadValue(f"{file}: files ending in {file.suffix!r} are not known.", hint=f"Known: {', '.join(KINDS)}.")
+@dataclass(frozen=True)
+class Form:
+    """How a file is to be read. `kind`: parquet, csv, json (an object a line) or array (of objects)."""
+
+    kind: str
+    delimiter: str = ","
+    packed: bool = False
+
+
+def form_of(file: Path, delimiter: str | None = None) -> Form:
+    """The form that a file's name says, and for JSON its first character; `delimiter` parts the fields of a CSV."""
+    packed = file.suffix.lower() == PACKED
+    suffix = Path(file.stem).suffix.lower() if packed else file.suffix.lower()
+    kind = KINDS.get(suffix)
+    if kind is None or (packed and kind == "parquet"):
+        raise BadValue(
+            f"{file}: files ending in {''.join(file.suffixes[-2:]) if packed else file.suffix!r} are not known.",
+            hint=f"Known: {', '.join(KINDS)}, and those of text with {PACKED} behind them.",
+        )
     if not file.is_file():
         raise BadValue(f"There is no file {file}.", hint="")
-    return kind
+    if delimiter is not None and (kind != "csv" or len(delimiter) != 1 or not delimiter.isascii()):
+        raise BadValue(
+            f"{delimiter!r} cannot part the fields of {file}.", hint="One character, and for CSV files only."
+        )
+    if kind == "json" and _first(file, packed) == b"[":
+        kind = "array"
+    return Form(kind, delimiter or ("\t" if suffix == ".tsv" else ","), packed)
 
 
-def open_pieces(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+def open_pieces(
+    table: Table, file: Path, progress: Callable[[int], None], delimiter: str | None = None
+) -> Iterator[Piece]:
     """The pieces of a file, checked for columns that the table does not have."""
+    form = form_of(file, delimiter)
     try:
-        yield from _READERS[kind_of(file)](table, file, progress)
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        yield from _READERS[form.kind](table, file, form, progress)
+    except (pa.ArrowException, UnicodeDecodeError, OSError, EOFError) as error:
         raise BadValue(f"{file} cannot be read: {' '.join(str(error).split())[:200]}", hint="") from None
 
 
+def _first(file: Path, packed: bool) -> bytes:
+    """The first character that is no white space."""
+    try:
+        with gzip.open(file) if packed else file.open("rb") as source:
+            return source.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    except OSError as error:
+        raise BadValue(f"{file} cannot be read: {error}", hint="") from None
+
+
+@contextmanager
+def _opened(file: Path, form: Form) -> Iterator[tuple[Any, Callable[[], int]]]:
+    """The file's text as a stream, and how many of its bytes have been read."""
+    with pa.OSFile(str(file)) as source:
+        if not form.packed:
+            yield source, source.tell
+            return
+        with pa.CompressedInputStream(source, "gzip") as text:
+            yield text, source.tell
+
+
 def _check(table: Table, file: Path, names: list[str]) -> None:
+    if twice := [name for i, name in enumerate(names) if name.lower() in (n.lower() for n in names[:i])]:
+        raise BadValue(f"{file} names the column {twice[0]!r} twice.", hint="Name each column once.")
     if unknown := [name for name in names if name.lower() not in table.by_name]:
         raise UnknownName(
             f"{file}: {table.name} has no column {unknown[0]!r}.",
@@ -80,7 +128,7 @@ def _numbered(rows: pa.Table, first: int, skipped: Sequence[int] = ()) -> pa.Tab
     return rows.append_column(ROW, pa.array(numbers))
 
 
-def _parquet(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _parquet(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as source:
@@ -92,10 +140,10 @@ def _parquet(table: Table, file: Path, progress: Callable[[int], None]) -> Itera
             done += batch.num_rows
 
 
-def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _csv(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
     from pyarrow import csv as arrow_csv
 
-    header = _header(file)
+    header = _header(file, form)
     _check(table, file, header)
     bad: list[Bad] = []
 
@@ -104,14 +152,16 @@ def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[
         bad.append(Bad(str(file), row.number - 1, reason, row.text))
         return "skip"
 
-    with pa.OSFile(str(file)) as source:
+    with _opened(file, form) as (source, told):
         stream = arrow_csv.open_csv(
             source,
             # By this name what is no UTF-8 is an error at once, not inside `malformed`, which cannot raise.
             read_options=arrow_csv.ReadOptions(
                 use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1, encoding="utf-8-sig"
             ),
-            parse_options=arrow_csv.ParseOptions(invalid_row_handler=malformed, newlines_in_values=True),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=form.delimiter, invalid_row_handler=malformed, newlines_in_values=True
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header},
                 null_values=[""],
@@ -119,36 +169,39 @@ def _csv(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[
                 quoted_strings_can_be_null=False,
             ),
         )
-        yield from _stream(file, source, stream, bad, progress)
+        yield from _stream(file, told, stream, bad, progress)
 
 
-def _header(file: Path) -> list[str]:
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        header = next(csv.reader(text), None)
+def _header(file: Path, form: Form) -> list[str]:
+    opened: Any = gzip.open if form.packed else open
+    with opened(file, "rt", encoding="utf-8-sig", newline="") as text:
+        header = next(csv.reader(text, delimiter=form.delimiter), None)
     if not header:
         raise BadValue(f"{file} is empty.", hint="Its first line must name the columns.")
     return header
 
 
-def _stream(file: Path, source: Any, stream: Any, bad: list[Bad], progress: Callable[[int], None]) -> Iterator[Piece]:
+def _stream(
+    file: Path, told: Callable[[], int], stream: Any, bad: list[Bad], progress: Callable[[int], None]
+) -> Iterator[Piece]:
     done = read = 0
     for batch in stream:
         rows = _numbered(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad])
         done += batch.num_rows
         for at in range(0, rows.num_rows, PIECE_ROWS):
             yield Piece(str(file), rows.slice(at, PIECE_ROWS))
-        progress(source.tell() - read)
-        read = source.tell()
+        progress(told() - read)
+        read = told()
     yield Piece(str(file), pa.table({ROW: pa.array([], pa.int64())}), tuple(bad))
 
 
-def _json(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _json(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
     import duckdb
     from pyarrow import csv as arrow_csv
 
     if not file.stat().st_size:
         return
-    with pa.OSFile(str(file)) as source, duckdb.connect() as duck:
+    with _opened(file, form) as (source, told), duckdb.connect() as duck:
         stream = arrow_csv.open_csv(
             source,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
@@ -156,9 +209,28 @@ def _json(table: Table, file: Path, progress: Callable[[int], None]) -> Iterator
             convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
         )
         duck.execute("SET threads = 1").fetchall()
-        for piece in _stream(file, source, stream, [], progress):
+        for piece in _stream(file, told, stream, [], progress):
             if piece.rows.num_rows:
                 yield _objects(table, file, duck, piece.rows)
+
+
+def _array(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+    import duckdb
+
+    with duckdb.connect() as duck, duckdb.connect() as judge:
+        duck.execute("SET threads = 1").fetchall()
+        judge.execute("SET threads = 1").fetchall()
+        place = f"'{_text(str(file))}', format = 'array', compression = '{'gzip' if form.packed else 'none'}'"
+        done = 0
+        try:
+            found = duck.sql(f"SELECT json::VARCHAR AS line FROM read_json_objects({place})")
+            for batch in found.to_arrow_reader(PIECE_ROWS):
+                lines = _numbered(plain(pa.Table.from_batches([batch])), done + 1)
+                done += batch.num_rows
+                yield _objects(table, file, judge, lines)
+        except duckdb.Error as error:
+            raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
+    progress(file.stat().st_size)
 
 
 def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
@@ -205,21 +277,23 @@ def _text(value: str) -> str:
     return value.replace("'", "''")
 
 
-_READERS = {"parquet": _parquet, "csv": _csv, "json": _json}
+_READERS = {"parquet": _parquet, "csv": _csv, "json": _json, "array": _array}
 
 
 # -- a table for a file ------------------------------------------------------------------------------------------------
 
 
-def inferred(name: str, file: Path, key: tuple[str, ...]) -> str:
+def inferred(name: str, file: Path, key: tuple[str, ...], delimiter: str | None = None) -> str:
     """A CREATE TABLE statement for what a file holds."""
     import duckdb
 
+    form = form_of(file, delimiter)
     reader = {
         "parquet": "read_parquet('{}')",
-        "csv": "read_csv('{}')",
+        "csv": f"read_csv('{{}}', delim = '{_text(form.delimiter)}', header = true)",
         "json": "read_json('{}', format = 'newline_delimited', ignore_errors = true)",  # bad lines become bad rows
-    }[kind_of(file)]
+        "array": "read_json('{}', format = 'array')",
+    }[form.kind]
     if not file.stat().st_size:
         raise BadValue(f"{file} is empty: it does not say which columns there are.", hint="Create the table first.")
     with duckdb.connect() as duck:
@@ -227,7 +301,7 @@ def inferred(name: str, file: Path, key: tuple[str, ...]) -> str:
             found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
-    if kind_of(file) == "csv" and len(header := _header(file)) == len(found):
+    if form.kind == "csv" and len(header := _header(file, form)) == len(found):
         # DuckDB takes white space off names, and tells those apart that differ by case alone.
         found = [(name, *rest) for name, (_, *rest) in zip(header, found, strict=True)]
     columns = [f"{backticked(column)} {_spark_type(file, column, type_)}" for column, type_, *_ in found]

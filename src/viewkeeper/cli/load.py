@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,13 @@ def load(
     rejects: Path | None = None,
     most: int = 1000,
     chunk: int | None = None,
+    delimiter: str | None = None,
     progress: Progress = lambda _: None,
 ) -> LoadReport:
     """Load files into a table. `rejects` None: the first bad row is an error, and so is the one after `most`."""
     found = _Found()
     for file in files:
-        for piece in open_pieces(table, file, progress):
+        for piece in open_pieces(table, file, progress, delimiter):
             _take(table, piece, found)
             if found.bad and rejects is None:
                 first = found.bad[0]
@@ -117,9 +119,10 @@ def _save(path: Path, bad: Sequence[Bad], written: str) -> None:
 
 
 def reject_file(table: Table) -> Path:
-    """Where bad rows go if nobody says: a file here, named for the table."""
+    """Where bad rows go if nobody says: a new file here, named for the table."""
     name = re.sub(r"[^\w. -]", "_", table.name)
-    return Path(f"{name}.rejects.jsonl")
+    free = (Path(f"{name}.rejects{'' if n == 1 else f'.{n}'}.jsonl") for n in count(1))
+    return next(path for path in free if not path.exists())
 
 
 @contextmanager

@@ -37,7 +37,10 @@ Key = Annotated[list[str], typer.Argument(help="The value of each key column, in
 def load(
     context: typer.Context,
     table: TableName,
-    files: Annotated[list[Path], typer.Argument(help="Parquet, CSV (with a header) or JSON lines, by their ending.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Parquet, CSV or TSV (with a header), JSON lines or an array, by their ending; also .gz."),
+    ],
     db: Db,
     key: Annotated[
         str | None, typer.Option(metavar="COLUMNS", help="Create the table from the first file, with this key.")
@@ -47,6 +50,9 @@ def load(
     max_rejects: Annotated[int, typer.Option(min=0, help="More bad rows than this are an error.")] = 1000,
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Write every so many rows, for files that do not fit into memory.")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(metavar="CHARACTER", help="Parts the fields of CSV files. [, and a tab in .tsv]")
     ] = None,
     output: ReportOutput = "table",
 ) -> None:
@@ -58,21 +64,33 @@ def load(
     Example: vk load items items.csv --key item_id --db lmdb:./shop
     """
     one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.files import inferred, kind_of
+    from viewkeeper.cli.files import form_of, inferred
     from viewkeeper.cli.load import load as run
     from viewkeeper.cli.load import made_for, reject_file
     from viewkeeper.cli.output import print_report
 
     for file in files:
-        kind_of(file)
+        form_of(file, delimiter)
     with open_database(db) as database:
         made: Any = nullcontext()
-        if key is not None and database._catalog().find(table) is None:
-            made = made_for(database, table, inferred(table, files[0], tuple(k.strip() for k in key.split(","))))
+        if key is not None:
+            if database._catalog().find(table) is not None:
+                raise wrong(context, f"{table} is there already, with its own key: leave --key out.")
+            columns = tuple(k.strip() for k in key.split(","))
+            made = made_for(database, table, inferred(table, files[0], columns, delimiter))
         with made, _progress(files, output) as progress:
             target = database._base_table(table, "load into")
             place = None if strict else rejects or reject_file(target)
-            report = run(database, target, files, rejects=place, most=max_rejects, chunk=chunk, progress=progress)
+            report = run(
+                database,
+                target,
+                files,
+                rejects=place,
+                most=max_rejects,
+                chunk=chunk,
+                delimiter=delimiter,
+                progress=progress,
+            )
     print_report(report, output)
 
 
