@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from viewkeeper.commit.backup import restore
     from viewkeeper.commit.continuous import Maintenance
     from viewkeeper.commit.maintainer import BatchReport
     from viewkeeper.engine import Database
@@ -53,6 +54,7 @@ __all__ = [
     "ViewkeeperError",
     "__version__",
     "open",
+    "restore",
 ]
 
 _PLACES = {
@@ -69,6 +71,7 @@ _PLACES = {
     "Token": ("viewkeeper.model.token", "Token"),
     "ViewkeeperError": ("viewkeeper.errors", "ViewkeeperError"),
     "open": ("viewkeeper.engine", "open_database"),
+    "restore": ("viewkeeper.commit.backup", "restore"),
 }
 
 

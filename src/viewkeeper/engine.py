@@ -263,6 +263,15 @@ class Database(Defining):
 
         return examine(self._store)
 
+    def backup(self, directory: str | os.PathLike[str]) -> int:
+        """Copy the database, as it is now, to a directory that is not there yet; writers and maintainer go on.
+
+        The copy is a database by itself; `vk.restore` makes another one of it. Returns the number of bytes.
+        """
+        from viewkeeper.commit.backup import back_up
+
+        return back_up(self._store, directory)
+
     def status(self) -> Status:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
         from viewkeeper.read.status import database_status

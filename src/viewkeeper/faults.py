@@ -54,6 +54,7 @@ POINTS: Mapping[str, str] = {
     "remake.after": "a scheduled view is made anew, nothing is published",
     "mend.before": "damaged state was found",
     "mend.after": "it is made anew and published",
+    "backup.copied": "the store is copied, its run files are not",
     "task.before": "a Spark task begins its level",
     "task.after": "its runs are written, its report is not sent",
 }

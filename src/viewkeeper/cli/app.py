@@ -46,6 +46,8 @@ for command in (
     views.explain,
     health.audit,
     health.doctor,
+    health.backup,
+    health.restore,
     proofs.verify,
     proofs.bench,
     proofs.demo,

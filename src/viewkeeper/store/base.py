@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -307,6 +308,17 @@ class Store(ABC):
     def examine(self) -> Iterator[Finding]:
         """Look at everything of the store's own, for `vk doctor`, and change nothing."""
         return iter(())
+
+    def copy_to(self, directory: Path) -> None:
+        """Copy all that the store holds, as it is at one moment, into an empty directory."""
+        raise Unsupported(
+            f"{self.url} cannot be backed up by copying it.",
+            hint="Use the store's own snapshots; views are made again from their tables.",
+        )
+
+    def renew_identity(self) -> None:
+        """Take another uuid: tokens of before are another database's from now on."""
+        raise Unsupported(f"{self.url} keeps its identity.")
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,7 +1,11 @@
-"""`vk audit`, `vk doctor`: are the views right, and is the database well."""
+"""`vk audit`, `vk doctor`, `vk backup`, `vk restore`: are the views right, is the database well, is it safe."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -108,3 +112,49 @@ def doctor(context: typer.Context, db: Db, output: ReportOutput = "table") -> No
                 typer.echo(f"       → {finding.advice}")
     if not report.healthy:
         raise typer.Exit(1)
+
+
+def backup(
+    db: Db, directory: Annotated[Path, typer.Argument(help="Where the copy goes: a directory that is not there yet.")]
+) -> None:
+    """Copy the database while writers and the maintainer go on.
+
+    The copy is the database as it was at one moment, views and their state included. It is a database by itself: it can
+    be opened, read and audited where it lies. An interrupted backup leaves nothing.
+
+    Example: vk backup ./shop-monday --db lmdb:./shop
+    """
+    from viewkeeper.commit.backup import back_up
+
+    with open_reader(db) as store, _copying("backing up") as progress:
+        size = back_up(store, directory, progress)
+    typer.echo(f"{directory}: {size / 1e6:.1f} MB")
+
+
+def restore(db: Db, directory: Annotated[Path, typer.Argument(help="What vk backup made.")]) -> None:
+    """Make a database of a backup, at a place where there is none.
+
+    It has an identity of its own: tokens and subscriptions of the database that was backed up are refused by it.
+
+    Example: vk restore ./shop-monday --db lmdb:./shop-again
+    """
+    from viewkeeper.commit.backup import restore as run
+
+    with _copying("restoring") as progress:
+        size = run(directory, db, progress)
+    typer.echo(f"{db}: {size / 1e6:.1f} MB")
+
+
+@contextmanager
+def _copying(what: str) -> Iterator[Callable[[int], None]]:
+    """Bytes as they are copied, on standard error if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+
+    columns = (SpinnerColumn(), TextColumn(what), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda count: bar.advance(task, count)

@@ -14,6 +14,7 @@ Whole records are JSON behind a checksum (crc32, u32 big-endian). Numbers are ap
 from __future__ import annotations
 
 import json
+import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -40,6 +41,15 @@ def read_number(txn: Any, meta: Any, name: bytes) -> int:
 
 def put_number(txn: Any, meta: Any, name: bytes, number: int) -> None:
     txn.put(name, number.to_bytes(8, "big"), db=meta)
+
+
+def renew_uuid(txn: Any, meta: Any) -> str:
+    """Another uuid; holds go with the one before, whose tokens nobody can use any more."""
+    for hold in holds(txn, meta, 0.0):
+        delete_hold(txn, meta, hold.name)
+    name = uuid.uuid4().hex
+    txn.put(b"uuid", name.encode(), db=meta)
+    return name
 
 
 # -- catalog ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from viewkeeper.store.lmdb import lease, log, records, rows
 from viewkeeper.store.lmdb.calls import Call, delta, encoded, stream
 from viewkeeper.store.lmdb.environment import MAP_SIZE, Environment
 from viewkeeper.store.lmdb.examine import examine
-from viewkeeper.store.lmdb.failures import translate
+from viewkeeper.store.lmdb.failures import translate, translated
 from viewkeeper.store.lmdb.feed import LmdbFeed
 from viewkeeper.store.lmdb.sharing import attach, detach, in_use
 from viewkeeper.store.lost import when_lost
@@ -338,6 +338,17 @@ class LmdbStore(LmdbFeed):
 
     def examine(self) -> Iterator[Finding]:
         return examine(self._live(), self.state_path)
+
+    def copy_to(self, directory: Path) -> None:
+        environment = self._live()
+        with translated(environment.path):
+            environment.handle.copy(str(directory), compact=True)
+        (directory / "data.mdb").chmod(0o600)
+
+    def renew_identity(self) -> None:
+        environment = self._writable()
+        with environment.write() as txn:
+            environment.uuid = self.uuid = records.renew_uuid(txn, environment.meta)
 
     def sync(self) -> None:
         """Flush every commit to disk, for durability 'group' and 'none'."""
