@@ -23,6 +23,7 @@ from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_t
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
+from viewkeeper.read.handle import Handle
 from viewkeeper.read.levels import ANY, After, Level
 from viewkeeper.read.reader import checked_key, get_row, read_table, scan_range, scan_rows
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # imported by the methods that need them, so that a program w
     from viewkeeper.commit.maintainer import BatchReport, Maintainer
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
+    from viewkeeper.read.plan import Plan
     from viewkeeper.read.status import Status
 
 RETENTION = 60.0
@@ -251,11 +253,26 @@ class Database(Defining):
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
-    def explain(self, view: str) -> str:
-        """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares."""
-        from viewkeeper.read.status import explain_view
+    def table(self, name: str) -> Handle:
+        """A table or view by its name: its columns, key and definition; a notebook shows its first rows."""
+        return Handle(self, name)
 
-        return explain_view(self._store, self._catalog(), view)
+    def tables(self) -> list[Handle]:
+        """All base tables, by name."""
+        return [Handle(self, t.name) for t in sorted(self._catalog().tables, key=lambda t: t.name.lower())]
+
+    def views(self) -> list[Handle]:
+        """All materialized views, by name."""
+        return [Handle(self, v.table.name) for v in sorted(self._catalog().views, key=lambda v: v.table.name.lower())]
+
+    def explain(self, view: str) -> Plan:
+        """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares.
+
+        A notebook shows it as a picture.
+        """
+        from viewkeeper.read.plan import view_plan
+
+        return view_plan(self._store, self._catalog(), view)
 
     def doctor(self) -> Examination:
         """Formats, checksums, versions, orphaned files, log retention and space: what is wrong, and what to do."""

@@ -23,7 +23,7 @@ def read_value(words: Words, table: str, column: Column) -> Any:
     for word, value in (("NULL", None), ("TRUE", True), ("FALSE", False)):
         if words.take(word):
             return value
-    for word in ("DATE", "TIMESTAMP"):
+    for word in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
         if words.at(word):
             words.take(word)
             break

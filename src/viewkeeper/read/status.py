@@ -15,6 +15,7 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.recent import STAGES
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.arrangement import choose_merges
 from viewkeeper.operators.runs import open_run
@@ -106,6 +107,21 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        shown = [("lag", f"{counted(self.lag_changes, 'change')}, {self.lag_seconds:.1f} s")]
+        shown += [("state", f"{self.state_bytes / 1e6:.1f} MB"), ("maintainer", self.maintainer or "nobody")]
+        shown += [("error", self.error)] if self.error else []
+        views = [[cell(getattr(v, name)) for name in _COLUMNS] for v in self.views]
+        tables = [[t.name, cell(t.rows)] for t in self.tables]
+        return (
+            html_table(["", ""], [[a, b] for a, b in shown], f"{self.url}, batch {self.epoch}")
+            + html_table(_COLUMNS, views, counted(len(self.views), "view"))
+            + html_table(["name", "rows"], tables, counted(len(self.tables), "table"))
+        )
+
+
+_COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes", "strategy", "suspended")
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:

@@ -1,0 +1,48 @@
+"""Rows as people see them: aligned text in a terminal, a table in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+SHOWN = 20
+"""Rows of a result that a notebook or a prompt shows."""
+
+_IN_A_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def cell(value: Any) -> str:
+    """A value of a report."""
+    if value is None or value == [] or value == ():
+        return ""
+    if isinstance(value, bytes):
+        return value.hex()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def value(found: Any) -> str:
+    """A value of a row: all its digits, and NULL is not an empty text."""
+    text = "NULL" if found is None else repr(found) if isinstance(found, float) else cell(found)
+    return text.translate(_IN_A_LINE)
+
+
+def aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Rows of cells as lines with aligned columns."""
+    cells = [[cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 view`, `2 views`, `1,234 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def html_table(names: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", below: str = "") -> str:
+    """A table for a notebook, in its own fonts and colours; every text is escaped."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    end = f"<div>{escape(below)}</div>" if below else ""
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{end}"

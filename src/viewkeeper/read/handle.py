@@ -1,0 +1,81 @@
+"""A table or view by its name: what it looks like, and its rows; a notebook shows both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.model.catalog import View
+from viewkeeper.model.schema import Table
+from viewkeeper.model.shown import SHOWN, aligned, html_table, value
+from viewkeeper.plan.spelling import create_table, create_view
+
+
+class Handle:
+    """One table or view of an open database. Its rows are read when they are asked for; its shape is that of now."""
+
+    def __init__(self, db: Any, name: str) -> None:
+        self._db = db
+        self.name: str = db._catalog().table(name).name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of its columns, as its rows have them."""
+        return self._found().outside
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of its key, in their order; none for a view without a unique one."""
+        table = self._found()
+        return () if table.is_bag else tuple(part.column for part in table.key)
+
+    @property
+    def is_view(self) -> bool:
+        return self._found().is_view
+
+    @property
+    def definition(self) -> str:
+        """The statement that makes it."""
+        found = self._db._catalog().find(self.name)
+        return create_view(found) if isinstance(found, View) else create_table(self._found())
+
+    def get(self, key: Any, **options: Any) -> dict[str, Any] | None:
+        """`Database.get` of it."""
+        found: dict[str, Any] | None = self._db.get(self.name, key, **options)
+        return found
+
+    def scan(self, prefix: Any = None, start: Any = None, stop: Any = None, **options: Any) -> Iterator[dict[str, Any]]:
+        """`Database.scan` of it."""
+        found: Iterator[dict[str, Any]] = self._db.scan(self.name, prefix, start, stop, **options)
+        return found
+
+    def read(self, **options: Any) -> pa.Table:
+        """`Database.read` of it."""
+        return self._db.read(self.name, **options)
+
+    def _found(self) -> Table:
+        found: Table = self._db._catalog().table(self.name)
+        return found
+
+    def __repr__(self) -> str:
+        kind = "materialized view" if self.is_view else "table"
+        return "\n".join([f"{kind} {self.name}", *(f"  {line}" for line in aligned(self._columns()))])
+
+    def _repr_html_(self) -> str:
+        kind = "Materialized view" if self.is_view else "Table"
+        shape = html_table(["column", "type", "nullable", "key"], self._columns(), f"{kind} {self.name}")
+        if not self._found().is_stored:
+            return shape
+        rows = [[value(v) for v in row.values()] for row in islice(self.scan(limit=SHOWN), SHOWN)]
+        return shape + html_table(self.schema.names, rows, "First rows")
+
+    def _columns(self) -> list[list[str]]:
+        table = self._found()
+        places = {name.lower(): str(i + 1) for i, name in enumerate(self.key)}
+        return [
+            [c.name, c.type.upper(), "" if c.nullable else "NOT NULL", places.get(c.name.lower(), "")]
+            for c in table.columns
+        ]

@@ -1,0 +1,29 @@
+"""A view's maintenance plan, as text that a notebook shows as a picture."""
+
+from __future__ import annotations
+
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.plan.drawing import to_svg
+from viewkeeper.read.picture import picture_view
+from viewkeeper.read.status import explain_view
+from viewkeeper.store.base import Store
+
+
+class Plan(str):
+    """The text of EXPLAIN; `svg` is the same plan drawn."""
+
+    svg: str
+
+    __slots__ = ("svg",)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return str(self)  # at a prompt the text itself, not one long line
+
+
+def view_plan(store: Store, catalog: Catalog, view: str) -> Plan:
+    found = Plan(explain_view(store, catalog, view))
+    found.svg = to_svg(picture_view(store, catalog, view))
+    return found

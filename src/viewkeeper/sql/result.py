@@ -1,0 +1,111 @@
+"""What a statement gave: rows, or a line that says what was done.
+
+It is read as dicts (`for row in result`), as Arrow (`to_arrow`, or wherever an Arrow stream is taken), as a pandas or
+polars frame; a prompt and a notebook show its first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import MissingDependency
+from viewkeeper.model.shown import SHOWN, aligned, counted, html_table, value
+
+
+class Result:
+    """The answer to one statement."""
+
+    def __init__(self, rows: pa.Table | None = None, done: str = "", engine: str = "") -> None:
+        self._rows = rows
+        self.done = done
+        """What a statement that gives no rows did; empty if there is nothing to say."""
+        self.engine = engine
+        """What answered a query: store, embedded or spark."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the statement gives rows, be there any or not."""
+        return self._rows is not None
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return pa.table({}) if self._rows is None else self._rows
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas frame; what pandas has no type for (decimals, dates) as Python's own values."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """The rows as a polars frame."""
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingDependency(
+                "polars is not installed.", hint="Run: pip install 'viewkeeper[polars]'."
+            ) from error
+        return polars.from_arrow(self.to_arrow())
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        found: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return found
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self.to_arrow().column_names)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.to_arrow().num_rows)
+
+    def column(self, which: int | str) -> pa.ChunkedArray:
+        """A column by its name or its place."""
+        return self.to_arrow().column(which)
+
+    __getitem__ = column
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __bool__(self) -> bool:
+        return True  # also where a statement gives no rows: it was run
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.to_arrow().to_batches(max_chunksize=1024):
+            yield from batch.to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Result):
+            return NotImplemented
+        return (self.to_arrow(), self.done) == (other.to_arrow(), other.done)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        if self._rows is None:
+            return self.done or "done"
+        return "\n".join([*aligned([self.column_names, *_first(self._rows)]), f"({counted(self.num_rows, 'row')})"])
+
+    def _repr_html_(self) -> str:
+        if self._rows is None:
+            return f"<div>{self.done or 'done'}</div>"
+        below = counted(self.num_rows, "row")
+        if self.num_rows > SHOWN:
+            below += f", the first {SHOWN} are shown"
+        return html_table(self.column_names, _first(self._rows), below=below)
+
+
+def _first(rows: pa.Table) -> list[list[str]]:
+    """The first rows as texts; Arrow writes dates that Python has none for."""
+    shown = rows.slice(0, SHOWN)
+    try:
+        columns = [[value(v) for v in column.to_pylist()] for column in shown.columns]
+    except OverflowError:
+        columns = [[str(v) for v in column] for column in shown.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
