@@ -151,15 +151,17 @@ class Defining(ABC):
     def _describe(self, statement: statements.Describe) -> pa.Table:
         table = self._store.catalog().table(statement.name)
         places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
-        return pa.table(
+        shown = pa.table(
             {
                 "column": pa.array([c.name for c in table.columns], pa.string()),
                 "type": pa.array([c.type for c in table.columns], pa.string()),
                 "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
                 "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
-                "default": pa.array([c.default for c in table.columns], pa.string()),
             }
         )
+        if all(c.default is None for c in table.columns):
+            return shown
+        return shown.append_column("default", pa.array([c.default for c in table.columns], pa.string()))
 
     def _explain(self, statement: statements.Explain) -> pa.Table:
         return pa.table({"plan": self.explain(statement.name).splitlines()})

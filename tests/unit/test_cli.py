@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -57,7 +58,8 @@ def commands() -> list[str]:
 
 
 def test_every_command_of_the_issue_is_there() -> None:
-    there = "audit bench delete demo doctor explain get init load put refresh run scan sql status verify watch"
+    there = "audit backup bench delete demo doctor explain get init load put refresh restore run scan sql status"
+    there += " verify watch"
     assert " ".join(sorted(commands())) == there
 
 
@@ -263,6 +265,51 @@ def test_load_infers_a_table_and_reads_csv_json_and_parquet(vk: Run, tmp_path: P
 
 
 LOAD = "CREATE TABLE t (a INT, b STRING, c DECIMAL(6,2), PRIMARY KEY (a))"
+
+
+def test_load_reads_what_is_packed_tabbed_or_in_an_array(vk: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("id\tname\n1\tx,y\n")
+    (tmp_path / "b.csv").write_text("id;name\n2;'z\n")
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"id,name\n3,packed\n"))
+    (tmp_path / "d.json").write_text('\n [{"id": 4, "name": "array"},\n {"id": 5}]')
+    (tmp_path / "e.json.gz").write_bytes(gzip.compress(b'{"id": 6, "name": "line"}\n'))
+    vk("init")
+    assert vk("load", "things", str(tmp_path / "a.tsv"), "--key", "id")[0] == 0
+    assert vk("load", "things", str(tmp_path / "b.csv"), "--delimiter", ";")[0] == 0
+    files = [str(tmp_path / name) for name in ("c.csv.gz", "d.json", "e.json.gz")]
+    assert vk("load", "things", *files)[::2] == (0, "")
+    found = [json.loads(line) for line in vk("scan", "things", "-o", "json")[1].splitlines()]
+    names = ["x,y", "'z", "packed", "array", None, "line"]
+    assert found == [{"id": n, "name": name} for n, name in enumerate(names, 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ("id,name\n1,a\n", ["--key", "id"], "leave --key out"),
+        ("id,name,ID\n1,a,2\n", [], "twice"),
+        ("id,name\n1,a\n", ["--delimiter", "ab"], "One character"),
+    ],
+)
+def test_load_refuses_what_it_cannot_mean(
+    vk: Run, tmp_path: Path, content: str, options: list[str], words: str
+) -> None:
+    (tmp_path / "a.csv").write_text("id,name\n")
+    vk("sql", "CREATE TABLE things (id INT, name STRING, PRIMARY KEY (id))")
+    (tmp_path / "b.csv").write_text(content)
+    code, _, err = vk("load", "things", str(tmp_path / "b.csv"), *options)
+    assert code > 0
+    assert words in err
+    assert vk("scan", "things")[1].splitlines()[-1] == "(0 rows)"
+
+
+def test_a_second_load_keeps_the_first_ones_rejects(vk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    vk("sql", "CREATE TABLE things (id INT, PRIMARY KEY (id))")
+    for name in ("a", "b"):
+        Path(f"{name}.csv").write_text(f"id\n{name}\n")
+        assert vk("load", "things", f"{name}.csv")[0] == 0
+    assert [p.name for p in sorted(Path().glob("*.jsonl"))] == ["things.rejects.2.jsonl", "things.rejects.jsonl"]
 
 
 def test_load_puts_bad_rows_into_a_reject_file(vk: Run, tmp_path: Path) -> None:

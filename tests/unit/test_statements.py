@@ -6,13 +6,11 @@ import pytest
 
 from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
 from viewkeeper.model.schema import Column
+from viewkeeper.plan.alterations import AddColumn, AlterView, DropColumn, Rename, RenameColumn
 from viewkeeper.plan.statements import (
-    AddColumn,
-    AlterView,
     CreateTable,
     CreateView,
     Describe,
-    DropColumn,
     DropTable,
     DropView,
     Explain,
@@ -148,7 +146,7 @@ def test_small_statements(text: str, statement: object) -> None:
         ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(5,6))", "DECIMAL(5,6)"),
         ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(x))", "'x'"),
         ("CREATE TABLE t (k INT PRIMARY KEY, d)", "Column d has no type"),
-        ("CREATE TABLE t (k INT DEFAULT 3, PRIMARY KEY (k))", "'DEFAULT'"),
+        ("CREATE TABLE t (k INT UNIQUE, PRIMARY KEY (k))", "'UNIQUE'"),
         ("CREATE TABLE t (k INT PRIMARY KEY", "The end of the text"),
         ("CREATE TABLE t (k INT PRIMARY KEY) PARTITIONED BY (k)", "'PARTITIONED'"),
         ("CREATE TABLE a.t (k INT PRIMARY KEY)", "one part"),
@@ -219,6 +217,9 @@ def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
     assert parse("alter table t drop if exists `a b`") == DropColumn("t", "a b", if_exists=True)
     assert parse("ALTER MATERIALIZED VIEW v RESUME") == AlterView("v", "resume")
     assert parse("ALTER MATERIALIZED VIEW v SUSPEND") == AlterView("v", "suspend")
+    assert parse("ALTER MATERIALIZED VIEW v RENAME TO w") == Rename("v", "w", is_view=True)
+    assert parse("ALTER TABLE t RENAME TO `u v`") == Rename("t", "u v", is_view=False)
+    assert parse("ALTER TABLE t RENAME COLUMN a TO b") == RenameColumn("t", "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,10 @@ def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
         "ALTER TABLE t ADD c INT NOT NULL",
         "ALTER TABLE t DROP",
         "ALTER TABLE t RENAME c",
+        "ALTER TABLE t RENAME COLUMN a TO _b",
+        "ALTER TABLE t ADD c INT DEFAULT 3",
+        "ALTER TABLE t ALTER COLUMN c SET",
+        "ALTER TABLE t MODIFY c INT",
         "ALTER MATERIALIZED VIEW v PAUSE",
     ],
 )

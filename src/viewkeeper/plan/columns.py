@@ -8,7 +8,7 @@ names that `model.types` uses.
 
 from __future__ import annotations
 
-from viewkeeper.errors import BadStatement, Unsupported
+from viewkeeper.errors import BadStatement, BadValue, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Column
@@ -42,10 +42,14 @@ def read_column(words: Words) -> tuple[Column, bool]:
 
 def read_default(words: Words, column: Column) -> str | None:
     """A default, as the word from which `model.written` reads it again; None for NULL."""
-    value = read_value(words, "DEFAULT of", column)
-    if value is None:
+    written = words.written()
+    try:
+        value = read_value(words, "DEFAULT", column)
+        (exact,) = column_values("DEFAULT", Column(column.name, column.type), [value]).to_pylist()
+    except BadValue as error:
+        raise BadStatement(f"Column {column.name}: {written} is no {column.type.upper()}.", hint=error.hint) from None
+    if exact is None:
         return None
-    (exact,) = column_values("DEFAULT of", column, [value]).to_pylist()
     if isinstance(exact, bytes):
         return exact.hex()
     return str(exact).lower() if isinstance(exact, bool) else str(exact)

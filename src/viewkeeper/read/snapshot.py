@@ -80,15 +80,17 @@ class Snapshot:
         low, high = scan_range(table, prefix, start, stop, limit)
         return self._rows(table, low, high, limit)
 
-    def read(self, name: str) -> pa.Table:
-        """All rows of a table or view, in key order."""
+    def read(self, name: str, *, keys: tuple[bytes | None, bytes | None] = (None, None)) -> pa.Table:
+        """All rows of a table or view in key order, or those of a range of encoded keys."""
         table = self._table(name, stored=False)
         if not table.is_stored:
             from viewkeeper.read.regenerate import regenerated
 
             return regenerated(self._store, self._pinned, table)
         try:
-            return outside(table, pa.Table.from_batches(list(self._pinned.scan(table)), table.arrow))
+            return outside(
+                table, pa.Table.from_batches(list(self._pinned.scan(table, start=keys[0], stop=keys[1])), table.arrow)
+            )
         except SnapshotGone as gone:
             raise self._gone(gone) from None
 

@@ -29,7 +29,8 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import plain, weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.spark.rows import as_spark, consolidated, outside, position_of, rows_at
+from viewkeeper.read.at import consolidated, outside, rows_at
+from viewkeeper.spark.rows import as_spark, position_of
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
 

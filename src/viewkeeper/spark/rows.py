@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.conversion import to_arrow_schema
 from pyspark.sql.datasource import (
@@ -33,10 +32,10 @@ from pyspark.sql.datasource import (
 )
 
 from viewkeeper.errors import BadValue, Unsupported
-from viewkeeper.model.delta import plain
 from viewkeeper.model.keys import prefix_range
-from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
+from viewkeeper.read.at import Bounds, rows_at
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
 
@@ -44,8 +43,6 @@ HELD = 3600.0
 """Seconds for which the log is kept for a batch query."""
 ROWS = 65_536
 """Rows of a batch that is handed to Spark."""
-
-Bounds = tuple[bytes | None, bytes | None]
 
 
 @dataclass
@@ -90,41 +87,6 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
             yield from as_spark(rows, self.schema)
         finally:
             store.close()
-
-
-def rows_at(store: Store, table: Table, columns: Sequence[str], position: int, bounds: Bounds) -> pa.Table:
-    """The visible rows of a key range at a position, in the types that users see."""
-    keys = [c.name for c in table.key_columns]
-    stored = list(dict.fromkeys([*columns, *keys, *([COUNT] if table.is_bag else [])]))
-    schema = pa.schema([*(table.arrow.field(c) for c in stored), pa.field(WEIGHT, pa.int64())])
-    batches = list(store.scan_at(table, stored, position, start=bounds[0], stop=bounds[1]))
-    rows = plain(pa.Table.from_batches([b.select(schema.names) for b in batches], schema))
-    weights = rows[WEIGHT].to_numpy()
-    if (weights != 1).any():
-        rows = consolidated(rows)
-    counts = rows[COUNT].to_numpy() if table.is_bag else np.ones(rows.num_rows, np.int64)
-    if (counts != 1).any():
-        rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-    return outside(table, rows.select(list(columns)))
-
-
-def consolidated(delta: pa.Table) -> pa.Table:
-    """The same multiset without what cancels."""
-    from viewkeeper.operators.consolidate import consolidate
-    from viewkeeper.operators.duck import Duck
-    from viewkeeper.plan import expressions
-
-    duck = Duck(threads=1, setup=expressions.setup)
-    try:
-        return consolidate(duck, delta)
-    finally:
-        duck.close()
-
-
-def outside(table: Table, rows: pa.Table) -> pa.Table:
-    """Stored columns in the types that users see."""
-    fields = [table.outside.field(n) if n in table.outside.names else rows.schema.field(n) for n in rows.column_names]
-    return rows.cast(pa.schema(fields))
 
 
 def as_spark(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ Conditions that can fail (a division, an overflow) are not taken: Spark may look
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.expressions import can_raise, predicate, render
+from viewkeeper.plan.expressions.logic import operands
 from viewkeeper.plan.functions import call_sql
 from viewkeeper.plan.nodes import Call, Expr, column
 from viewkeeper.sql.embedded.typing import Field, NotProven, Scope
@@ -38,6 +39,8 @@ class Input:
     table: Table
     columns: Mapping[str, str]
     """By the name inside."""
+    prefix: tuple[Any, ...] = ()
+    """Values of its first key columns, where the query wants only rows with them."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Builder:
     catalog: Catalog
     inputs: list[Input] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    fixed: dict[str, Expr] = field(default_factory=dict)
+    """Columns of inputs that a WHERE compares with a constant: rows with another value are of no use."""
     _names: int = 0
 
     # -- FROM ---------------------------------------------------------------------------------------------------------
@@ -118,7 +123,9 @@ class Builder:
         source = self.relation(node["from_table"], ctes)
         where = ""
         if "where_clause" in node:
-            where = f" WHERE {self._condition(Scope(source.fields).read(node['where_clause']))}"
+            condition = Scope(source.fields).read(node["where_clause"])
+            where = f" WHERE {self._condition(condition)}"
+            self.fixed.update(_fixed(condition))
         listed = _expanded(node["select_list"], source.fields)
         grouped = Grouped(self, source.fields, node.get("group_expressions", ()), listed)
         read = [grouped.read(item) for item in listed]
@@ -251,6 +258,15 @@ class Grouped:
         if expr.op == "column" and not any(expr.value == c.name for c in self.calls):
             raise NotProven("a column that is not grouped by")
         return replace(expr, args=tuple(self._over_groups(a) for a in expr.args))
+
+
+def _fixed(condition: Expr) -> Iterator[tuple[str, Expr]]:
+    """The columns that a condition holds to one value: also above an outer join, which makes no row that passes."""
+    for part in operands(condition) if condition.op == "And" else [condition]:
+        if part.op == "EqualTo":
+            for one, other in (part.args, part.args[::-1]):
+                if one.op == "column" and other.op == "literal":
+                    yield str(one.value), other
 
 
 def _expanded(listed: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> list[Mapping[str, Any]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog
-from viewkeeper.model.schema import Table
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
 from viewkeeper.sql.embedded.block import Builder, Input
 from viewkeeper.sql.embedded.syntax import tree
 from viewkeeper.sql.embedded.typing import Field, NotProven
+
+_KEYED = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
+"""Types of key columns whose constants name keys."""
+_EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -25,14 +30,9 @@ class Embedded:
     inputs: tuple[Input, ...]
     fields: tuple[Field, ...]
 
-    def run(self, read: Callable[[Mapping[str, tuple[str, ...]]], Mapping[str, pa.Table]]) -> pa.Table:
-        """The answer. `read` gives the asked columns of the tables and views by name, all of one state."""
-        asked: dict[str, tuple[str, ...]] = {}
-        for one in self.inputs:
-            known = asked.get(one.table.name, ())
-            asked[one.table.name] = tuple(dict.fromkeys([*known, *one.columns.values()]))
-        rows = read(asked)
-        tables = {i.name: _inside(i.table, rows[i.table.name], i.columns) for i in self.inputs}
+    def run(self, read: Callable[[Sequence[Input]], Sequence[pa.Table]]) -> pa.Table:
+        """The answer. `read` gives the rows of the inputs, with the columns that they name, all of one state."""
+        tables = {i.name: _inside(i, rows) for i, rows in zip(self.inputs, read(self.inputs), strict=True)}
         with Duck(expressions.setup) as duck:
             found = duck.run(self.sql, **tables)
         schema = pa.schema([pa.field(f.name, types.outside(f.type), f.nullable) for f in self.fields])
@@ -51,16 +51,23 @@ def embedded(catalog: Catalog, query: str) -> Embedded:
     names = [f.name.lower() for f in made.fields]
     if len(set(names)) < len(names):
         raise NotProven("two columns of one name")
-    return Embedded(made.text, tuple(_narrowed(i, builder.used) for i in builder.inputs), made.fields)
+    return Embedded(made.text, tuple(_narrowed(i, builder) for i in builder.inputs), made.fields)
 
 
-def _narrowed(one: Input, used: set[str]) -> Input:
-    """With the columns that are used; one, at least, says how many rows there are."""
-    wanted = {q: name for q, name in one.columns.items() if q in used}
-    return Input(one.name, one.table, wanted or dict(list(one.columns.items())[:1]))
+def _narrowed(one: Input, builder: Builder) -> Input:
+    """With the columns that are used (one, at least, says how many rows there are), and the keys that are wanted."""
+    wanted = {q: name for q, name in one.columns.items() if q in builder.used}
+    insides = {name: q for q, name in one.columns.items()}
+    prefix: list[Any] = []
+    for column in one.table.key_columns:
+        fixed = builder.fixed.get(insides.get(column.name, ""))
+        if fixed is None or fixed.type not in _KEYED:
+            break
+        prefix.append(_EPOCH + timedelta(days=fixed.value) if fixed.type == "date" else fixed.value)
+    return Input(one.name, one.table, wanted or dict(list(one.columns.items())[:1]), tuple(prefix))
 
 
-def _inside(table: Table, rows: pa.Table, columns: Mapping[str, str]) -> pa.Table:
-    chosen = rows.select(list(columns.values()))
-    schema = pa.schema([pa.field(c, types.arrow(table.by_name[c.lower()].type)) for c in columns.values()])
-    return chosen.cast(schema).rename_columns(list(columns))
+def _inside(one: Input, rows: pa.Table) -> pa.Table:
+    chosen = rows.select(list(one.columns.values()))
+    schema = pa.schema([pa.field(c, types.arrow(one.table.by_name[c.lower()].type)) for c in one.columns.values()])
+    return chosen.cast(schema).rename_columns(list(one.columns))

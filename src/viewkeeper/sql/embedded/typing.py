@@ -341,6 +341,8 @@ def _cast(scope: Scope, node: Mapping[str, Any]) -> Expr:
 def cast(value: Expr, type_: str) -> Expr:
     if value.type == type_:
         return value
+    if value.op == "literal" and value.type in INTEGERS and type_ in INTEGERS[INTEGERS.index(value.type) :]:
+        return Expr("literal", type_, value=value.value, nullable=False)
     if value.op == "literal" and value.type == "string" and type_ in ("date", "timestamp", "timestamp_ntz"):
         return _dated(str(value.value), type_)
     return Expr("Cast", type_, (value,), ("ANSI",), value.nullable)
