@@ -27,7 +27,7 @@ class Defining(ABC):
     _store: Store
     _progress: Progress | None
 
-    def sql(self, text: str) -> pa.Table | None:
+    def _define(self, text: str) -> pa.Table | None:
         """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN."""
         statement = statements.parse(arguments.text(text, "A statement", f"Statements are: {SUPPORTED}."))
         return _STATEMENTS[type(statement)](self, statement)

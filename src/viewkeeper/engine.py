@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # imported by the methods that need them, so that a program w
     from viewkeeper.read.findings import Audit
     from viewkeeper.read.plan import Plan
     from viewkeeper.read.status import Status
+    from viewkeeper.sql.result import Result
 
 RETENTION = 60.0
 """Seconds for which changes stay in the log after the views have them."""
@@ -93,6 +94,19 @@ class Database(Defining):
                 self._store.close()
             else:
                 self._store = Closed(self._store.url)  # type: ignore[assignment]
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
+        """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
+
+        CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW, DESCRIBE,
+        EXPLAIN. `engine` says who answers a query: "embedded" starts no Spark and takes what is known to mean the same,
+        "spark" takes everything, "auto" the first that can.
+        """
+        from viewkeeper.sql.statements import run
+
+        return run(self, text, parameters, engine=engine)
 
     # -- writes -------------------------------------------------------------------------------------------------------
 

@@ -147,3 +147,9 @@ class Suspended(ViewkeeperError):
     """The view is not maintained: it failed on its own rows, or was suspended by hand."""
 
     code = "VK605"
+
+
+class Forbidden(ViewkeeperError):
+    """The token's role, or the request's origin, does not allow this."""
+
+    code = "VK703"

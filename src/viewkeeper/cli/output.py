@@ -1,4 +1,4 @@
-"""What commands print, and how a key is written on the command line.
+"""What commands print.
 
     table   aligned columns, for people
     json    an object a line: decimals, dates and timestamps as text, bytes as hex
@@ -14,19 +14,19 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import date, datetime
-from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model.shown import aligned as aligned
+from viewkeeper.model.shown import cell as cell
+from viewkeeper.model.shown import counted
+from viewkeeper.model.shown import value as value
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from viewkeeper.model.schema import Table
 
 
 def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], form: str) -> None:
@@ -66,35 +66,10 @@ def json_line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, default=_json, ensure_ascii=False)
 
 
-def aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Rows of cells as lines with aligned columns."""
-    cells = [[cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-
-
-def cell(value: Any) -> str:
-    """A value for people."""
-    if value is None or value == [] or value == ():
-        return ""
-    if isinstance(value, bytes):
-        return value.hex()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-_IN_A_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
-
-
-def value(found: Any) -> str:
-    """A value of a row for people: all its digits, and NULL is not an empty text."""
-    text = "NULL" if found is None else repr(found) if isinstance(found, float) else cell(found)
-    return text.translate(_IN_A_LINE)
-
-
 def _table(schema: pa.Schema, batches: Iterable[Any]) -> None:
     rows = list(chain.from_iterable(_tuples(batch) for batch in batches))
     lines = aligned([schema.names, *([value(v) for v in row] for row in rows)])
-    typer.echo("\n".join([*lines, f"({len(rows)} row{'' if len(rows) == 1 else 's'})"]))
+    typer.echo("\n".join([*lines, f"({counted(len(rows), 'row')})"]))
 
 
 def _objects(schema: pa.Schema, batches: Iterable[Any]) -> None:
@@ -154,43 +129,3 @@ _PRINTERS: Mapping[str, Callable[[Any, Iterable[Any]], None]] = {
     "csv": _csv,
     "arrow": _arrow,
 }
-
-
-# -- keys --------------------------------------------------------------------------------------------------------------
-
-
-def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
-    """The words of a command as the values of a key, or of its first columns, each by its column's type."""
-    columns = table.key_columns
-    if len(words) > len(columns) or (whole and len(words) < len(columns)):
-        names = ", ".join(column.name for column in columns)
-        raise BadValue(
-            f"The key of {table.name} has {len(columns)} column(s), {len(words)} value(s) were given.",
-            hint=f"The key is: {names}." if names else "It has one row: name no key.",
-        )
-    return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
-
-
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    "boolean": lambda word: {"true": True, "false": False}[word.lower()],
-    "float": float,
-    "double": float,
-    "string": str,
-    "binary": bytes.fromhex,
-    "date": date.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    "timestamp_ntz": datetime.fromisoformat,
-}
-
-
-def typed(table: str, column: str, type_: str, word: str) -> Any:
-    """A word as a value of the column's type."""
-    read = Decimal if type_.startswith("decimal") else _READERS.get(type_, int)
-    try:
-        return read(word)
-    except (ValueError, KeyError, ArithmeticError):
-        from viewkeeper.model.values import accepted
-
-        raise BadValue(
-            f"{table}.{column}: {word!r} is no {type_.upper()} value.", hint=f"Give {accepted(type_)}"
-        ) from None

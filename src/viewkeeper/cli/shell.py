@@ -25,13 +25,12 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from viewkeeper import __version__
 from viewkeeper.cli.hush import hushed, waiting_for
 from viewkeeper.cli.output import print_answer
-from viewkeeper.cli.statements import run
 from viewkeeper.errors import BadStatement, ViewkeeperError
 
 _WORDS = """
     SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT JOIN LEFT ON AS AND OR NOT NULL CREATE TABLE MATERIALIZED VIEW KEY
-    PRIMARY DROP INSERT UPSERT INTO VALUES DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING DECIMAL DATE
-    TIMESTAMP BOOLEAN DOUBLE
+    PRIMARY DROP INSERT UPSERT INTO VALUES UPDATE SET DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING
+    DECIMAL DATE TIMESTAMP BOOLEAN DOUBLE
 """
 
 
@@ -112,9 +111,9 @@ def _guarded(act: Any, db: Any, text: str, form: str) -> None:
 
 def _statement(db: Any, text: str, form: str) -> None:
     with waiting_for(text), hushed():
-        answer = run(db, text)
-    if answer.rows is not None:
-        print_answer(answer.rows, form)
+        answer = db.sql(text)
+    if answer.has_rows:
+        print_answer(answer.to_arrow(), form)
     else:
         typer.echo(answer.done or "done")
 
@@ -124,7 +123,7 @@ def _command(db: Any, text: str, form: str) -> None:
     if word == r"\h":
         typer.echo((__doc__ or "").split("\n\n")[1])
     elif word == r"\d" and name:
-        print_answer(db.sql(f"DESCRIBE {name.strip().rstrip(';')}"), form)
+        print_answer(db.sql(f"DESCRIBE {name.strip().rstrip(';')}").to_arrow(), form)
     elif word == r"\d":
         for what in ("TABLES", "VIEWS"):
             names = db.sql(f"SHOW {what}").column(0).to_pylist()

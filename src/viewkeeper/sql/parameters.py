@@ -24,8 +24,10 @@ def bound(text: str, values: Mapping[str, Any]) -> str:
     parts: list[str] = []
     end, used = 0, set()
     for place, (colon, name) in enumerate(pairwise(found)):
-        after_colon = place > 0 and found[place - 1].value == ":" and found[place - 1].end == colon.start
-        if colon.kind != "sign" or colon.value != ":" or name.kind != "word" or name.start != colon.end or after_colon:
+        before = found[place - 1] if place else None
+        # `x::int` is a cast, `x:y` a path: what is open stands apart from what is before it.
+        joined = before is not None and before.end == colon.start and (before.kind != "sign" or before.value in ":)]")
+        if colon.kind != "sign" or colon.value != ":" or name.kind != "word" or name.start != colon.end or joined:
             continue
         if name.value not in values:
             known = ", ".join(sorted(values)) or "none"

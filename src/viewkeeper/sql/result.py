@@ -48,6 +48,11 @@ class Result:
             ) from error
         return polars.from_arrow(self.to_arrow())
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return self.to_pylist()
+
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts."""
         found: list[dict[str, Any]] = self.to_arrow().to_pylist()

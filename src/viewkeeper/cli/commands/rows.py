@@ -181,8 +181,8 @@ def delete(table: TableName, key: Key, db: Db) -> None:
     Example: vk delete items 1 --db lmdb:./shop
     """
     with open_writer(db) as store:
-        from viewkeeper.cli.output import key_values
         from viewkeeper.model.rows import keys_table
+        from viewkeeper.model.written import key_values
         from viewkeeper.read.reader import get_row
 
         target = _base_table(store, table, "delete from")
@@ -210,7 +210,8 @@ def get(
     with open_reader(db) as store:
         import pyarrow as pa
 
-        from viewkeeper.cli.output import key_values, print_rows
+        from viewkeeper.cli.output import print_rows
+        from viewkeeper.model.written import key_values
         from viewkeeper.read.reader import get_row
 
         table = store.catalog().table(name)
@@ -236,8 +237,9 @@ def scan(
     with open_reader(db) as store:
         import pyarrow as pa
 
-        from viewkeeper.cli.output import key_values, print_rows
+        from viewkeeper.cli.output import print_rows
         from viewkeeper.model.keys import prefix_range
+        from viewkeeper.model.written import key_values
         from viewkeeper.read.reader import outside
 
         table = store.catalog().table(name)

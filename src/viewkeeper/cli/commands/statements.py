@@ -44,6 +44,9 @@ def sql(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Run the statements of a file, or of - (standard input).")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Who answers queries: embedded (no Spark), spark, or auto: the first that can.")
+    ] = "auto",
     output: Output = "table",
     memory: Budget = None,
     master: Master = None,
@@ -51,13 +54,15 @@ def sql(
 ) -> None:
     """Run SQL statements, or a shell for them.
 
-    CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, DELETE, SELECT, SHOW, DESCRIBE, EXPLAIN.
-    SELECT columns FROM one table or view, with ORDER BY columns and LIMIT or without, is answered without Spark.
+    CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW, DESCRIBE,
+    EXPLAIN. Filters, joins and aggregates whose meaning is known to be Spark's are answered without starting Spark;
+    EXPLAIN SELECT … says which.
     Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
 
     Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop
     """
     one_of(context, "output", output, FORMATS)
+    one_of(context, "engine", engine, ("auto", "embedded", "spark"))
     if statement is not None and file is not None:
         raise wrong(context, "Give one statement, or a file with -f.")
     if statement is None and file is None and not sys.stdin.isatty():
@@ -70,7 +75,7 @@ def sql(
 
             shell(database, output)
         else:
-            _run(database, text, output)
+            _run(database, text, output, engine)
 
 
 def _creates(text: str) -> bool:
@@ -80,10 +85,9 @@ def _creates(text: str) -> bool:
     return any(statement[:6].upper() == "CREATE" for statement in split(text))
 
 
-def _run(database: Any, text: str, output: str) -> None:
+def _run(database: Any, text: str, output: str, engine: str) -> None:
     from viewkeeper.cli.hush import hushed, waiting_for
     from viewkeeper.cli.output import print_answer
-    from viewkeeper.cli.statements import run
     from viewkeeper.plan.statements import split
 
     found, end = split(text) or [text], 0
@@ -93,13 +97,13 @@ def _run(database: Any, text: str, output: str) -> None:
         lines = text[:start].count("\n")
         try:
             with waiting_for(one), hushed():
-                answer = run(database, "\n" * lines + one)  # so that errors count lines in the whole text
+                answer = database.sql("\n" * lines + one, engine=engine)  # so that errors count lines in the whole text
         except ViewkeeperError as error:
             if len(found) > 1:
                 error.message = f"Statement {number} (line {lines + 1}): {error.message}"
             raise
-        if answer.rows is not None:
-            print_answer(answer.rows, output)
+        if answer.has_rows:
+            print_answer(answer.to_arrow(), output)
         elif answer.done and output == "table":
             typer.echo(answer.done)
 

@@ -1,0 +1,96 @@
+"""SELECT over tables and views at one state, by whoever can answer it.
+
+1  the embedded DuckDB, if it is known to mean what Spark means (`embedded`): no JVM has to start, and a WHERE that
+   names keys reads only those. What fails there on its rows (a division by zero) is asked of Spark, in whose words the
+   error then is
+2  Spark, with the settings that a view's query is read with, over the rows as temporary views
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, Unsupported
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.names import backticked
+from viewkeeper.sql.embedded import Embedded, NotProven, embedded
+from viewkeeper.sql.rows import rows_of, whole
+
+ENGINES = ("auto", "embedded", "spark")
+
+
+def select(db: Any, query: str, *, engine: str = "auto", guarded: bool = False) -> tuple[pa.Table, str]:
+    """The query's rows, and which engine gave them.
+
+    `guarded`: it may read tables and views, and nothing else of this machine.
+    """
+    if engine not in ENGINES:
+        raise BadValue(f"There is no engine {engine!r}.", hint=f"Engines: {', '.join(ENGINES)}.")
+    if engine != "spark":
+        try:
+            return _embedded(db, embedded(db._catalog(), query)), "embedded"
+        except NotProven as why:
+            if engine == "embedded":
+                raise Unsupported(
+                    f"The embedded engine is not known to mean what Spark means here: {why}.",
+                    hint="Leave engine= out, or write engine='spark'.",
+                ) from why
+    return _by_spark(db, query, guarded), "spark"
+
+
+def explain(db: Any, query: str) -> list[str]:
+    """Who would answer the query and why, as lines."""
+    try:
+        asked = embedded(db._catalog(), query)
+    except NotProven as why:
+        names = ", ".join(named(db._catalog(), query)) or "nothing"
+        return [f"engine: spark, because of {why}", f"reads: {names}, whole"]
+    lines = ["engine: embedded"]
+    for one in asked.inputs:
+        keys = [c.name for c in one.table.key_columns][: len(one.prefix)]
+        range_ = ", ".join(f"{k} = {v!r}" for k, v in zip(keys, one.prefix, strict=True))
+        how = "one row by its key" if len(one.prefix) == len(one.table.key) and one.prefix else "a range of keys"
+        lines.append(
+            f"reads: {one.table.name} ({', '.join(one.columns.values())}), {f'{how}: {range_}' if range_ else 'whole'}"
+        )
+    return lines
+
+
+def _embedded(db: Any, asked: Embedded) -> pa.Table:
+    import duckdb
+
+    try:
+        return asked.run(lambda inputs: rows_of(db, inputs))
+    except duckdb.Error as error:
+        raise NotProven(f"an error on its rows ({str(error).splitlines()[0]})") from error
+
+
+def _by_spark(db: Any, query: str, guarded: bool) -> pa.Table:
+    from viewkeeper.plan.catalyst import at_work, front_session
+    from viewkeeper.plan.catalyst.session import _translated
+
+    spark = front_session(db._spark())
+    tables = [db._catalog().table(name) for name in named(db._catalog(), query)]
+    rows = rows_of(db, [whole(table) for table in tables])
+    with at_work(spark), _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
+        for table, found in zip(tables, rows, strict=True):
+            # Named types: by itself PySpark takes a time without a zone for one with it.
+            columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in table.columns)
+            spark.createDataFrame(found, columns).createOrReplaceTempView(backticked(table.name))
+        if guarded:
+            from viewkeeper.sql.guard import guard
+
+            guard(spark, query)
+        answer: pa.Table = spark.sql(query).toArrow()
+        return answer
+
+
+def named(catalog: Catalog, query: str) -> list[str]:
+    """The tables and views that the query may mean: those whose names occur in it."""
+    there = [*(t.name for t in catalog.tables), *(view.table.name for view in catalog.views)]
+    text = query.lower()
+    words = set(re.findall(r"\w+", text))
+    return [name for name in there if name.lower() in words or backticked(name).lower() in text]
