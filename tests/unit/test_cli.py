@@ -112,6 +112,8 @@ def test_insert_upsert_and_delete(vk: Run) -> None:
         "price": "9.00",
         "day": None,
     }
+    assert vk("sql", "UPDATE items SET price = price + 1, day = DATE '2024-01-01' WHERE id < 5")[1] == "2 updated\n"
+    assert json.loads(vk("get", "items", "a", "1", "-o", "json")[1])["price"] == "10.00"
     assert vk("sql", "DELETE FROM items WHERE id IN (1, 5) AND shop = 'a'")[1] == "1 deleted\n"
     assert vk("get", "items", "a", "1")[0] == 1
 
@@ -126,11 +128,13 @@ def test_insert_upsert_and_delete(vk: Run) -> None:
         ("INSERT INTO items (shop, bogus) VALUES ('a', 1)", "VK101", "'bogus'"),
         ("INSERT INTO items (shop, id) VALUES ('a', 1 + 1)", "VK301", "'+'"),
         ("INSERT INTO items (shop, id, price) VALUES ('a', 1, 1.005)", "VK201", "1.005"),
-        ("DELETE FROM items", "VK301", "whole key: shop, id"),
-        ("DELETE FROM items WHERE shop = 'a'", "VK301", "whole key"),
-        ("DELETE FROM items WHERE shop = 'a' AND id > 1", "VK301", "'>' (line 1) is where = or IN should be"),
+        ("DELETE FROM items", "VK301", "WHERE TRUE for all"),
+        ("UPDATE items SET id = 1", "VK301", "part of the key"),
+        ("UPDATE items SET bogus = 1", "VK101", "'bogus'"),
+        ("UPDATE items SET price = WHERE id = 1", "VK301", "where a value should be"),
+        ("UPDATE items SET price = 1000000", "VK201", "price"),
         ("  -- nothing", "VK301", "INSERT"),
-        ("UPDATE items SET price = 1", "VK301", "UPSERT"),
+        ("MERGE INTO items", "VK301", "UPSERT"),
     ],
 )
 @pytest.mark.usefixtures("shop")

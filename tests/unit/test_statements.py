@@ -162,7 +162,7 @@ def test_small_statements(text: str, statement: object) -> None:
         ("CREATE MATERIALIZED VIEW v KEY (a, A) AS SELECT 1 AS a", "key column A"),
         ("CREATE OR REPLACE MATERIALIZED VIEW IF NOT EXISTS v AS SELECT 1", "OR REPLACE"),
         ("CREATE VIEW v AS SELECT 1", "Plain views"),
-        ("SELECT 1", "query"),
+        ("SELECT 1", "'SELECT'"),
         ("INSERT INTO t VALUES (1)", "'INSERT'"),
         ("SHOW TABLES t", "'t'"),
         ("DROP TABLE", "ends"),

@@ -118,16 +118,6 @@ def _statement(words: Words) -> Statement:
             words.end()
             return statement
     first = words.shown()
-    if words.at("SELECT") or words.at("WITH"):
-        raise BadStatement(
-            "A query by itself is not run here.",
-            hint="CREATE MATERIALIZED VIEW name AS the query, then read, scan or get from the view.",
-        )
-    if any(words.at(verb) for verb in ("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")):
-        raise BadStatement(
-            f"{first}: rows are not written by SQL here.",
-            hint="Use db.put, db.update and db.delete. The command `vk sql` does run INSERT, UPSERT and DELETE.",
-        )
     if words.take("CREATE", "OR", "REPLACE"):
         raise BadStatement("Only a materialized view can be replaced.", hint="DROP TABLE, then CREATE TABLE.")
     raise BadStatement(f"{first} starts no statement known here.", hint=f"Statements are: {SUPPORTED}.")
