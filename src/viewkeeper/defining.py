@@ -10,11 +10,9 @@ import pyarrow as pa
 
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.errors import BadValue, NameTaken
-from viewkeeper.model import arguments
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan import alterations, statements
-from viewkeeper.plan.words import SUPPORTED
 from viewkeeper.store.base import Store
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ class Defining(ABC):
 
     def _define(self, text: str) -> pa.Table | None:
         """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN."""
-        statement = statements.parse(arguments.text(text, "A statement", f"Statements are: {SUPPORTED}."))
+        statement = statements.parse(text)
         return _STATEMENTS[type(statement)](self, statement)
 
     @abstractmethod

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName, ViewkeeperError
+from viewkeeper.model import arguments
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan import words as spelling
@@ -51,6 +52,7 @@ def run(
     `parameters`: values for its open names. `engine`: who answers a query. `guarded`: for somebody who may only reach
     the database's own rows.
     """
+    text = arguments.text(text, "A statement", f"Statements: {STATEMENTS}.")
     if parameters or ":" in text:
         text = bound(text, parameters or {})
     found = list(spelling.statements(text))
