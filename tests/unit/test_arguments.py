@@ -21,7 +21,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "put": ({"table": "t", "rows": {"k": 1, "v": 1}}, {"table": (), "rows": ([],)}),
     "delete": ({"table": "t", "keys": 1}, {"table": (), "keys": (5, -1, [])}),
     "update": ({"table": "t", "key": 1, "columns": {"v": 2}}, {"table": (), "key": (), "columns": ()}),
-    "sql": ({"text": "SHOW TABLES"}, {"text": ()}),
+    "sql": ({"text": "SHOW TABLES"}, {"text": (), "engine": ()}),
     "get": (
         {"name": "t", "key": 1},
         {"name": (), "key": (None, 5, -1), "level": (), "after": (None, []), "timeout": TIMES},
@@ -64,6 +64,10 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
             "on_audit": ODD,
         },
     ),
+    "table": ({"name": "t"}, {"name": ()}),
+    "tables": ({}, {}),
+    "views": ({}, {}),
+    "backup": ({"directory": "."}, {"directory": ("nonsense",)}),
     "doctor": ({}, {}),
     "status": ({}, {}),
     "close": ({}, {}),
@@ -105,7 +109,9 @@ def test_every_public_method_and_argument_is_in_the_table() -> None:
     assert methods.keys() == CALLS.keys()
     for name, method in methods.items():
         known = {*CALLS[name][0], *CALLS[name][1]}
-        plain = [p for p in inspect.signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+        plain = [
+            p for p in inspect.signature(method).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
         assert {p.name for p in plain if p.name != "self"} == known, name
 
 

@@ -17,10 +17,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from viewkeeper import faults
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.model.arguments import short
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
 
@@ -33,7 +35,7 @@ Progress = Callable[[int], None]
 
 def back_up(store: Store, place: str | os.PathLike[str], progress: Progress = lambda _: None) -> int:
     """Copy the database to a directory that is not there yet; the number of bytes."""
-    target = Path(place).expanduser()
+    target = _path(place)
     _refuse_there(target)
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -60,7 +62,7 @@ def back_up(store: Store, place: str | os.PathLike[str], progress: Progress = la
 
 def restore(backup: str | os.PathLike[str], url: str, progress: Progress = lambda _: None) -> int:
     """Make a database of a backup, where there is none; the number of bytes."""
-    source = Path(backup).expanduser()
+    source = _path(backup)
     with _opened(f"lmdb:{source}") as copied:
         copied.published()  # an error here, before anything is written, if it is no database
     scheme, _, place = url.partition(":")
@@ -141,6 +143,15 @@ def _opened(url: str, mode: str = "r") -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def _path(place: Any) -> Path:
+    if not isinstance(place, (str, os.PathLike)):
+        raise BadValue(f"A directory is a path, not {short(place)}.", hint="Give a text or a Path.")
+    found = Path(place).expanduser()
+    if not found.name:
+        raise BadValue(f"{place!r} names no directory of its own.", hint="Name one that is not there yet.")
+    return found
 
 
 def _refuse_there(target: Path) -> None:

@@ -32,6 +32,7 @@ from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
 
 QUERY = ("SELECT", "WITH", "VALUES", "FROM", "(")
+ENGINES = ("auto", "embedded", "spark")
 STATEMENTS = f"{spelling.SUPPORTED}, INSERT, UPSERT, UPDATE, DELETE, SELECT"
 
 
@@ -53,6 +54,7 @@ def run(
     the database's own rows.
     """
     text = arguments.text(text, "A statement", f"Statements: {STATEMENTS}.")
+    arguments.one_of(engine, "engine", ENGINES)
     if parameters or ":" in text:
         text = bound(text, parameters or {})
     found = list(spelling.statements(text))
