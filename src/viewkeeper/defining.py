@@ -104,7 +104,8 @@ class Defining(ABC):
             if old is None:
                 maintainer.create(view, progress=progress)
             else:
-                definitions.refuse_reshaped(self._store.catalog(), old, view)
+                known = self._store.capabilities.before_images
+                definitions.refuse_reshaped(self._store.catalog(), old, view, known)
                 users = definitions.dependents(self._store.catalog(), [old.table.id])
                 maintainer.replace(old, view, frozenset(users), progress=progress)
 

@@ -65,8 +65,13 @@ def test_where_every_write_must_show_nothing_is_skipped(db: Any) -> None:
     db.sql(
         "CREATE MATERIALIZED VIEW each WITH (strategy = 'IN') AS SELECT shop, sum(price) AS s FROM sales GROUP BY shop"
     )
+    seen = db.subscribe("each", timeout=0)
+    next(seen)
     db.put("sales", sales(0, ROWS, 5))
-    assert db.refresh().lane == "driver"
+    db.put("sales", sales(0, ROWS, 6))
+    assert db.refresh().lane == "rebuild", "of the others"
+    assert len([d for d in seen if d.kind == "changes"]) == 2
+    assert db.read("each").num_rows == 7
 
 
 def test_explain_says_when(db: Any) -> None:

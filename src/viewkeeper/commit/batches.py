@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from viewkeeper import faults
 from viewkeeper.commit.isolation import BrokenViews, own_rows, storing
-from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.manifest import Manifest, files_of
 from viewkeeper.commit.memory import RAN_OUT, fitting, out_of_memory
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
@@ -36,8 +36,8 @@ from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import Stage, choose_lane, in_batches
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy, ViewkeeperError
-from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
-from viewkeeper.model.strategies import COMPLETE, is_scheduled, strategy_of
+from viewkeeper.model.catalog import Catalog, OwnCut, Suspension, View
+from viewkeeper.model.strategies import is_complete, runs_alone
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
 from viewkeeper.plan.compiler import ViewPlan
@@ -123,10 +123,11 @@ class Batches:
             self._merger = Merger(self.state, durable, self.memory.divided(4))
             self._sets = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
             self._looked: dict[int, float] = {}
-            self.state.collect(keep=_files(self._sets.values()))
+            self.state.collect(keep=files_of(self._sets.values()))
             self._loading: dict[object, int] = {}
             self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
             self._tidied = 0.0
+            self._defined: tuple[Any, ...] | None = None
             self._adopt_catalog(store.catalog())
         except BaseException:
             self.lease.release()
@@ -213,6 +214,10 @@ class Batches:
         changed = {c.table.name: _size(c) for c in views}
         return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)
 
+    def _files_of_others(self) -> frozenset[str]:
+        """Files of state beside that of the batches which no published record lists yet."""
+        return frozenset()
+
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Whatever is cheaper than a batch of so many changes, if there is such a thing."""
         return None
@@ -248,15 +253,21 @@ class Batches:
         """The graph of the views that are maintained; a suspended view is still a definition that others may use."""
         tables = {t.id: t for t in catalog.tables}
         plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-        active = [v.table.id for v in catalog.views if v.suspended is None and not is_scheduled(v)]
+        active = [v.table.id for v in catalog.views if v.suspended is None and not self.runs_alone(v)]
         return assemble(tables, plans, active, not self.store.capabilities.before_images, self.store.selects)
 
+    def runs_alone(self, view: View) -> bool:
+        return runs_alone(view, self.store.capabilities.before_images)
+
     def _adopt_catalog(self, catalog: Catalog) -> None:
+        if self._defined != (defined := catalog.defined):  # a view's own cut moves often, and changes nothing here
+            self.flow = self._flow(catalog)
+            self._defined = defined
         self.catalog = catalog
-        self.flow = self._flow(catalog)
         self._names = {v.table.id: v.table.name for v in catalog.views}
-        # One view that shows every write call's state makes all of them do so: a batch is one cut for all.
-        self._complete = any(strategy_of(v) in COMPLETE and v.suspended is None for v in catalog.views)
+        # One view in the flow that shows every write call's state makes all do so: a batch is one cut for all.
+        mine = (v for v in catalog.views if not self.runs_alone(v))
+        self._complete = any(is_complete(v) and v.suspended is None for v in mine)
 
     def _behind(self) -> bool:
         return self.store.pending(self.batch.cut, [t.id for t in self.catalog.tables]).calls > 0
@@ -324,7 +335,7 @@ class Batches:
         catalog, flow = self.catalog, self.flow
         if change is not None:
             catalog = change(catalog)
-            flow = self._flow(catalog)
+            flow = flow if catalog.defined == self._defined else self._flow(catalog)
         record = {
             "manifest": manifest.to_json(),
             "plan": flow.fingerprint,
@@ -366,12 +377,8 @@ class Batches:
             self.store.truncate(min([upto, *tracked, *self._loading.values()]))
         faults.point("commit.5.collect")
         if not self._loading:
-            kept = published | self._merger.files | _files(self._sets.values())
+            kept = published | self._merger.files | files_of(self._sets.values()) | self._files_of_others()
             self.state.collect(keep=kept, upto=self.batch.number)
-
-
-def _files(manifests: Iterable[Manifest]) -> frozenset[str]:
-    return frozenset().union(*(m.files() for m in manifests))
 
 
 def _size(change: ViewChange | StreamChange) -> int:

@@ -221,8 +221,10 @@ class Maintenance:
             self._news.clear()
             head = self._store.head()
             try:
-                maintainer.remake()
+                steps = maintainer.remake()
                 if head == seen:
+                    if steps:  # a view that goes from call to call may have more of them
+                        continue
                     self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
                     continue
                 self._rest(ended, took)

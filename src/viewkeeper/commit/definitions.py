@@ -15,7 +15,7 @@ from viewkeeper import faults
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, is_scheduled
+from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, runs_alone
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiler import ViewPlan
@@ -268,11 +268,11 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
         raise InUse(f"{table.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first.")
 
 
-def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
+def refuse_reshaped(catalog: Catalog, old: View, new: View, before_images: bool) -> None:
     """A view that others read may be replaced only by one with the same columns and key."""
-    if is_scheduled(old) or is_scheduled(new):
+    if runs_alone(old, before_images) or runs_alone(new, before_images):
         raise Unsupported(
-            f"{old.table.name} is made anew at intervals, before or after; it cannot be replaced in one batch.",
+            f"{old.table.name} runs at intervals or call by call, before or after; it cannot be replaced in one batch.",
             hint="Drop it and create it again.",
         )
     if new.table.id == old.table.id:

@@ -50,3 +50,7 @@ class Manifest:
     def from_json(data: Mapping[str, Any]) -> Manifest:
         runs = {slot: tuple(RunEntry.from_json(e) for e in runs) for slot, runs in data["runs"].items()}
         return Manifest(runs, data["fingerprint"])
+
+
+def files_of(manifests: Iterable[Manifest]) -> frozenset[str]:
+    return frozenset().union(*(m.files() for m in manifests))

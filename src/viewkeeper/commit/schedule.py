@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.capture.mktree import MKTree
+from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.loading import Live, load, scan_first
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, given_rows, in_batches
@@ -34,7 +35,7 @@ from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Table
-from viewkeeper.model.strategies import interval_of, is_scheduled, strategy_of
+from viewkeeper.model.strategies import COMPLETE, interval_of, is_scheduled, strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import HASH, Image, Input, hash_sql
@@ -74,6 +75,7 @@ def remake(
     spark: Callable[[], Any],
     durable: bool,
     memory: Memory,
+    progress: Progress | None = None,
 ) -> Remade:
     """Run a view's strategy once, from its last cut to this one. `known`: what was kept of its operators."""
     strategy = strategy_of(view)
@@ -85,16 +87,27 @@ def remake(
             # The log does not reach back, or has no images to compare with, or the store no state to pin: a full one.
             with suppress(SnapshotGone, Unsupported):
                 return _some(stage, flow, view, number, live=strategy == "ISC")
-        return _all(stage, flow, view, cut, number, live=strategy in ("SC", "ISC"), keep=strategy in ("ISN", "ISC"))
+        keep = strategy in ("ISN", "ISC", *COMPLETE)
+        return _all(stage, flow, view, cut, number, live=strategy in ("SC", "ISC"), keep=keep, progress=progress)
     finally:
         stage.close()
 
 
-def _all(stage: Stage, flow: Flow, view: View, cut: int, number: int, *, live: bool, keep: bool) -> Remade:
+def _all(
+    stage: Stage,
+    flow: Flow,
+    view: View,
+    cut: int,
+    number: int,
+    *,
+    live: bool,
+    keep: bool,
+    progress: Progress | None = None,
+) -> Remade:
     stage.state.adopt(Manifest())
     views = frozenset([view.table.id])
     given: dict[str, Given] = {}
-    parts: Live = {} if live else scan_first(stage, flow, views, "driver")
+    parts: Live = {} if live else scan_first(stage, flow, views, "driver", progress)
     low = cut = stage.store.head() if parts else cut
     if live:
         low = stage.store.head()
@@ -102,7 +115,9 @@ def _all(stage: Stage, flow: Flow, view: View, cut: int, number: int, *, live: b
             given[Input(table).id] = Rows(_scanned(stage.store, flow.tables[table], [c.name for c in columns]))
         cut = stage.store.head()
     names = {view.table.id: view.table.name}
-    loaded = load(stage, flow, views, cut, number, names, "driver", known=given, keep=keep, alone=True, live=parts)
+    loaded = load(
+        stage, flow, views, cut, number, names, "driver", progress, known=given, keep=keep, alone=True, live=parts
+    )
     manifest = loaded.beside(flow, Manifest()) if keep else None
     return Remade(low, cut, list(loaded.rows[view.table.id]), True, manifest, 0)
 

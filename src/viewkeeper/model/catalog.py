@@ -72,6 +72,11 @@ class Catalog:
     tables: tuple[Table, ...] = ()
     views: tuple[View, ...] = ()
 
+    @property
+    def defined(self) -> tuple[Any, ...]:
+        """What tables and views are, without where views stand."""
+        return self.tables, tuple(replace(v, at=None, since=0) for v in self.views)
+
     def find(self, name: str) -> Table | View | None:
         wanted = arguments.text(name, "The name of a table or view", "SHOW TABLES and SHOW VIEWS list them.").lower()
         for table in self.tables:

@@ -16,7 +16,7 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import BadValue, CorruptState, SnapshotGone
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.model.strategies import is_scheduled
+from viewkeeper.model.strategies import runs_alone
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import assemble
@@ -33,13 +33,20 @@ def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
     if view.suspended is not None:
         raise BadValue(f"{table.name} is suspended and not stored: it has no rows.", hint=view.suspended.reason)
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-    active = [v.table.id for v in catalog.views if v.suspended is None and not is_scheduled(v)]
-    flow = assemble({t.id: t for t in catalog.tables}, plans, active, not store.capabilities.before_images)
-    state = State(store.state_path, Manifest.from_json(pinned.batch.record["manifest"]))
+    known, cut = store.capabilities.before_images, pinned.batch.cut
+    if view.at is None:
+        active = [v.table.id for v in catalog.views if v.suspended is None and not runs_alone(v, known)]
+        manifest = pinned.batch.record["manifest"]
+    else:  # it has state of its own
+        active, cut = [table.id], view.at.cut
+        manifest = pinned.batch.record["sets"][str(table.id)]
+    keyed = view.at is not None or not known
+    flow = assemble({t.id: t for t in catalog.tables}, plans, active, keyed)
+    state = State(store.state_path, Manifest.from_json(manifest))
     stage = Stage(store, state, _no_spark, durable=False, threads=1)
     try:
         names = [*(c.name for c in table.columns), WEIGHT]
-        reached = regenerate(stage, flow, table.id, pinned.batch.cut, {table.id: table.name})
+        reached = regenerate(stage, flow, table.id, cut, {table.id: table.name})
         deltas = [delta.rename_columns(names) for delta in reached if delta.num_rows]
         if not deltas:
             return table.outside.empty_table()

@@ -1,0 +1,65 @@
+"""A view that shows every write call's state runs by itself: the others need not go call by call with it.
+
+It has its own arrangements, its own DuckDB and its own cut, which follows that of the batches: from one call that
+touches its tables to the next, each a commit of its rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.merge import Merger
+from viewkeeper.commit.schedule import Remade
+from viewkeeper.commit.stage import Stage, given_rows, in_batches
+from viewkeeper.commit.state import State
+from viewkeeper.model.catalog import View
+from viewkeeper.plan.flow import Flow
+from viewkeeper.store.base import Store
+from viewkeeper.store.memory import Memory
+
+
+class Alone:
+    """One such view, open. `known`: its published runs."""
+
+    def __init__(
+        self, store: Store, flow: Flow, known: Manifest, spark: Callable[[], Any], durable: bool, memory: Memory
+    ) -> None:
+        self.flow = flow
+        self._store = store
+        self._state = State(store.state_path, known)
+        self._stage = Stage(store, self._state, spark, durable=durable, threads=1, memory=memory)
+        self._merger = Merger(self._state, durable, memory.divided(4))
+
+    @property
+    def files(self) -> frozenset[str]:
+        """What must not be collected."""
+        return self._state.manifest.files() | self._merger.files
+
+    def step(self, view: View, upto: int, number: int) -> Remade | None:
+        """The next call's changes; None if no call up to there touches its tables."""
+        assert view.at is not None
+        tables = list(self.flow.used)
+        after = view.at.cut
+        cut = self._store.cut_after(after, tables, 1)
+        if cut > upto:  # after the last call of all it is the head, also where there is none
+            if self._store.pending(after, tables).calls == self._store.pending(upto, tables).calls:
+                return None
+            cut = upto
+        self._merger.adopt()
+        deltas, _ = self._stage.changes(self.flow, after, cut, {}, tables, 1)
+        names = {view.table.id: view.table.name}
+        outcome = self._stage.run(number, "driver", self.flow, in_batches(self.flow), given_rows(deltas), names)
+        manifest = self._state.manifest.plus(outcome.entries)
+        return Remade(cut, cut, list(outcome.reached.get(view.table.id, ())), False, manifest, len(outcome.entries))
+
+    def published(self, made: Remade, number: int) -> None:
+        assert made.manifest is not None
+        changed = {s for s, r in made.manifest.runs.items() if r != self._state.manifest.runs.get(s)}
+        self._state.adopt(made.manifest)
+        self._merger.start(self.flow, number, changed)
+
+    def close(self) -> None:
+        self._merger.close()
+        self._stage.close()
