@@ -251,6 +251,10 @@ def test_run_and_watch_end_when_told(vk: Run) -> None:
     assert change.startswith("~ shop a  id 7  price 1.50 → 3.00")
 
 
+def test_the_log_has_two_forms(vk: Run) -> None:
+    assert vk("--log", "xml", "status")[::2] == (2, "vk: There is no log 'xml': text, json. See vk --help.\n")
+
+
 # -- load --------------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from typer._click.exceptions import ClickException, NoArgsIsHelpError
 from viewkeeper import __version__
 from viewkeeper.cli import hbase, helping
 from viewkeeper.cli.commands import health, proofs, rows, statements, views
-from viewkeeper.cli.options import without_pandas
+from viewkeeper.cli.options import one_of, without_pandas
 from viewkeeper.errors import ViewkeeperError
 
 app = typer.Typer(
@@ -58,13 +58,22 @@ app.add_typer(hbase.app, name="hbase")
 
 @app.callback()
 def _vk(
+    context: typer.Context,
     show_version: Annotated[
         bool,
         typer.Option(
             "--version", callback=lambda wanted: _version(wanted), is_eager=True, help="Print the version and exit."
         ),
     ] = False,
-) -> None: ...
+    log: Annotated[
+        str | None, typer.Option(metavar="FORM", help="Log to standard error, one line a batch: text or json.")
+    ] = None,
+) -> None:
+    if log is not None:
+        from viewkeeper.cli.logs import FORMS, write_log
+
+        one_of(context, "log", log, FORMS)
+        write_log(log)
 
 
 def _version(wanted: bool) -> None:

@@ -18,6 +18,7 @@ import typer
 
 from viewkeeper.cli.output import json_line
 from viewkeeper.cli.output import value as shown
+from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Store
 
 
@@ -31,8 +32,8 @@ def run(database: Any, form: str, seconds: float | None, **options: Any) -> None
         elif report.changes:
             views = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
             _say(
-                f"batch {report.epoch}  {report.changes} changes  {1000 * report.seconds:.0f} ms  {report.lane}  "
-                f"rows changed: {views or 'none'}"
+                f"batch {report.epoch}  {counted(report.changes, 'change')}  {1000 * report.seconds:.0f} ms"
+                f"  {report.lane}  rows changed: {views or 'none'}"
             )
 
     def audited(report: Any) -> None:
@@ -44,7 +45,8 @@ def run(database: Any, form: str, seconds: float | None, **options: Any) -> None
 
     with _stopping(over), database.maintain(on_batch=told, on_audit=audited, **options) as maintenance:
         if form == "table":
-            _say(f"keeping {len(database.status().views)} views of {database._store.url} fresh; Ctrl-C stops")
+            views = counted(len(database._catalog().views), "view")
+            _say(f"keeping {views} of {database._store.url} fresh; Ctrl-C stops")
         left = seconds
         while maintenance.running and (left is None or left > 0) and not over.wait(min(0.2, left or 0.2)):
             left = None if left is None else left - 0.2

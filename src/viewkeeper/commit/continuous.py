@@ -12,18 +12,20 @@ So a lone change is visible after one batch, and under load batches grow until t
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from viewkeeper.commit.holding import Holding
 from viewkeeper.errors import MaintainerBusy, StoreError, Timeout, ViewkeeperError
 from viewkeeper.model import arguments
+from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
 
@@ -37,6 +39,7 @@ NOTE = "maintenance"
 """The store's record of what stopped a maintainer."""
 
 _STANDBY_PAUSE = 0.1
+_log = logging.getLogger("viewkeeper.batch")
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,15 @@ class Maintenance:
         self.batches += 1
         with self._room:
             self._room.notify_all()
+        _log.info(
+            "batch %d: %s, %.0f ms, %s%s",
+            report.epoch,
+            counted(report.changes, "change"),
+            1000 * report.seconds,
+            report.lane,
+            "".join(f"; suspended: {name}" for name in report.suspended),
+            extra=asdict(report),
+        )
         if self._on_batch is not None:
             self._on_batch(report)
 
@@ -264,6 +276,8 @@ class Maintenance:
             self._stopping.wait(min(left, 0.01))
 
     def _note(self, error: Exception | None, failures: int) -> None:
+        if error is not None:
+            _log.error("failed, %s so far: %s", counted(failures, "time"), error, extra={"failures": failures})
         with suppress(ViewkeeperError):
             text = None if error is None else {"error": str(error), "failures": failures, "time": time.time()}
             self._store.put_note(NOTE, text)

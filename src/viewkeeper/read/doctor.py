@@ -16,6 +16,7 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import damaged
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, ViewkeeperError
+from viewkeeper.model.shown import counted
 from viewkeeper.plan import expressions
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
@@ -131,7 +132,8 @@ def _views(store: Store) -> Iterator[Finding]:
             advice = f"Correct the rows, then: ALTER MATERIALIZED VIEW {view.name} RESUME."
             yield Finding(f"view {view.name}", False, f"it is suspended: {view.suspended}", advice)
     behind = status.lag_changes > 0 and status.maintainer is None
-    text = f"{len(status.views)} views, {status.lag_changes} changes behind ({status.lag_seconds:.0f} s)"
+    views, waiting = counted(len(status.views), "view"), counted(status.lag_changes, "change")
+    text = f"{views}, {waiting} behind ({status.lag_seconds:.0f} s)"
     yield Finding("freshness", not behind, text, "Nobody maintains: vk refresh or vk run." if behind else "")
 
 

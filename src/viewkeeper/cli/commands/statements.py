@@ -22,6 +22,7 @@ from viewkeeper.cli.options import (
     wrong,
 )
 from viewkeeper.errors import ViewkeeperError
+from viewkeeper.model.shown import counted
 
 
 def init(db: Db) -> None:
@@ -32,7 +33,8 @@ def init(db: Db) -> None:
     with open_writer(db, create=True) as store:
         there = store.catalog()
     if there.tables or there.views:
-        typer.echo(f"{db} is there already: {len(there.tables)} tables, {len(there.views)} views")
+        tables, views = counted(len(there.tables), "table"), counted(len(there.views), "view")
+        typer.echo(f"{db} is there already: {tables}, {views}")
     else:
         typer.echo(f"{db} is ready; export VIEWKEEPER_DB={db} saves you from writing --db")
 

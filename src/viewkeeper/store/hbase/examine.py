@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from viewkeeper.errors import CorruptState, ViewkeeperError
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
+from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Finding
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import lease
@@ -26,7 +27,9 @@ def examine(client: Client, records: Records, layouts: Layouts, redo: Directory)
     took = 1000 * (time.perf_counter() - started)
     yield Finding("gateway", True, f"{client.pool.gateway.address} answers in {took:.1f} ms")
     catalog, _ = records.whole()  # raises if the records are damaged
-    yield Finding("records", True, f"{len(catalog.tables)} tables and {len(catalog.views)} views are defined")
+    yield Finding(
+        "records", True, f"defined: {counted(len(catalog.tables), 'table')}, {counted(len(catalog.views), 'view')}"
+    )
     yield from _tables(client, layouts, catalog)
     yield from _claimed(records, redo)
     for table in catalog.tables:
