@@ -157,7 +157,7 @@ def test_what_becomes_visible_late_beside_damage_reaches_every_view(shop: Databa
     shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
     shop.refresh()
     appear(shop, item(3, 7), shop._maintain().batch.cut)
-    shop._let_go()
+    shop._holding.end()
     maintainer = shop._maintain()
     [image] = [slot for slot in maintainer.state.manifest.runs if slot.startswith("image")]
     entry = maintainer.state.manifest.runs[image][0]

@@ -245,6 +245,12 @@ def test_all_has_come_when_every_queue_is_accounted_for(more: str, lacks: str | 
     assert (found is None) if lacks is None else (found is not None and lacks in found.text)
 
 
+def test_a_server_whose_wal_is_in_no_queue_is_missing() -> None:
+    found = reach.missing("p", MARKS, reach.read_listing(DONE.replace("queue rs2 p rs2.10 9\n", "")))
+    assert found is not None
+    assert "in no queue" in found.text
+
+
 def test_a_wal_that_is_not_shipped_to_the_length_it_had_is_missing() -> None:
     found = reach.missing("p", MARKS, reach.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99")))
     assert found is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,7 @@ ClassPath = Annotated[
 PeerName = Annotated[
     str | None, typer.Option("--peer", metavar="NAME", help="The replication peer. Default: vk_NAMESPACE.")
 ]
+_STAND_BY = 1.0
 _CONF = Path(".viewkeeper-hbase/conf")
 
 
@@ -167,14 +169,14 @@ def listen(
 ) -> None:
     """Receive what HBase pushes and keep it in the state's place, until stopped; who maintains reads it there.
 
-    It needs no Spark and little memory: HBase can go on forgetting its WALs while nobody maintains.
+    It needs no Spark and little memory: HBase can go on forgetting its WALs while nobody maintains. While somebody else
+    receives at all agreed addresses it stands by.
 
     Example: vk hbase listen --db 'hbase://127.0.0.1:9090/shop?state=/data/viewkeeper'
     """
     import logging
     from dataclasses import replace
 
-    from viewkeeper.errors import StoreError
     from viewkeeper.store.hbase.push import settings
     from viewkeeper.store.hbase.push.inflow import listening
     from viewkeeper.store.hbase.push.spool import Spool
@@ -184,23 +186,20 @@ def listen(
         agreed, directory = _agreed(store), settings.place(store.state_path)
     if at:
         agreed = replace(agreed, receivers=tuple(at))
-    receivers = listening(agreed, Spool(directory), settings.secret(directory))
-    if not receivers:
-        raise StoreError(
-            f"None of {', '.join(agreed.receivers)} is an address of this machine that is free.",
-            hint="Somebody may receive there already: who maintains does.",
-        )
-    for receiver in receivers:
-        typer.echo(f"receiving at {receiver.address[0]}:{receiver.address[1]} into {directory}")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    try:
-        stopped.wait()
-    except KeyboardInterrupt:
-        pass
-    finally:
+    spool, secret = Spool(directory), settings.secret(directory)
+    receivers = listening(agreed, spool, secret)
+    if not receivers:
+        typer.echo(f"standing by: none of {', '.join(agreed.receivers)} is an address of this machine that is free")
+    with suppress(KeyboardInterrupt):
+        while not receivers and not stopped.wait(_STAND_BY):
+            receivers = listening(agreed, spool, secret)
         for receiver in receivers:
-            receiver.close()
+            typer.echo(f"receiving at {receiver.address[0]}:{receiver.address[1]} into {directory}")
+        stopped.wait()
+    for receiver in receivers:
+        receiver.close()
 
 
 def _agreed(store: Store) -> Agreed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +32,9 @@ from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
 FAR = 2000
 """Milliseconds. A cell that is further ahead of HBase's clock was dated by its writer."""
 
+_AGAIN = 1.0
+"""Seconds between two tries to receive at an address that somebody has."""
+
 SHIPPING = 2.0
 """Seconds for which a batch waits for what is being shipped; then it looks for itself."""
 
@@ -44,6 +48,7 @@ class Inflow:
         self._lock = threading.Lock()
         self._caller: Wire | None = None
         self._reached = True
+        self._tried = time.monotonic()
         self._tls = ssl.create_default_context(cafile=agreed.certificate) if agreed.certificate else None
         self.receivers = listening(agreed, spool, secret)
         self._spool.look()
@@ -76,6 +81,10 @@ class Inflow:
         """Whether all that HBase had acknowledged when this was called is in the spool, and can be read from it."""
         # Who waited in vain, because nothing is shipped, need not do so every time.
         patience = SHIPPING if self._reached else SHIPPING / 20
+        if not self.receivers and time.monotonic() - self._tried > _AGAIN:
+            # Whoever received may be gone: its address is taken over.
+            self._tried = time.monotonic()
+            self.receivers = listening(self.agreed, self._spool, self._secret)
         if self.receivers:
             found = self.receivers[0].reach(self._unwanted(), patience)
         else:

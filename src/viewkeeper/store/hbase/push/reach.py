@@ -5,7 +5,8 @@
     2  one of them lists the peer's queues, as ZooKeeper has them: all servers' WALs that are not shipped whole, and up
        to which position they are
     3  all has come if every live server was asked, no queue is a dead or unknown server's or claimed from one, and each
-       WAL of step 1 is shipped up to the length it had, the older ones of its server wholly
+       WAL of step 1, or one that was begun after it, is in a queue and shipped up to the length it had, the older ones
+       of its server wholly
 
 A position is noted when the receiver has acknowledged what lies before it, which it does when that is in the spool.
 While step 3 cannot be shown it is asked again, for a while: shipping takes some milliseconds; a dead server's queue may
@@ -91,11 +92,20 @@ def missing(peer: str, marks: Marks, listing: Listing) -> Missing | None:
                 )
         elif not _is_newer(one.wal, lengths):
             return Missing(f"{one.server} has an older WAL to ship", soon=True)
+    queued = {(one.server, _group(one.wal)) for one in listing.queued}
+    for server, lengths in marks.items():
+        if lacking := [wal for wal in lengths if (server, _group(wal)) not in queued]:
+            return Missing(f"the WAL {lacking[0]} of {server} is in no queue of the peer")
     return None
 
 
 def _is_newer(wal: str, lengths: Mapping[str, int]) -> bool:
     """Whether a WAL was begun after the lengths were taken: its name is its group's with the time it was begun."""
-    group, _, begun = wal.rpartition(".")
-    known = [int(name.rpartition(".")[2]) for name in lengths if name.rpartition(".")[0] == group]
+    begun = wal.rpartition(".")[2]
+    known = [int(name.rpartition(".")[2]) for name in lengths if _group(name) == _group(wal)]
     return bool(known) and begun.isdigit() and int(begun) > max(known)
+
+
+def _group(wal: str) -> str:
+    """Several WALs may be written side by side; those of a group follow one another."""
+    return wal.rpartition(".")[0]
