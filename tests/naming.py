@@ -7,7 +7,7 @@ as long as the test runs, in SQL text, rows and answers. What the test sees and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -122,27 +122,32 @@ _COLUMN = re.compile(r"[kco]\d+")
 
 
 class Naming:
-    """Names for the plain words of one test, drawn as they come up and never twice."""
+    """Names for the plain words of one test (and those of `relations` and `columns`), each drawn when it comes up."""
 
-    def __init__(self, rng: Random) -> None:
-        self._left = {"relation": rng.sample(NAMES, len(NAMES)), "column": rng.sample(COLUMNS, len(COLUMNS))}
-        self._cased = rng
+    def __init__(self, seed: object, relations: Collection[str] = (), columns: Collection[str] = ()) -> None:
+        self._seed, self._relations, self._columns = seed, relations, columns
         self._names: dict[str, str] = {}
         self._plain: dict[tuple[str, str], str] = {}
 
     def name(self, plain: str) -> str:
-        """What this word is called; other words are called as they are."""
-        kind = "relation" if _RELATION.fullmatch(plain) else "column" if _COLUMN.fullmatch(plain) else None
+        """What this word is called, the same in a scenario that was made smaller; other words stay as they are."""
+        kind = self._kind(plain)
         if kind is None:
             return plain
         if plain not in self._names:
-            left = self._left[kind]
-            name = left.pop() if left else f"more {plain}"
-            if self._cased.random() < 0.3 and name.upper().lower() == name.lower():
+            rng = Random(f"{self._seed} {plain}")
+            taken = {name.lower() for of, name in self._plain if of == kind}
+            name = rng.choice([n for n in (NAMES if kind == "relation" else COLUMNS) if n.lower() not in taken])
+            if rng.random() < 0.3 and name.upper().lower() == name.lower():
                 name = name.upper()
             self._names[plain] = name
             self._plain[kind, name] = plain
         return self._names[plain]
+
+    def _kind(self, plain: str) -> str | None:
+        if plain in self._relations or _RELATION.fullmatch(plain):
+            return "relation"
+        return "column" if plain in self._columns or _COLUMN.fullmatch(plain) else None
 
     def relation(self, name: str) -> str:
         return self._plain.get(("relation", name), name)

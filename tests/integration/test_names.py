@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -215,7 +214,7 @@ def test_the_pool_has_what_statements_use() -> None:
 
 
 def test_audit_tells_the_rows_that_differ_whatever_they_are_called(make_db: Callable[..., Any], spark: Any) -> None:
-    naming = Naming(Random(7))
+    naming = Naming(7)
     db = Called(make_db(spark=spark), naming)
     db.sql("CREATE TABLE tab_0 (k0 INT, c1 DOUBLE, PRIMARY KEY (k0))")
     db.put("tab_0", [{"k0": i, "c1": i / 3} for i in range(4)])

@@ -97,8 +97,10 @@ def script(scenario: Scenario) -> str:
         "",
         "import pyarrow as pa",
         "import viewkeeper as vk",
+        "from tests.naming import Called, Naming",
         "",
-        'db = vk.open("lmdb:" + tempfile.mkdtemp() + "/db", durability="none")',
+        'opened = vk.open("lmdb:" + tempfile.mkdtemp() + "/db", durability="none")',
+        f"db = Called(opened, Naming({scenario.seed!r}))",
     ]
     lines += [f"db.sql({t.ddl!r})" for t in scenario.tables]
     tables = {t.name: t for t in scenario.tables}

@@ -114,7 +114,7 @@ def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, 
                 lost.add(view.name)
                 problems.append(Problem(view.name, number, f"CREATE failed: {type(error).__name__}: {error}"))
 
-    naming = Naming(Random(scenario.seed))  # the oracle goes on with the plain names
+    naming = Naming(scenario.seed)  # the oracle goes on with the plain names
 
     def opened() -> Called:
         return Called(vk.open(url, spark=spark, durability="none"), naming)

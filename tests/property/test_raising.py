@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.naming import Called, Naming
 
 from viewkeeper.errors import EvaluationError
 
@@ -28,6 +29,11 @@ RAISING: dict[str, tuple[str, dict[str, Any]]] = {
 GOOD: dict[str, Any] = {"id": 1, "n": 3, "d": 7, "s": "1"}
 
 
+def named(db: Any, seed: str) -> Called:
+    """The database under names from the pool."""
+    return Called(db, Naming(seed, {"facts", "computed", "total"}, {"id", "n", "d", "s", "o"}))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", RAISING)
 def test_what_spark_raises_is_refused_and_nothing_is_published(
@@ -35,7 +41,7 @@ def test_what_spark_raises_is_refused_and_nothing_is_published(
 ) -> None:
     expression, row = RAISING[case]
     text = {"text to date": "2024-02-29", "text to boolean": "true"}.get(case, "1")
-    db = make_db(spark=spark, durability="none")
+    db = named(make_db(spark=spark, durability="none"), case)
     db.sql("CREATE TABLE facts (id INT, n INT, d DECIMAL(38,0), s STRING, PRIMARY KEY (id))")
     db.sql(f"CREATE MATERIALIZED VIEW computed AS SELECT id, {expression} AS o FROM facts")
     db.put("facts", GOOD | {"s": text})
@@ -53,7 +59,7 @@ def test_what_spark_raises_is_refused_and_nothing_is_published(
 
 @pytest.mark.slow
 def test_a_value_that_does_not_survive_the_batch_does_not_raise(spark: Any, make_db: Callable[..., Any]) -> None:
-    db = make_db(spark=spark, durability="none")
+    db = named(make_db(spark=spark, durability="none"), "")
     db.sql("CREATE TABLE facts (id INT, n INT, PRIMARY KEY (id))")
     db.sql("CREATE MATERIALIZED VIEW computed AS SELECT id, 10 / n AS o FROM facts")
     db.put("facts", {"id": 1, "n": 0})
@@ -66,7 +72,7 @@ def test_a_value_that_does_not_survive_the_batch_does_not_raise(spark: Any, make
 
 @pytest.mark.slow
 def test_a_sum_that_overflows_raises_and_one_that_comes_back_does_not(spark: Any, make_db: Callable[..., Any]) -> None:
-    db = make_db(spark=spark, durability="none")
+    db = named(make_db(spark=spark, durability="none"), "")
     db.sql("CREATE TABLE facts (id INT, n BIGINT, PRIMARY KEY (id))")
     db.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(n) AS o FROM facts")
     db.put("facts", [{"id": 1, "n": 2**63 - 1}, {"id": 2, "n": 1}, {"id": 3, "n": -5}])
