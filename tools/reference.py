@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +176,16 @@ def sql() -> Iterator[str]:
     yield "`vk sql` takes any query that Spark does, and runs it there. One that only names columns of one table or"
     yield "view (`SELECT * | column, … FROM name [ORDER BY column, …] [LIMIT number]`) needs neither Spark nor Java.\n"
     yield "## Aggregate functions\n"
-    yield ", ".join(f"`{_snake(name)}`" for name in sorted(functions.AGGREGATES)) + ".\n"
+    yield "Every one may have FILTER, DISTINCT where Spark has it, and OVER where the table says so.\n"
+    yield from _functions(functions.AGGREGATES)
     yield "## Window functions\n"
-    yield "Aggregate functions, and " + ", ".join(f"`{_snake(name)}`" for name in sorted(functions.WINDOWED)) + ".\n"
+    yield "These need OVER. Sums and averages of floats over a frame are added in the order of its rows, as Spark"
+    yield "adds them.\n"
+    yield from _functions(functions.RANKS)
+    yield "## Arguments\n"
+    yield "| argument | type |\n| --- | --- |"
+    yield from (f"| {name} | {meaning} |" for name, meaning in functions.FAMILIES.items())
+    yield ""
     yield "## Expressions\n"
     yield "| written | Catalyst's class | to know |\n| --- | --- | --- |"
     for op, written, note in sorted(SUPPORTED, key=lambda row: (not row[1][:1].isalpha(), row[1].lower())):
@@ -191,21 +198,15 @@ def _grammar(doc: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-_SPELLED = {
-    "Average": "avg",
-    "BitAndAgg": "bit_and",
-    "BitOrAgg": "bit_or",
-    "BitXorAgg": "bit_xor",
-    "CovPopulation": "covar_pop",
-    "CovSample": "covar_samp",
-    "NTile": "ntile",
-    "VariancePop": "var_pop",
-    "VarianceSamp": "var_samp",
-}
+_BRACES = str.maketrans("", "", "{}")
 
 
-def _snake(name: str) -> str:
-    return _SPELLED.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+def _functions(listed: Iterable[Any]) -> Iterator[str]:
+    yield "| written | OVER | to know |\n| --- | --- | --- |"
+    for function in sorted(listed, key=lambda f: f.name):
+        forms = ", ".join(f"`{form.translate(_BRACES)}`" for form in function.forms)
+        yield f"| {forms} | {'yes' if function.over else 'no'} | {_cell(function.note)} |"
+    yield ""
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

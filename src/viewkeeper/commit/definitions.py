@@ -16,6 +16,7 @@ from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupport
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, runs_alone
+from viewkeeper.operators import recompute
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiler import ViewPlan
@@ -217,7 +218,8 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
     query = read_query(spark(), statement.query, {t.name: t for t in tables.values()})
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
     sizes = {t.id: store.count(t) for t in catalog.tables}
-    table, made = plan_view(statement.name, catalog.next_id, query, statement.key, tables, plans, sizes, options)
+    named = (statement.name, catalog.next_id, query, statement.key)
+    table, made = plan_view(*named, tables, plans, sizes, options, recompute.attempt)
     if old is not None and _same_shape(table, old.table):
         table = replace(table, id=old.table.id)
     else:

@@ -33,6 +33,9 @@ ROW = "_row"
 PLACE = "_place"
 """Beside columns that are grouped or sorted: where the row stood."""
 
+FIRST = "_first"
+"""Beside `PLACE`: that of the first row of the same partition."""
+
 TIMES = "_times"
 """A count or a weight while it is added up."""
 

@@ -13,20 +13,23 @@ negative one. Its inputs are the tables `input0`, `input1`, … with `_h`, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.names import quoted
+from viewkeeper.model.names import FIRST, PLACE, quoted
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, weights_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import HASH, Recompute
+from viewkeeper.operators.folds import folded
+from viewkeeper.plan import expressions
+from viewkeeper.plan.dataflow import HASH, Operator, Recompute, high, low
 
 NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}
 
@@ -61,11 +64,32 @@ def step(
     ]
     new = [_repeated(r, operator) for r in rows]
     kept = [c for i, c in enumerate(changes) if i not in shared]
-    shown = weighted(duck.run(_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)}), 1)
+    computed = duck.run(_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)})
+    shown = weighted(folded(computed, operator.folds) if operator.folds else computed, 1)
     if emitted.runs:
         shown = pa.concat_tables([shown, _negated(emitted.slice(affected).select(shown.column_names))])
     difference = consolidate(duck, shown)
     return difference.drop_columns([HASH]), [*kept, difference]
+
+
+def attempt(operators: Iterable[Operator]) -> None:
+    """Run each recomputation over nothing: what DuckDB cannot bind is refused before there is a view."""
+    import duckdb
+
+    found = [o for o in operators if isinstance(o, Recompute)]
+    if not found:
+        return
+    with Duck(expressions.setup, threads=1) as duck:
+        for operator in found:
+            rows = [no_rows(port[0].columns).drop_columns([WEIGHT]) for port in operator.inputs]
+            try:
+                duck.run(_sql(operator), **{f"input{i}": r for i, r in enumerate(rows)})
+            except duckdb.Error as error:
+                if expressions.error_code(error) is None:  # a constant may raise, and is then an error of the rows
+                    said = str(error).split("\n")[0].split(": ", 1)[-1].rstrip(".")
+                    raise Unsupported(
+                        f"The query has a part that cannot be computed ({operator.why}): {said}."
+                    ) from None
 
 
 def full(duck: Duck, operator: Recompute, states: Sequence[Arrangement]) -> pa.Table:
@@ -95,7 +119,11 @@ def _repeated(rows: pa.Table, operator: Recompute) -> pa.Table:
 
 @lru_cache(maxsize=1024)
 def _sql(operator: Recompute) -> str:
-    columns = ", ".join(f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output)
+    listed = [f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output]
+    if operator.folds:
+        places = (PLACE, FIRST, *(n for f in operator.folds for n in (low(f), high(f))))
+        listed += [f"{n}::BIGINT AS {n}" for n in places]
+    columns = ", ".join(listed)
     return f"SELECT {columns}{', ' if columns else ''}{HASH}::UBIGINT AS {HASH} FROM ({operator.sql})"
 
 

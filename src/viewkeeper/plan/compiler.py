@@ -27,7 +27,7 @@ from viewkeeper.plan.dataflow import (
     Operator,
     Sink,
 )
-from viewkeeper.plan.functions import parameter
+from viewkeeper.plan.functions import named, parameter
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Query, column
 
 _VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
@@ -202,7 +202,7 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
 
 def _is_sum(call: Call) -> bool:
     """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
-    tried = parameter(call, "evalMode") == "TRY"
+    tried = parameter(call, "evalMode") == "TRY" and call.type != "double"  # doubles never overflow
     return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
 
 
@@ -214,15 +214,13 @@ def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
 
 def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
     if call.function == "First":
-        # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates).
-        if not parameter(call, "ignoreNulls"):
-            raise Unsupported("first depends on the order of rows.", hint="Use min or max.")
+        # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates); a user's is refused.
         call = replace(call, function="Max")
     argument = call_argument(call)
     if argument is None:
         return Measure(name, call.function, None, None, call.type)
     if argument.type.startswith("struct"):
-        raise Unsupported(f"{call.function.lower()} of a STRUCT is not supported.", hint="Use max_by or min_by.")
+        raise Unsupported(f"{named(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
     place = arguments.setdefault(argument, f"a{len(arguments)}")
     distinct = call.distinct and call.function not in ("Min", "Max")
     return Measure(name, call.function, place, argument.type, call.type, distinct)

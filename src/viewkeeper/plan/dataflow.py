@@ -262,6 +262,26 @@ class Aggregate(Operator):
 
 
 @dataclass(frozen=True)
+class Fold:
+    """A sum or average of floats over a window's frame, which is the places from `low` to `high`.
+
+    A row's place is that in the order of all rows (`PLACE`); `FIRST` is the place of its partition's first row. SQL
+    gives the row's own value in its column; `operators.folds` adds the frame's values up in their order.
+    """
+
+    column: str
+    average: bool
+
+
+def low(fold: Fold) -> str:
+    return f"{fold.column}_l"
+
+
+def high(fold: Fold) -> str:
+    return f"{fold.column}_h"
+
+
+@dataclass(frozen=True)
 class Recompute(Operator):
     """The output of a key is a function of the rows of that key: run the real SQL on the slices that changed.
 
@@ -276,6 +296,7 @@ class Recompute(Operator):
     output: tuple[Column, ...]
     why: str
     clip: int | None = None
+    folds: tuple[Fold, ...] = ()
     kind: ClassVar[str] = "recompute"
     stateful: ClassVar[bool] = True
 
@@ -341,7 +362,7 @@ class Sink(Operator):
         return self.source[0].columns
 
 
-_LATER = frozenset({"ordered", "reach"})
+_LATER = frozenset({"folds", "ordered", "reach"})
 """Fields that came later: left out of names where they say nothing, so that stored state keeps its name."""
 
 
@@ -359,7 +380,7 @@ def _json(value: Any) -> Any:
         return node_to_json(value)
     if isinstance(value, Column):  # what is not said is left out: a name must not change with the program's version
         return [value.name, value.type, value.nullable, *([value.alias] if value.alias else [])]
-    if isinstance(value, (Segment, Named, Measure, AggregateSpec, Order)):
+    if isinstance(value, (Segment, Named, Measure, AggregateSpec, Order, Fold)):
         return [_json(getattr(value, f.name)) for f in fields(value)]
     if isinstance(value, tuple):
         return [_json(v) for v in value]

@@ -6,11 +6,12 @@ The key is the GROUP BY columns, or the key that the plan proves unique, or the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.compiler import Compiler, ViewPlan
+from viewkeeper.plan.dataflow import Operator
 from viewkeeper.plan.nodes import Node, Order, Project, Query, Sort
 from viewkeeper.plan.unique import unique_keys
 
@@ -24,11 +25,17 @@ def plan_view(
     views: Mapping[int, ViewPlan],
     sizes: Mapping[int, int],
     options: Mapping[str, str],
+    attempt: Callable[[Iterable[Operator]], None] = lambda _: None,
 ) -> tuple[Table, ViewPlan]:
-    """The view's table and plan; raises Unsupported for what cannot be maintained. `tables`: base and view tables."""
+    """The view's table and plan; raises Unsupported for what cannot be maintained. `tables`: base and view tables.
+
+    `attempt` is given the view's operators: it raises Unsupported for what cannot be run.
+    """
     plan = ViewPlan(query, sizes)
     base = {i: t.inside for i, t in tables.items() if not t.is_view}
-    Compiler(base, {**views, table_id: plan}).view(table_id)
+    compiler = Compiler(base, {**views, table_id: plan})
+    compiler.view(table_id)
+    attempt(compiler.operators.values())
     columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
     parts, is_bag = _key(query, key, tables)
     return Table(table_id, name, columns, parts, True, is_bag, tuple(sorted(options.items()))), plan

@@ -11,11 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from viewkeeper.model.names import quoted
+from viewkeeper.model.names import FIRST, PLACE, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import functions
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import HASH, Input, Recompute, Segment, TopK, where_sql
+from viewkeeper.plan.dataflow import (
+    HASH,
+    Fold,
+    Input,
+    Recompute,
+    Segment,
+    TopK,
+    high,
+    low,
+    where_sql,
+)
 from viewkeeper.plan.expressions import render
 from viewkeeper.plan.functions import PEERS
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
@@ -90,18 +100,30 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
     calls = [c for c in node.calls if c.name in needed]
     results = {c.name: Column(f"w{i}", c.type, c.nullable) for i, c in enumerate(calls)}
     over = f"PARTITION BY {', '.join(quoted(k) for k in key)}" if key else ""
-    texts = []
+    texts, folds, source = [], [], "input0"
     for call in calls:
-        seen = _seen(call, refs)
+        seen, shown = _seen(call, refs), results[call.name].name
         exact = call.function not in PEERS and functions.parameter(call, "frame")[0] == "rows"
         order = order_sql(node.order, names, extended=exact)
-        clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{functions.frame_sql(call, node.order)})"
-        texts.append(f"{functions.call_sql(seen, clause)} AS {quoted(results[call.name].name)}")
+        framed = functions.frame_sql(call, node.order)
+        if functions.is_folded(call):
+            folds.append(fold := Fold(shown, call.function == "Average"))
+            order = PLACE if exact else order
+            clause = f"OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
+            texts.append(f"{functions.summand(seen)} AS {quoted(shown)}")
+            texts += [f"min({PLACE}) {clause} AS {low(fold)}", f"max({PLACE}) {clause} AS {high(fold)}"]
+        else:
+            clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
+            texts.append(f"{functions.window_sql(seen, clause)} AS {quoted(shown)}")
+    if folds:
+        total = ", ".join([*(f"{quoted(k)} ASC NULLS FIRST" for k in key), order_sql(node.order, names)])
+        source = f"(SELECT *, row_number() OVER (ORDER BY {total}) AS {PLACE} FROM input0)"
+        texts += [PLACE, f"min({PLACE}) OVER ({over}) AS {FIRST}"]
     listed = [quoted(c.name) for c in names.values()]
-    sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM input0"
+    sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM {source}"
     why = "window functions" + ("" if key else " without PARTITION BY: every change recomputes all rows")
     output = names | results
-    operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), why))
+    operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), why, folds=tuple(folds)))
     return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 
 
@@ -128,11 +150,11 @@ def aggregate(
     for i, call in enumerate(others):
         seen = _seen(call, refs)
         output[call.name] = Column(f"m{i}", call.type, call.nullable)
-        texts.append(f"{functions.call_sql(seen, '')} AS m{i}")
+        texts.append(f"{functions.aggregate_sql(seen)} AS m{i}")
     grouped = f" GROUP BY {', '.join([*(quoted(k) for k in key), HASH])}" if key else ""
     hashed = HASH if key else f"0::UBIGINT AS {HASH}"
     sql = f"SELECT {', '.join([*texts, hashed])} FROM input0{grouped}"
-    names = ", ".join(sorted({c.function for c in others}))
+    names = ", ".join(sorted({functions.named(c) for c in others}))
     operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), f"{names} of a group's rows"))
     return [Branch(operator, {name: reference(c) for name, c in output.items()})]
 

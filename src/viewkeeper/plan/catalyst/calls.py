@@ -15,8 +15,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from viewkeeper.model import types
-from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, Scope, field_value, internal_value, scala_name
+from viewkeeper.plan import functions, nodes
+from viewkeeper.plan.catalyst.expressions import (
+    CALL_FIELDS,
+    Scope,
+    field_value,
+    internal_value,
+    scala_name,
+    sql_name,
+)
 from viewkeeper.plan.catalyst.relation import Ids, Reader, Relation, reference
 from viewkeeper.plan.catalyst.scalars import SUBQUERY, Scalars
 from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
@@ -109,6 +116,8 @@ def _window_call(scope: Scope, name: str, function: RawExpr, frame: RawExpr) -> 
     if function.op == "AggregateExpression":
         op, args, type_, distinct, condition, value, nullable = _call(scope, function)
     else:
+        if not functions.is_known(function.op):
+            raise functions.refused(sql_name(function))
         args = () if function.op in _RANKS else tuple(scope.read(a) for a in function.args)
         op, type_, distinct, condition, nullable = function.op, function.type, False, None, function.nullable
         value = _parameters(function)
@@ -118,6 +127,8 @@ def _window_call(scope: Scope, name: str, function: RawExpr, frame: RawExpr) -> 
 def _call(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
     """The fields of a Call but for its name, from an AggregateExpression."""
     function, *filters = raw.args
+    if not functions.is_known(function.op):
+        raise functions.refused(sql_name(function))
     distinct = bool(raw.fields["isDistinct"])
     orders = [scope.order(a) for a in function.args if a.op == "SortOrder"]  # WITHIN GROUP (ORDER BY …)
     args = (*(scope.read(a) for a in function.args if a.op != "SortOrder"), *(o.expr for o in orders))

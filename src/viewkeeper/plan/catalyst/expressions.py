@@ -2,8 +2,9 @@
 
 `op` is Catalyst's simple class name, `args` are its children in Catalyst's order, and `value` holds the constructor
 fields that `FIELDS` lists for the class, in that order. Of a class that is not listed, plain text and boolean fields
-are kept; the renderer refuses classes that it does not know. What says nothing about the value is stripped (Alias,
-KnownNotNull, PromotePrecision). An attribute becomes the column that its id stands for among the inputs.
+are kept; of one that the renderer does not know, the name in SQL, by which it refuses it. What says nothing about the
+value is stripped (Alias, KnownNotNull, PromotePrecision). An attribute becomes the column that its id stands for among
+the inputs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.catalyst.tree import RawExpr
+from viewkeeper.plan.expressions import OPS as SUPPORTED_OPS
 from viewkeeper.plan.nodes import Expr, Order, column
 
 _ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod")
@@ -128,7 +130,8 @@ class Scope:
                 args[:1],
                 (scala_name(raw.fields["direction"]), scala_name(raw.fields["nullOrdering"])),
             )
-        return Expr(raw.op, raw.type, args, _parameters(raw), raw.nullable)
+        value = _parameters(raw) if raw.op in SUPPORTED_OPS else sql_name(raw)
+        return Expr(raw.op, raw.type, args, value, raw.nullable)
 
     def _likes(self, raw: RawExpr) -> Expr:
         """LIKE ALL / ANY of many patterns, which Spark keeps as values, as so many LIKEs."""
@@ -152,6 +155,11 @@ class Scope:
     def order(self, raw: RawExpr) -> Order:
         descending = scala_name(raw.fields["direction"]) == "Descending"
         return Order(self.read(raw.args[0]), descending, scala_name(raw.fields["nullOrdering"]) == "NullsLast")
+
+
+def sql_name(raw: RawExpr) -> str:
+    """A function as Spark SQL calls it: its class may be called otherwise."""
+    return str(raw.live.prettyName())
 
 
 def scala_name(value: Any) -> str:

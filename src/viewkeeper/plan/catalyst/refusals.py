@@ -5,10 +5,12 @@ The optimiser folds `current_date()` into a constant, so these are looked for in
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.plan import functions
 from viewkeeper.plan.catalyst.pruning import ORDER_SENSITIVE
 
 VOLATILE = {
@@ -57,13 +59,32 @@ FOREIGN = {
     "UnionLoop": "WITH RECURSIVE",
 }
 
+UNLISTED = {
+    "TimeWindow": "window",
+    "PreciseTimestampConversion": "window",
+    "SessionWindow": "session_window",
+    "WindowTime": "window_time",
+}
+"""Functions that analysis takes apart: the classes by which they are still known."""
+
+ORDERED = {"First": "first", "Last": "last", "AnyValue": "any_value"}
+"""Aggregates of a group that depend on the order of its rows. (Optimisation makes others of them that do not.)"""
+
 _CLASS = re.compile(r'"class":"[\w.]*?(\w+)\$?"')
 _HINT = "A view may only depend on its tables' rows."
 
 
 def refuse_volatile(analysed: Any) -> None:
     """Raise Unsupported if the analysed plan depends on time or chance, or calls foreign code."""
-    names = set(_CLASS.findall(analysed.toJSON()))
+    text = analysed.toJSON()
+    names = set(_CLASS.findall(text))
+    for name in sorted(names & UNLISTED.keys()):
+        raise Unsupported(
+            f"The function {UNLISTED[name]} is not supported in a materialized view.",
+            hint="Group by date_trunc('HOUR', …), or by arithmetic on unix_timestamp(…).",
+        )
+    if names & ORDERED.keys():
+        _refuse_ordered(json.loads(text))
     for name in sorted(names & VOLATILE.keys()):
         raise Unsupported(f"{VOLATILE[name]} depends on when or where the query runs.", hint=_HINT)
     for name in sorted(names & FOREIGN.keys()):
@@ -71,3 +92,16 @@ def refuse_volatile(analysed: Any) -> None:
     # Spark also calls aggregates nondeterministic that depend on the order of their input; that order is made stable.
     if not analysed.deterministic() and not names & ORDER_SENSITIVE:
         raise Unsupported("The query is not deterministic.", hint=_HINT)
+
+
+def _refuse_ordered(plan: Any) -> None:
+    """Raise Unsupported if an Aggregate, also one of a subquery, calls `first` or its like. A window may."""
+    if isinstance(plan, dict):
+        if str(plan.get("class", "")).endswith(".logical.Aggregate"):
+            called = set(_CLASS.findall(json.dumps(plan.get("aggregateExpressions"), separators=(",", ":"))))
+            for name in sorted(called & ORDERED.keys()):
+                raise functions.refused(ORDERED[name])
+        plan = list(plan.values())
+    if isinstance(plan, list):
+        for part in plan:
+            _refuse_ordered(part)

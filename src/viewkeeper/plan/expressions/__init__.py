@@ -23,7 +23,10 @@ from viewkeeper.plan.expressions.rule import Rule, cast
 from viewkeeper.plan.expressions.table import TABLE
 from viewkeeper.plan.nodes import Expr
 
-__all__ = ["SUPPORTED", "can_raise", "check", "error_code", "fingerprint", "predicate", "render", "setup"]
+__all__ = ["OPS", "SUPPORTED", "can_raise", "check", "error_code", "fingerprint", "predicate", "render", "setup"]
+
+OPS = frozenset(TABLE)
+"""Catalyst's classes that can be rendered."""
 
 SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r in TABLE.values() if r.sql)
 """(Catalyst class, how it is written in SQL, what to know), for the reference page."""
@@ -104,17 +107,18 @@ def _rule(expr: Expr) -> Rule:
     rule = TABLE.get(expr.op)
     if rule is None:
         known = ", ".join(sql for _, sql, _ in SUPPORTED)
-        raise Unsupported(
-            f"The expression {_spelling(expr.op)} is not supported in a view.", hint=f"Supported: {known}."
-        )
+        raise Unsupported(f"The expression {_spelling(expr)} is not supported in a view.", hint=f"Supported: {known}.")
     if reason := rule.refuse(expr):
         raise Unsupported(f"{reason} is not supported in a view.")
     return rule
 
 
-def _spelling(op: str) -> str:
-    """`DateFormatClass` → DATE_FORMAT_CLASS."""
-    return "".join(f"_{c}" if c.isupper() and i and not op[i - 1].isupper() else c for i, c in enumerate(op)).upper()
+def _spelling(expr: Expr) -> str:
+    """As Spark SQL calls it; a Java method that stands for a function with underscores: `parseUrl` → parse_url."""
+    if isinstance(expr.value, str):
+        return expr.value
+    op = expr.op.rsplit(".", 1)[-1]
+    return "".join(f"_{c}" if c.isupper() and i and not op[i - 1].isupper() else c for i, c in enumerate(op)).lower()
 
 
 def _guarded(expr: Expr, texts: list[str]) -> str | None:

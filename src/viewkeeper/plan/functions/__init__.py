@@ -1,0 +1,112 @@
+"""Aggregate and window functions, for what is recomputed from a slice.
+
+    table.py      the list: Spark SQL's name, Catalyst's class, how it is written
+    writing.py    aggregates as DuckDB SQL
+    windows.py    ranks, shifts and frames as DuckDB SQL
+
+Each call becomes DuckDB text over rendered arguments; the result is cast to Spark's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from viewkeeper.errors import Unsupported
+from viewkeeper.model import types
+from viewkeeper.plan.expressions import render
+from viewkeeper.plan.functions.table import AGGREGATES, FAMILIES, RANKS, REASONS, Function
+from viewkeeper.plan.functions.windows import PEERS, frame_sql
+from viewkeeper.plan.functions.writing import parameter
+from viewkeeper.plan.nodes import Call, Expr
+
+__all__ = [
+    "AGGREGATES",
+    "FAMILIES",
+    "PEERS",
+    "RANKS",
+    "Function",
+    "aggregate_sql",
+    "frame_sql",
+    "is_folded",
+    "is_known",
+    "named",
+    "parameter",
+    "refused",
+    "summand",
+    "window_sql",
+]
+
+_GROUPED = {f.op: f for f in reversed(AGGREGATES)}
+_FRAMED = {f.op: f for f in reversed((*AGGREGATES, *RANKS))}
+
+
+def named(call: Call) -> str:
+    """The function as a user writes it."""
+    found = _FRAMED.get(call.function)
+    return found.name if found else call.function
+
+
+def refused(name: str) -> Unsupported:
+    """The refusal of a function that is in neither list, by Spark SQL's name."""
+    why = REASONS.get(name, "")
+    known = dict.fromkeys(f.name for f in (*AGGREGATES, *RANKS))
+    return Unsupported(
+        f"The function {name} is not supported in a materialized view{why and ': ' + why}.",
+        hint=f"Supported: {', '.join(sorted(known))}.",
+    )
+
+
+def is_known(op: str) -> bool:
+    """Whether a Catalyst class is one of the functions here."""
+    return op in _FRAMED
+
+
+def aggregate_sql(call: Call) -> str:
+    """The aggregate as DuckDB text of the call's type."""
+    return _sql(call, _GROUPED.get(call.function), "")
+
+
+def window_sql(call: Call, over: str) -> str:
+    """The call over a window, as DuckDB text of the call's type; `over` is the OVER clause."""
+    function = _FRAMED.get(call.function)
+    if function is not None and not function.over:
+        raise Unsupported(
+            f"{function.name} over a window is not supported: its digits depend on the order of additions.",
+            hint=f"{function.name} with GROUP BY is.",
+        )
+    if function is not None and function.ranks and call.filter is not None:
+        raise Unsupported(f"{function.name} with FILTER is not supported.", hint="Write a CASE, and IGNORE NULLS.")
+    return _sql(call, function, over)
+
+
+def is_folded(call: Call) -> bool:
+    """Whether Spark's result over a window depends on the order in which rows are added: a sum that is a DOUBLE."""
+    if call.function not in ("Sum", "Average") or call.type != "double":
+        return False
+    return types.is_float(call.args[0].type) or call.args[0].type == "bigint"  # a smaller integer's sums are exact
+
+
+def summand(call: Call) -> str:
+    """What such a sum adds for one row."""
+    (argument,) = _arguments(call)
+    return f"CAST({argument} AS DOUBLE)"
+
+
+def _sql(call: Call, function: Function | None, clause: str) -> str:
+    if function is None:
+        raise refused(named(call).lower())
+    return f"CAST({function.write(call, _arguments(call), clause)} AS {types.duckdb(call.type)})"
+
+
+def _arguments(call: Call) -> Sequence[str]:
+    """The rendered arguments, NULL where the FILTER does not hold: such a row counts for no aggregate. Constants (a
+    percentage, a delimiter) stay constants."""
+    if call.filter is None:
+        return [render(a) for a in call.args]
+    args = call.args or (Expr("literal", "int", value=1, nullable=False),)
+    condition = render(call.filter)
+    constant = [i > 0 and a.op == "literal" for i, a in enumerate(args)]
+    return [
+        render(a) if fixed else f"CASE WHEN {condition} THEN {render(a)} END"
+        for a, fixed in zip(args, constant, strict=True)
+    ]

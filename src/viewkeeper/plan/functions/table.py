@@ -1,0 +1,175 @@
+"""The aggregate and window functions that a view may use: the one list of them.
+
+A row has Spark SQL's name, Catalyst's class after optimisation (several names may come out as one: `bool_and` is a
+Min), how it is written, and its writer. Refusals, the reference page and the tests against Spark are made from it: in
+a form, `{number}` and its like stand for an argument of each type of that family (`FAMILIES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from viewkeeper.plan.functions import windows, writing
+from viewkeeper.plan.functions.writing import Write
+
+FAMILIES: Mapping[str, str] = {
+    "any": "any type",
+    "number": "TINYINT to BIGINT, FLOAT, DOUBLE, DECIMAL",
+    "integer": "TINYINT to BIGINT",
+    "exact": "any type but FLOAT and DOUBLE",
+    "order": "any type",
+    "text": "STRING",
+    "boolean": "BOOLEAN",
+}
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function. `ranks`: it needs OVER; not `over`: it has none. `note` is what a user should know."""
+
+    name: str
+    op: str
+    forms: tuple[str, ...]
+    write: Write
+    note: str = ""
+    ranks: bool = False
+    over: bool = True
+
+
+_TIES = "Of several rows Spark takes any; here it is the {} value."
+_NEAR = "The last digits may differ: in Spark, too, they depend on the order of rows."
+
+_MOMENTS = (
+    ("StddevSamp", "stddev_samp", ("stddev", "std", "stddev_samp")),
+    ("StddevPop", "stddev_pop", ("stddev_pop",)),
+    ("VarianceSamp", "var_samp", ("variance", "var_samp")),
+    ("VariancePop", "var_pop", ("var_pop",)),
+)
+_PAIRS = (
+    ("covar_pop", "CovPopulation", writing.covariance("covar_pop")),
+    ("covar_samp", "CovSample", writing.covariance("covar_samp")),
+    ("corr", "Corr", writing.correlation),
+    ("regr_r2", "RegrR2", writing.regression("regr_r2", "1.0")),
+    ("regr_slope", "RegrSlope", writing.regression("regr_slope")),
+    ("regr_intercept", "RegrIntercept", writing.intercept),
+    ("regr_sxy", "RegrSXY", writing.covariance("regr_sxy")),
+)
+_SINGLES = (
+    ("regr_sxx", "RegrReplacement", writing.squares, _NEAR),
+    ("regr_syy", "RegrReplacement", writing.squares, _NEAR),
+    ("regr_count", "Count", writing.count, ""),
+    ("regr_avgx", "Average", writing.average, ""),
+    ("regr_avgy", "Average", writing.average, ""),
+)
+
+AGGREGATES: tuple[Function, ...] = (
+    Function("count", "Count", ("count(*)", "count({any})", "count({any}, {integer})"), writing.count),
+    Function("count_if", "Count", ("count_if({boolean})",), writing.count),
+    Function("sum", "Sum", ("sum({number})",), writing.total),
+    Function("avg", "Average", ("avg({number})", "mean({number})"), writing.average),
+    Function("try_sum", "Sum", ("try_sum({number})",), writing.total, "NULL where the sum does not fit."),
+    Function("try_avg", "Average", ("try_avg({number})",), writing.average),
+    Function("min", "Min", ("min({any})",), writing.plain("min")),
+    Function("max", "Max", ("max({any})",), writing.plain("max")),
+    Function("bool_and", "Min", ("bool_and({boolean})", "every({boolean})"), writing.plain("min")),
+    Function("bool_or", "Max", ("bool_or({boolean})", "some({boolean})", "any({boolean})"), writing.plain("max")),
+    Function("bit_and", "BitAndAgg", ("bit_and({integer})",), writing.plain("bit_and")),
+    Function("bit_or", "BitOrAgg", ("bit_or({integer})",), writing.plain("bit_or")),
+    Function("bit_xor", "BitXorAgg", ("bit_xor({integer})",), writing.plain("bit_xor")),
+    *(
+        Function(name, op, tuple(f"{n}({{number}})" for n in names), writing.spread(name), _NEAR)
+        for op, name, names in _MOMENTS
+    ),
+    Function("skewness", "Skewness", ("skewness({number})",), writing.moment(3), _NEAR),
+    Function("kurtosis", "Kurtosis", ("kurtosis({number})",), writing.moment(4), _NEAR),
+    *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, _NEAR, over=False) for n, op, write in _PAIRS),
+    *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, note) for n, op, write, note in _SINGLES),
+    Function(
+        "percentile", "Percentile", ("percentile({number}, 0.3)",), writing.percentile, "One constant percentage."
+    ),
+    Function("median", "Percentile", ("median({number})",), writing.percentile),
+    Function(
+        "percentile_cont",
+        "Percentile",
+        tuple(f"percentile_cont(0.3) WITHIN GROUP (ORDER BY {{number}}{way})" for way in ("", " DESC")),
+        writing.percentile,
+    ),
+    Function(
+        "percentile_disc",
+        "PercentileDisc",
+        tuple(f"percentile_disc(0.3) WITHIN GROUP (ORDER BY {{number}}{way})" for way in ("", " DESC")),
+        writing.percentile_disc,
+    ),
+    Function(
+        "mode",
+        "Mode",
+        (
+            "mode({exact}, true)",
+            "mode() WITHIN GROUP (ORDER BY {exact})",
+            "mode() WITHIN GROUP (ORDER BY {exact} DESC)",
+        ),
+        writing.mode,
+        "mode(x) leaves open which of several values it is; here it is the least.",
+    ),
+    Function(
+        "max_by", "MaxBy", ("max_by({any}, {order})",), writing.extreme_by("arg_max_null"), _TIES.format("greatest")
+    ),
+    Function("min_by", "MinBy", ("min_by({any}, {order})",), writing.extreme_by("arg_min_null"), _TIES.format("least")),
+    Function(
+        "listagg",
+        "ListAgg",
+        (
+            "listagg({text}, '-') WITHIN GROUP (ORDER BY {text})",
+            "string_agg({text}) WITHIN GROUP (ORDER BY {text} DESC)",
+        ),
+        writing.listagg,
+        "Needs an order.",
+    ),
+)
+
+RANKS: tuple[Function, ...] = (
+    Function("row_number", "RowNumber", ("row_number()",), windows.ranking("row_number"), ranks=True),
+    Function("rank", "Rank", ("rank()",), windows.ranking("rank"), ranks=True),
+    Function("dense_rank", "DenseRank", ("dense_rank()",), windows.ranking("dense_rank"), ranks=True),
+    Function("percent_rank", "PercentRank", ("percent_rank()",), windows.ranking("percent_rank"), ranks=True),
+    Function("cume_dist", "CumeDist", ("cume_dist()",), windows.ranking("cume_dist"), ranks=True),
+    Function("ntile", "NTile", ("ntile(3)",), windows.ranking("ntile"), ranks=True),
+    Function("lag", "Lag", ("lag({any})", "lag({any}, 2) IGNORE NULLS"), windows.shift("lag"), ranks=True),
+    Function("lead", "Lead", ("lead({any})", "lead({any}, 2) IGNORE NULLS"), windows.shift("lead"), ranks=True),
+    Function(
+        "first_value",
+        "First",
+        ("first_value({any})", "first({any}) IGNORE NULLS", "any_value({any})"),
+        windows.shift("first_value"),
+        ranks=True,
+    ),
+    Function(
+        "last_value", "Last", ("last_value({any})", "last({any}) IGNORE NULLS"), windows.shift("last_value"), ranks=True
+    ),
+    Function(
+        "nth_value",
+        "NthValue",
+        ("nth_value({any}, 2)", "nth_value({any}, 2) IGNORE NULLS"),
+        windows.shift("nth_value"),
+        ranks=True,
+    ),
+)
+
+_ARRAYS = "there is no ARRAY type"
+_ESTIMATE = "its result is an estimate"
+REASONS: Mapping[str, str] = {
+    "approx_count_distinct": f"{_ESTIMATE}; count(DISTINCT …) is exact and maintained",
+    "approx_percentile": f"{_ESTIMATE}; percentile is exact",
+    "percentile_approx": f"{_ESTIMATE}; percentile is exact",
+    "approx_top_k": _ESTIMATE,
+    "histogram_numeric": _ESTIMATE,
+    "count_min_sketch": _ESTIMATE,
+    "array_agg": _ARRAYS,
+    "collect_list": _ARRAYS,
+    "collect_set": _ARRAYS,
+    "first": "it depends on the order of rows; use min_by",
+    "last": "it depends on the order of rows; use max_by",
+    "any_value": "it depends on the order of rows; use min or max",
+}
+"""Why some of the others are refused, by Spark SQL's name."""
