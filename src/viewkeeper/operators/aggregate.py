@@ -59,14 +59,17 @@ def step(
     plan = layout(spec)
     vectors = deltas[0]
     assert vectors is not None
-    kept = [vectors]
+    kept, flips = [vectors], []
     for i, argument in enumerate(plan.values, start=1):
         delta = deltas[i]
         change = _no_values(spec, argument) if delta is None else extremes.by_value(duck, delta, argument)
         kept.append(change)
         if argument in plan.distincts:
-            flips = _flips(duck, spec, argument, states[i], change)
-            vectors = pa.concat_tables([vectors, _vectors(duck, spec, flips, distinct=True, argument=argument)])
+            flips.append(_flips(duck, spec, argument, states[i], change))
+    if flips:
+        # One pass for all arguments: a row has the value of one of them, and NULL adds nothing to the others.
+        together = pa.concat_tables(flips, promote_options="default").combine_chunks()
+        vectors = pa.concat_tables([vectors, _vectors(duck, spec, together, distinct=True)])
     old = states[0].slice(distinct_hashes(vectors)) if states[0].runs else vectors.slice(0, 0)
     out = _difference(duck, spec, old, vectors, states, kept)
     kept[0] = _without_zeros(vectors, plan, seed=not spec.keys and not states[0].num_rows)
@@ -94,12 +97,9 @@ def additive_merge(duck: Duck, spec: AggregateSpec, port: int, runs: Sequence[Ru
     return merge(duck, runs, order=[plan.values[port - 1]])
 
 
-def _vectors(
-    duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool, argument: str | None = None
-) -> pa.Table:
-    """The rows' vectors, for the plain accumulators, or for those of one argument that see each value once."""
-    plan = layout(spec)
-    fed = tuple(a for a in plan.accumulators if a.distinct == distinct and argument in (None, a.argument))
+def _vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool) -> pa.Table:
+    """The rows' vectors, for the plain accumulators, or for those that see each value once."""
+    fed = tuple(a for a in layout(spec).accumulators if a.distinct == distinct)
     return duck.run(sql.vectors(spec, fed, distinct), rows=with_raw(rows, fed))
 
 
