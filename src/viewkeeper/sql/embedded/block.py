@@ -19,7 +19,7 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.expressions import can_raise, predicate, render
 from viewkeeper.plan.expressions.logic import operands
-from viewkeeper.plan.functions import call_sql
+from viewkeeper.plan.functions import aggregate_sql
 from viewkeeper.plan.nodes import Call, Expr, column
 from viewkeeper.sql.embedded.typing import Field, NotProven, Scope
 
@@ -196,7 +196,7 @@ class Builder:
     def _call(self, call: Call) -> str:
         for arg in call.args:
             self.used |= arg.columns()
-        return call_sql(call, "")
+        return aggregate_sql(call)
 
     def _condition(self, expr: Expr) -> str:
         if expr.type != "boolean" or can_raise(expr):
