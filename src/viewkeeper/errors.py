@@ -113,6 +113,13 @@ class CorruptState(ViewkeeperError):
     code = "VK504"
 
 
+class PublicationUnknown(StoreError):
+    """The store failed while a batch was published, and does not say whether it was."""
+
+    code = "VK506"
+    default_hint = "Refresh again when the store answers: that finds out, and neither loses nor repeats anything."
+
+
 class MissingDependency(ViewkeeperError):
     """An optional package, Java or a server is not installed."""
 

@@ -16,22 +16,25 @@ which happens beside the batches (`maintainer`).
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from viewkeeper import faults
+from viewkeeper.commit.afterwards import Afterwards, has_happened
 from viewkeeper.commit.isolation import BrokenViews, own_rows, storing
 from viewkeeper.commit.manifest import Manifest, files_of
 from viewkeeper.commit.memory import RAN_OUT, fitting, out_of_memory
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.recent import Recent
+from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import Stage, choose_lane, in_batches
 from viewkeeper.commit.state import State
@@ -51,23 +54,11 @@ T = TypeVar("T")
 _LOST = {"runs": {}, "fingerprint": ""}
 """The manifest of a batch whose record is damaged: all state is made anew."""
 
+_MERGING, _TRUNCATING, _COLLECTING = "merging runs", "cutting the log", "removing files that no batch lists"
+_PUBLISHING = "an error of the store while it published"
+
 _TIDY_SECONDS = 0.5
 """Between two clean-ups of log and files: each is a durable write of its own."""
-
-
-@dataclass(frozen=True)
-class BatchReport:
-    """What a refresh did. `epoch` is the published batch; `views` counts changed rows by view."""
-
-    epoch: int
-    changes: int
-    lane: str
-    seconds: float
-    views: Mapping[str, int] = field(default_factory=dict)
-    suspended: tuple[str, ...] = ()
-    """Views that failed on their own rows and were suspended, if that was asked for."""
-    mended: tuple[str, ...] = ()
-    """Damage that was found and made good first."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +114,10 @@ class Batches:
             self._merger = Merger(self.state, durable, self.memory.divided(4))
             self._sets = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
             self._looked: dict[int, float] = {}
-            self.state.collect(keep=files_of(self._sets.values()))
+            self.afterwards = Afterwards(store)
+            with self.afterwards.of(_COLLECTING):
+                self.state.collect(keep=files_of(self._sets.values()))
+            self.afterwards.again()
             self._loading: dict[object, int] = {}
             self._cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
             self._tidied = 0.0
@@ -178,13 +172,17 @@ class Batches:
     def _refresh(self, lane: str, max_changes: int | None) -> BatchReport:
         started = time.perf_counter()
         choose_lane(lane, 0)  # a wrong name is refused also when nothing waits
+        if self.afterwards.damage is not None:
+            damage, self.afterwards.damage = self.afterwards.damage, None
+            raise damage
         self._follow_catalog()
         faults.point("commit.1.before")
         tables = [t.id for t in self.catalog.tables]
         cut = self.store.head()  # step 1
         waiting = self.store.pending(self.batch.cut, tables)
         if waiting.calls == 0:
-            return BatchReport(self.batch.number, 0, "none", time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            return BatchReport(self.batch.number, 0, "none", seconds, afterwards=self.afterwards.failed)
         if (instead := self._made_anew(waiting.rows, started)) is not None:
             return instead
         limits = [n for n in (max_changes, self._fits, fitting(waiting, self.memory.total)) if n is not None]
@@ -192,7 +190,8 @@ class Batches:
         if self._tried < waiting.rows:
             cut = self.store.cut_after(self.batch.cut, tables, self._tried)
         faults.point("commit.1.after")
-        self._merger.adopt()
+        with self.afterwards.of(_MERGING):
+            self._merger.adopt()
         number = self.batch.number + 1
         expected = choose_lane(lane, self._tried)
         before = self.batch
@@ -212,7 +211,8 @@ class Batches:
             self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
         self._tidy({e.slot for e in outcome.entries})
         changed = {c.table.name: _size(c) for c in views}
-        return BatchReport(number, changes, chosen, time.perf_counter() - started, changed)
+        seconds = time.perf_counter() - started
+        return BatchReport(number, changes, chosen, seconds, changed, afterwards=self.afterwards.failed)
 
     def _files_of_others(self) -> frozenset[str]:
         """Files of state beside that of the batches which no published record lists yet."""
@@ -341,6 +341,7 @@ class Batches:
             "plan": flow.fingerprint,
             "time": time.time(),
             "recent": self.recent.summary(),
+            "attempt": secrets.token_hex(8),
             "memory": self.memory.total,
         }
         if self._sets:
@@ -349,25 +350,45 @@ class Batches:
             record["sets"] = {str(v): m.to_json() for v, m in self._sets.items()}
         batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
         faults.point("commit.3.before")
-        with storing(v.table for v in views):
-            self.store.commit(batch, views, change)  # steps 3 and 4
-        faults.point("commit.4.after")
+        try:
+            with storing(v.table for v in views):
+                self.store.commit(batch, views, change)  # steps 3 and 4
+            self.afterwards.done(_PUBLISHING)
+        except MaintainerBusy:
+            raise
+        except Exception as error:
+            if not has_happened(self.store, batch, error):
+                raise
+            self.afterwards.add(_PUBLISHING, error)
         self.batch = batch
         self.state.adopt(manifest)
         self._cuts.append((time.monotonic(), cut))
-        if change is not None:
-            self._adopt_catalog(self.store.catalog())
+        with self.afterwards.of("reading the catalog again"):  # or else the next batch does
+            faults.point("commit.4.after")
+            if change is not None:
+                self._adopt_catalog(self.store.catalog())
 
     def _tidy(self, changed: Iterable[str], now: bool = False) -> None:
         """Step 5. Merging begins after every batch, in the background; the rest is done once in a while."""
-        faults.point("commit.5.merge")
         published = self.state.manifest.files()
-        self._merger.start(self.flow, self.batch.number, changed)
-        if not now and time.monotonic() - self._tidied < _TIDY_SECONDS:
-            return
-        faults.point("commit.5.truncate")
-        self._check_lease()
+        with self.afterwards.of("beginning to merge"):
+            faults.point("commit.5.merge")
+            self._merger.start(self.flow, self.batch.number, changed)
+        if (not now and time.monotonic() - self._tidied < _TIDY_SECONDS) or self.lease.lost:
+            return  # whoever has the lease by now tidies up
         self._tidied = time.monotonic()
+        with self.afterwards.of(_TRUNCATING):
+            self._truncate()
+        with self.afterwards.of(_COLLECTING):
+            faults.point("commit.5.collect")
+            self.store.collect()
+            if not self._loading:
+                kept = published | self._merger.files | files_of(self._sets.values()) | self._files_of_others()
+                self.state.collect(keep=kept, upto=self.batch.number)
+        self.afterwards.again()
+
+    def _truncate(self) -> None:
+        faults.point("commit.5.truncate")
         upto = None
         while self._cuts and self._cuts[0][0] <= self._tidied - self.retention:
             upto = self._cuts.popleft()[1]
@@ -375,10 +396,6 @@ class Batches:
             self._cuts.appendleft((self._tidied - self.retention, upto))
             tracked = [v.at.low for v in self.catalog.views if v.at is not None and v.suspended is None]
             self.store.truncate(min([upto, *tracked, *self._loading.values()]))
-        faults.point("commit.5.collect")
-        if not self._loading:
-            kept = published | self._merger.files | files_of(self._sets.values()) | self._files_of_others()
-            self.state.collect(keep=kept, upto=self.batch.number)
 
 
 def _size(change: ViewChange | StreamChange) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,8 +52,11 @@ class Bringing(Batches):
         """Make all state anew, at the published cut or a later one, and bring the views' tables in line with it."""
         with self.lock:
             self._anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(self.flow.sinks), cut)
-            if self.store.note(CONTRADICTION) is not None:
-                self.store.put_note(CONTRADICTION, None)
+            self.afterwards.owe("taking the note of a contradiction away", self._forget_contradiction)
+
+    def _forget_contradiction(self) -> None:
+        if self.store.note(CONTRADICTION) is not None:
+            self.store.put_note(CONTRADICTION, None)
 
     def _adapt(self) -> None:
         """Load the state of operators that have none: this version makes others of the views than the one before."""
@@ -75,9 +79,11 @@ class Bringing(Batches):
             except CorruptState as log_too:
                 damage = log_too
                 self.rebuild(self.store.head())
-            faults.point("mend.after")
             messages = tuple(dict.fromkeys(d.message for d in found.values())) or (damage.message,)
-            self.store.put_note(MENDED, {"time": time.time(), "damage": list(messages)})
+            note = {"time": time.time(), "damage": list(messages)}
+            self.afterwards.owe("noting what was mended", partial(self.store.put_note, MENDED, note))
+            with self.afterwards.of("going on after mending"):
+                faults.point("mend.after")
             return messages
 
     def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
@@ -217,12 +223,13 @@ class Bringing(Batches):
                         self.refresh()
                 self._publish_loaded(loaded, flow, changed, mark.manifest, change)
             if kept is not None:
-                kept.forget(frozenset(flow.used))
+                self.afterwards.owe("forgetting parts of a load", lambda: kept.forget(frozenset(flow.used)))
             return True
         finally:
-            stage.close()
-            if kept is not None:
-                kept.close()
+            with self.afterwards.of("closing a load"):
+                stage.close()
+                if kept is not None:
+                    kept.close()
 
     def _caught_up(
         self, stage: Stage, flow: Flow, loaded: Loaded, names: Mapping[int, str], lane: str

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from viewkeeper import faults
+from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
@@ -52,8 +53,7 @@ def drop_table(store: Store, statement: statements.DropTable) -> None:
         return catalog.without(table.id)
 
     store.change_catalog(change)
-    faults.point("table.dropped")
-    store.drop_rows(table)
+    Afterwards(store).drop(table, "table.dropped")
 
 
 def add_column(store: Store, statement: alterations.AddColumn) -> None:

@@ -18,13 +18,14 @@ from viewkeeper import faults
 from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.alone import Alone
-from viewkeeper.commit.batches import BatchReport, Mark
+from viewkeeper.commit.batches import Mark
 from viewkeeper.commit.bringing import CONTRADICTION, MENDED, Bringing, restarted
 from viewkeeper.commit.crossover import rows_beyond
 from viewkeeper.commit.definitions import refuse_altered
 from viewkeeper.commit.isolation import own_rows
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import spoiled, without
+from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.schedule import Remade, due, remake
 from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import CorruptState, SnapshotGone
@@ -58,7 +59,7 @@ class Maintainer(Bringing):
         self._alone: dict[int, Alone] = {}
         super().__init__(store, spark, durable=durable, threads=threads, retention=retention, memory=memory)
         try:
-            Kept(store, self.state.directory).forget()
+            self.afterwards.owe("forgetting old parts of loads", Kept(store, self.state.directory).forget)
             if self.state.manifest.fingerprint != expressions.fingerprint():
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
@@ -139,8 +140,7 @@ class Maintainer(Bringing):
         views = frozenset([new.table.id, *(v.table.id for v in maintained)])
         self._bring_in(views, change, lane, progress)
         if new.table.id != old.table.id:
-            faults.point("view.published")
-            self.store.drop_rows(old.table)
+            self.afterwards.drop(old.table, "view.published")
         for view in active:
             if self.runs_alone(view):  # what it was made from is another view now
                 self.remake_whole(view)
@@ -149,8 +149,7 @@ class Maintainer(Bringing):
         """Forget a view and the state that no other view shares."""
         with self.defining, self.lock:
             self._publish_only(lambda c: c.without(view.table.id))
-            faults.point("view.dropped")
-            self.store.drop_rows(view.table)
+            self.afterwards.drop(view.table, "view.dropped")
             self._tidy((), now=True)
 
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:

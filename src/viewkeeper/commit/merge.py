@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from viewkeeper import faults
-from viewkeeper.commit.memory import RAN_OUT
 from viewkeeper.commit.state import State
-from viewkeeper.errors import StoreError
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
 from viewkeeper.operators.duck import Duck
@@ -79,7 +77,9 @@ class Merger:
             self._work = self._thread.submit(self._merge, tasks, self._file)
 
     def adopt(self) -> None:
-        """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs."""
+        """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs.
+
+        Raises what a merge failed on, with everything as if it had not begun."""
         if self._work is None:
             return
         if not self._work.done() and all(len(r) <= MOST_RUNS for r in self.state.manifest.runs.values()):
@@ -88,10 +88,10 @@ class Merger:
         self._work, self._tasks, self._file = None, (), None
         try:
             written = {e.slot: e for e in work.result()}
-        except (StoreError, *RAN_OUT):
+        except Exception:
             # The runs that were to be merged are there and count; a later batch begins again.
             self._behind.update(task.slot for task in tasks)
-            return
+            raise
         manifest = self.state.manifest
         for task in tasks:
             # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
+from viewkeeper.commit.afterwards import in_words
 from viewkeeper.commit.continuous import NOTE as MAINTENANCE
 from viewkeeper.commit.maintainer import CONTRADICTION, MENDED
 from viewkeeper.commit.manifest import Manifest
@@ -147,6 +149,10 @@ def _notes(store: Store) -> Iterator[Finding]:
     if contradiction is not None:
         text = f"{_ago(contradiction)} it contradicted itself: {contradiction['error']}"
         yield Finding("state", False, text, "vk audit --repair makes all of it anew.")
+    left = in_words(store.note(AFTERWARDS))
+    if left is not None:
+        text = f"{_ago(store.note(AFTERWARDS))} it failed, after batches that are published: {left}"
+        yield Finding("clean-up", False, text, "Correct the cause; it is tried again after every batch.")
     mended = store.note(MENDED)
     if mended is not None:
         text = f"{_ago(mended)} damage was made good: {'; '.join(mended['damage'])}"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
+from viewkeeper.commit.afterwards import in_words
 from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
@@ -82,7 +84,8 @@ class Status:
     that made the last batch.
 
     `maintainer` names who maintains it, `error` is what a maintainer or the last audit failed on, `audit` says what
-    that audit found (None: there was none), `recent` says how its last batches
+    that audit found (None: there was none), `afterwards` what came after a published batch, failed, and is tried again
+    (None: nothing did); `recent` says how its last batches
     went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
     prediction from them, None when changes arrive as fast as they are worked off.
     """
@@ -100,6 +103,7 @@ class Status:
     """How changes are found just now, where there are several ways, and why."""
     error: str | None
     audit: str | None
+    afterwards: str | None
     recent: Mapping[str, Any]
     stages: tuple[StageStatus, ...]
     tables: tuple[TableStatus, ...]
@@ -148,6 +152,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         store.capture_text(),
         error,
         None if audited is None else said(audited)[1],
+        in_words(store.note(AFTERWARDS)),
         recent,
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),

@@ -283,6 +283,10 @@ class Store(ABC):
         `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
         """
 
+    def collect(self) -> None:
+        """Step 5: remove what only commits that are finished needed."""
+        return None
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod

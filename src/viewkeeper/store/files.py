@@ -137,7 +137,7 @@ class Directory(os.PathLike[str]):
         except OSError as error:
             raise StoreError(
                 f"{self._place} could not be {what}: {str(error).splitlines()[0][:300]}.",
-                hint="Check that it can be reached and may be written; nothing was published.",
+                hint="Check that it can be reached and may be written.",
             ) from error
 
 

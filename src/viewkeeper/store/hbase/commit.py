@@ -92,7 +92,6 @@ def finish(records: Records, directory: Directory, claimed: Claim) -> None:
     for table in redo.tables:
         write_cells(records.client, table, redo.batch.number)
     publish(records, redo)
-    redos.collect(directory, redo.batch.number)
 
 
 def write_cells(client: Client, table: TableRedo, number: int) -> None:

@@ -41,6 +41,7 @@ from viewkeeper.store.base import (
 )
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit, lease, pushing, writing
+from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.failures import NoSuchTable
@@ -335,10 +336,15 @@ class HBaseStore(Store):
                 claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
-            self._known.learn(None)
+            with suppress(StoreError):  # it is published, and who reads next asks again
+                self._known.learn(None)
             self._feed.arrivals.committed(batch.cut, batch.seen.values())
             for change in stored:
                 self._sizes.forget(change.table)
+
+    def collect(self) -> None:
+        self._writable()
+        redos.collect(self._redos, self._known.state().published)
 
     def _finish_own(self) -> None:
         """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""

@@ -15,7 +15,7 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,9 @@ class Environment:
                 raise
             finally:
                 self._writing.now = False
-            # A reader that was killed would keep old pages from being used again.
-            handle.reader_check()
+            # A reader that was killed would keep old pages from being used again. The transaction has happened.
+            with suppress(lmdb.Error):
+                handle.reader_check()
 
     def _check_not_writing(self) -> None:
         if getattr(self._writing, "now", False):

@@ -1,0 +1,23 @@
+"""What a refresh says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a refresh did. `epoch` is the published batch; `views` counts changed rows by view."""
+
+    epoch: int
+    changes: int
+    lane: str
+    seconds: float
+    views: Mapping[str, int] = field(default_factory=dict)
+    suspended: tuple[str, ...] = ()
+    """Views that failed on their own rows and were suspended, if that was asked for."""
+    mended: tuple[str, ...] = ()
+    """Damage that was found and made good first."""
+    afterwards: tuple[str, ...] = ()
+    """What came after publication and failed. The batch is published; this is tried again after a later one."""

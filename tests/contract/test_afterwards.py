@@ -1,0 +1,266 @@
+"""What comes after publication never fails the batch: a fault at every step of it, for each store and state directory.
+
+The report, the log, `status` and `doctor` say what failed while the published batch counts, and it is done as soon as
+it can be. A state directory behind a URL is a real one of pyarrow's file systems; refusing is what is put before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract import planned
+from tests.contract.conftest import STORES
+from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
+
+from viewkeeper import faults
+from viewkeeper.commit import batches, merge
+from viewkeeper.engine import Database
+from viewkeeper.errors import PublicationUnknown, StoreError
+from viewkeeper.store.files import Directory
+
+KINDS = ["lmdb", "atomic rows only", "atomic rows only, state behind a URL"]
+REAL = pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.deep])
+MANY = ["lmdb", *(pytest.param(kind, marks=pytest.mark.deep) for kind in KINDS[1:]), REAL]
+"""For tests of many cases: all of them on every store in the deep profile only."""
+
+
+@pytest.fixture(params=[*KINDS, REAL])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    kind, _, remote = request.param.partition(", ")
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setattr(batches, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "there").mkdir()
+    options = {"state": f"file://{tmp_path / 'there'}"} if remote else {}
+    store = STORES[kind](tmp_path, request)(**options)
+    with Database(store, mode="w", spark=None, progress=None, retention=0.0) as db:
+        for statement in TABLES:
+            db.sql(statement)
+        db.put("items", [item(n) for n in range(30)])
+        db.put("kinds", [{"category": c, "boss": c.upper()} for c in "abc"])
+        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
+        yield db
+
+
+def item(number: int, price: int = 5) -> dict[str, Any]:
+    return {"item_id": number, "category": "abc"[number % 3], "price": price}
+
+
+def check(db: Database) -> None:
+    groups: dict[str, list[int]] = {}
+    for row in db.read("items").to_pylist():
+        groups.setdefault(row["category"], []).append(row["price"])
+    expected = {category: (len(prices), sum(prices)) for category, prices in groups.items()}
+    assert {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()} == expected
+
+
+def told(db: Database, why: str) -> None:
+    """Status and doctor say that clean-up failed, and how."""
+    afterwards = db.status().afterwards
+    assert afterwards is not None
+    assert why in afterwards
+    [finding] = [f for f in db.doctor().findings if f.check == "clean-up"]
+    assert not finding.ok
+    assert why in finding.message
+
+
+def clean(db: Database) -> None:
+    assert db.status().afterwards is None
+    assert all(f.check != "clean-up" for f in db.doctor().findings)
+
+
+@pytest.mark.parametrize("point", ["commit.4.after", "commit.5.merge", "commit.5.truncate", "commit.5.collect"])
+def test_a_step_after_publication_that_fails(shop: Database, point: str, caplog: pytest.LogCaptureFixture) -> None:
+    for step in range(3):
+        shop.put("items", [item(step, 100 + step)])
+        before = shop.status().epoch
+        with faults.failing(point, errno.EIO), caplog.at_level(logging.WARNING, "viewkeeper"):
+            report = shop.refresh()
+        assert report.epoch == before + 1
+        assert report.changes
+        assert any("Input/output error" in failed for failed in report.afterwards)
+        assert shop.status().epoch == before + 1
+        check(shop)
+        told(shop, "Input/output error")
+    assert len([r for r in caplog.records if "after a published batch" in r.getMessage()]) == 1, "said once"
+    shop.put("items", [item(1, 7)])
+    assert shop.refresh().afterwards == ()
+    check(shop)
+    clean(shop)
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise StoreError("DELETE was refused.", hint="")
+
+
+def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an S3 bucket does for which DELETE is not granted: from the first batch on, and when it is opened again."""
+    with monkeypatch.context() as denied:
+        denied.setattr(Directory, "remove", _refused)
+        for step in range(12):
+            shop.put("items", [item(step, 50 + step)])
+            before = shop.status().epoch
+            report = shop.refresh()
+            assert report.epoch == before + 1
+            check(shop)
+        told(shop, "DELETE was refused")
+        shop._let_go()
+        shop.put("items", [item(1, 7)])
+        assert shop.refresh().changes
+        shop.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+        shop.sql("DROP MATERIALIZED VIEW dear")
+        told(shop, "DELETE was refused")
+    shop.put("items", [item(2, 7)])
+    assert shop.refresh().afterwards == ()
+    check(shop)
+    clean(shop)
+    listed = shop._maintain().state.manifest.files() | shop._maintain()._merger.files
+    assert set(Directory(shop._store.state_path).names("b*.vkr")) <= listed
+
+
+@pytest.mark.parametrize("shop", MANY, indirect=True)
+@pytest.mark.parametrize("point", ["merge.write.before", "merge.write.after"])
+def test_a_merge_that_fails_fails_no_batch(shop: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    monkeypatch.setattr(merge, "MOST_RUNS", 0)  # each batch waits for the merge before it
+    monkeypatch.setattr(merge, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
+    with faults.failing(point, errno.ENOSPC):
+        for step in range(4):
+            shop.put("items", [item(step, 30 + step)])
+            report = shop.refresh()
+            assert report.changes
+        assert any("merging" in failed for failed in report.afterwards)
+        told(shop, "No space left")
+        check(shop)
+    for step in range(3):
+        shop.put("items", [item(step, 60 + step)])
+        shop.refresh()
+    check(shop)
+    clean(shop)
+
+
+@pytest.mark.parametrize("shop", MANY, indirect=True)
+@pytest.mark.parametrize("statement", ["create", "replace", "drop", "suspend", "drop table"])
+@pytest.mark.parametrize("broken", ["drop_rows", "truncate", "put_note", "forget", "points"])
+def test_a_statement_whose_clean_up_fails(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, statement: str, broken: str
+) -> None:
+    """The statement has happened, and whatever it left is cleaned up by the next batches, or the next maintainer."""
+    if statement != "create":
+        shop.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+    if statement == "drop table":
+        shop.sql("CREATE TABLE more (a INT, PRIMARY KEY (a))")
+        shop.put("more", {"a": 1})
+    text = {
+        "create": f"CREATE MATERIALIZED VIEW dear AS {DEAR}",
+        "replace": f"CREATE OR REPLACE MATERIALIZED VIEW dear AS {BOSSES}",
+        "drop": "DROP MATERIALIZED VIEW dear",
+        "suspend": "ALTER MATERIALIZED VIEW dear SUSPEND",
+        "drop table": "DROP TABLE more",
+    }[statement]
+    table = shop._catalog().find("more" if statement == "drop table" else "dear")
+    before = shop.status().epoch
+    with monkeypatch.context() as fault:
+        if broken == "forget":
+            fault.setattr("viewkeeper.capture.kept.Kept.forget", _refused)
+        elif broken == "points":
+            fault.setattr(faults, "point", _after_publication(faults.point))
+        else:
+            fault.setattr(shop._store, broken, _refused)
+        shop.sql(text)
+        assert shop.status().epoch == before + (statement != "drop table")
+        found = shop._catalog().find("more" if statement == "drop table" else "dear")
+        assert (found is None) == statement.startswith("drop")
+        if broken == "drop_rows" and statement in ("replace", "drop", "drop table"):
+            told(shop, "DELETE was refused")
+            shop._let_go()
+    shop.put("items", [item(3, 9)])
+    assert shop.refresh().afterwards == ()
+    check(shop)
+    clean(shop)
+    if table is not None and statement in ("replace", "drop", "drop table"):
+        gone = table if statement == "drop table" else table.table  # type: ignore[union-attr]
+        assert shop._store.count(gone) == 0  # type: ignore[arg-type]
+
+
+def _after_publication(point: Callable[[str], None]) -> Callable[[str], None]:
+    after = ("commit.4.after", "commit.5.", "view.", "mend.after")
+
+    def failing(name: str) -> None:
+        point(name)
+        if name.startswith(after) and name != "view.planned":
+            raise OSError(errno.EIO, "Input/output error")
+
+    return failing
+
+
+def test_a_commit_that_fails_after_it_has_happened_is_a_published_batch(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = shop._store.commit
+
+    def fails(*args: Any) -> None:
+        commit(*args)
+        raise StoreError("The answer was lost.")
+
+    shop.put("items", [item(3, 9)])
+    before = shop.status().epoch
+    with monkeypatch.context() as fault:
+        fault.setattr(shop._store, "commit", fails)
+        report = shop.refresh()
+    assert report.epoch == shop.status().epoch == before + 1
+    assert any("The answer was lost" in failed for failed in report.afterwards)
+    check(shop)
+    shop.put("items", [item(4, 9)])
+    assert shop.refresh().afterwards == ()
+    check(shop)
+    clean(shop)
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_a_commit_of_which_nobody_knows_says_so_and_is_settled_by_the_next_batch(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, happens: bool
+) -> None:
+    maintainer = shop._maintain()
+    commit, published = shop._store.commit, shop._store.published
+    silent: list[bool] = []
+
+    def fails(*args: Any) -> None:
+        if happens:
+            commit(*args)
+        silent.append(True)
+        raise StoreError("The answer was lost.")
+
+    def asked() -> Any:
+        if silent:
+            raise StoreError("Nobody answers.")
+        return published()
+
+    shop.put("items", [item(3, 9)])
+    before = maintainer.batch.number
+    with monkeypatch.context() as fault:
+        fault.setattr(shop._store, "commit", fails)
+        fault.setattr(shop._store, "published", asked)
+        with pytest.raises(PublicationUnknown, match=r"not known.*The answer was lost.*Nobody answers"):
+            shop.refresh()
+    assert shop.status().epoch == before + happens
+    shop.refresh()
+    assert shop.status().epoch == before + 1
+    check(shop)
+
+
+def test_a_commit_that_did_not_happen_is_the_error_it_was(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.put("items", [item(3, 9)])
+    before = shop.status().epoch
+    with monkeypatch.context() as fault:
+        fault.setattr(shop._store, "commit", _refused)
+        with pytest.raises(StoreError, match="DELETE was refused") as refused:
+            shop.refresh()
+    assert not isinstance(refused.value, PublicationUnknown)
+    assert shop.status().epoch == before
+    shop.refresh()
+    check(shop)
