@@ -113,6 +113,10 @@ class CorruptState(ViewkeeperError):
     code = "VK504"
 
 
+class Contradiction(CorruptState):
+    """State whose checksums are right contradicts itself: a row that was never there goes, a key has two rows."""
+
+
 class PublicationUnknown(StoreError):
     """The store failed while a batch was published, and does not say whether it was."""
 
@@ -160,3 +164,10 @@ class Forbidden(ViewkeeperError):
     """The token's role, or the request's origin, does not allow this."""
 
     code = "VK703"
+
+
+class Defect(ViewkeeperError):
+    """What cannot be: a defect of Viewkeeper itself."""
+
+    code = "VK901"
+    default_hint = "Please report it, with the statement or the rows that led to it."

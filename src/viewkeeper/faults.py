@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from viewkeeper.errors import Defect
+
 POINTS: Mapping[str, str] = {
     "write.before": "a write call begins its transaction",
     "write.middle": "its rows and log entries are written, nothing is committed",
@@ -117,7 +119,8 @@ def _strike(armed: _Armed) -> None:
 def failing(name: str, error: int, at: int = 1) -> Iterator[None]:
     """Inside the block the point raises this OSError, from its `at`-th passing on."""
     global _armed
-    assert name in POINTS, name
+    if name not in POINTS:
+        raise Defect(f"There is no point {name}.")
     before = _armed
     _armed = [*(before or ()), _Armed(name, at, error)]
     try:

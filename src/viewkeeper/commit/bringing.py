@@ -7,8 +7,8 @@ that lacks something to a published batch that has it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -28,7 +28,7 @@ from viewkeeper.commit.mending import damaged, spoiled, without
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import Stage
 from viewkeeper.commit.state import State
-from viewkeeper.errors import CorruptState
+from viewkeeper.errors import Contradiction, CorruptState
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
@@ -53,6 +53,22 @@ class Bringing(Batches):
         with self.lock:
             self._anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(self.flow.sinks), cut)
             self.afterwards.owe("taking the note of a contradiction away", self._forget_contradiction)
+
+    @contextmanager
+    def _noting_contradictions(self) -> Iterator[None]:
+        """No file is damaged and the state is wrong all the same: nobody can say how much of it."""
+        try:
+            yield
+        except Contradiction as broken:
+            if isinstance(broken.__cause__, Contradiction):
+                raise  # it has been noted
+            self._check_lease()  # or state that another process has changed meanwhile
+            note = {"time": time.time(), "error": broken.message}
+            self.afterwards.owe("noting a contradiction", partial(self.store.put_note, CONTRADICTION, note))
+            raise Contradiction(
+                f"The state of the views contradicts itself ({broken.message}); nothing was published.",
+                hint="Run vk audit --repair: it makes anew what is wrong.",
+            ) from broken
 
     def _forget_contradiction(self) -> None:
         if self.store.note(CONTRADICTION) is not None:
@@ -119,11 +135,13 @@ class Bringing(Batches):
         progress: Progress | None,
     ) -> None:
         """Load views beside the batches that go on, catch up, and publish them with the catalog's change."""
-        with self.defining:
+        with self.defining, self._noting_contradictions():
             done = False
             while not done:
                 try:
                     done = self._load(views, change, lane, progress)
+                except Contradiction:
+                    raise
                 except CorruptState as damage:
                     self.mend(damage)
                     done = self._load(views, change, lane, progress)

@@ -28,7 +28,7 @@ from viewkeeper.commit.mending import spoiled, without
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.schedule import Remade, due, remake
 from viewkeeper.commit.sink import resolve
-from viewkeeper.errors import CorruptState, SnapshotGone
+from viewkeeper.errors import Contradiction, CorruptState, SnapshotGone
 from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.strategies import interval_of, is_complete, is_scheduled
 from viewkeeper.plan import expressions
@@ -73,19 +73,14 @@ class Maintainer(Bringing):
 
     def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
         """`Batches.refresh`, after mending if state or log are damaged."""
-        with self.lock:
+        with self.lock, self._noting_contradictions():
             try:
                 return super().refresh(lane, max_changes=max_changes)
+            except Contradiction:
+                raise
             except CorruptState as damage:
                 mended = self.going_on(partial(self.mend, damage))
                 return replace(super().refresh(lane, max_changes=max_changes), mended=mended)
-            except AssertionError as broken:  # operators assert what only wrong state can violate
-                self._check_lease()  # or state that another process has changed meanwhile
-                self.store.put_note(CONTRADICTION, {"time": time.time(), "error": str(broken)})
-                raise CorruptState(
-                    f"The state of the views contradicts itself ({broken}); nothing was published.",
-                    hint="Run vk audit --repair: it makes anew what is wrong.",
-                ) from broken
 
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Everything anew where that is cheaper (`crossover`).

@@ -30,7 +30,7 @@ from viewkeeper.commit.loading import Live, load, scan_first
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage, given_rows, in_batches
 from viewkeeper.commit.state import State
-from viewkeeper.errors import SnapshotGone, Unsupported
+from viewkeeper.errors import Defect, SnapshotGone, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import WEIGHT, quoted
@@ -123,7 +123,8 @@ def _all(
 
 
 def _some(stage: Stage, flow: Flow, view: View, number: int, *, live: bool) -> Remade:
-    assert view.at is not None
+    if view.at is None:
+        raise Defect(f"{view.table.name} has no cut to go on from.")
     store, duck = stage.store, stage.duck
     pinned = store.pin()
     try:

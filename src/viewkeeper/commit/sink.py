@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.errors import Contradiction
 from viewkeeper.model.delta import identical
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT, TIMES, WEIGHT, quoted
@@ -48,7 +49,8 @@ def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChan
     if pairs is None:  # rows that come and go again between two states of the view
         delta = _typed(table, consolidate(duck, delta))
         pairs = _pairs(table, delta)
-        assert pairs is not None, f"{table.name} would have several rows of one key"
+        if pairs is None:
+            raise Contradiction(f"{table.name} would have several rows of one key.")
     new, old = pairs
     puts, changed, gone = new[new >= 0], old[old >= 0], old[(old >= 0) & (new < 0)]
     if not len(puts) and not len(changed):
@@ -97,7 +99,8 @@ def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
         stored=stored,
         net=net,
     )
-    assert counted.num_rows == 0 or min(counted[COUNT].to_numpy()) >= 0, f"negative count in {table.name}"
+    if counted.num_rows and min(counted[COUNT].to_numpy()) < 0:
+        raise Contradiction(f"{table.name} would have a row fewer than no times.")
     puts = duck.run(f"SELECT * FROM input WHERE {COUNT} > 0", input=counted)
     gone = duck.run(
         f"SELECT {', '.join(quoted(k.column) for k in table.key)} FROM input WHERE {COUNT} = 0", input=counted

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, CorruptState
+from viewkeeper.errors import BadValue, CorruptState, Defect
 from viewkeeper.model import types
 from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
 from viewkeeper.model.schema import Table
@@ -218,7 +218,8 @@ def _make_layout(table: Table, written: int) -> _Layout:
         + [(f"c{at}", kind) for at, (kind, _) in enumerate(kinds)]
     )
     form = struct.Struct(f"<BH{bitmap}s" + "".join(code for _, code in kinds))
-    assert form.size == slots.itemsize
+    if form.size != slots.itemsize:
+        raise Defect(f"The layout of {table.name} has {form.size} bytes to struct and {slots.itemsize} to numpy.")
     variable = tuple(c.type in ("string", "binary") for c in columns)
     readers = ((c.name, _reader(table.name, c.name, c.type)) for c in columns)
     return _Layout(

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, Defect
 from viewkeeper.model import types
 from viewkeeper.model.scalars import scalar_reader
 from viewkeeper.model.schema import KeyPart, Table
@@ -139,7 +139,8 @@ class _Encoded:
     def array(self) -> pa.BinaryArray:
         if self.width is not None:
             return _uniform(self.data.reshape(-1, self.width))
-        assert self.offsets is not None
+        if self.offsets is None:
+            raise Defect("Keys have neither a width nor offsets.")
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), len(self.offsets) - 1, buffers)
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import EvaluationError
+from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.model import types
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import aggregate_sql as sql
@@ -58,7 +58,8 @@ def step(
     """
     plan = layout(spec)
     vectors = deltas[0]
-    assert vectors is not None
+    if vectors is None:
+        raise Defect("An aggregate was given no vectors.")
     kept, flips = [vectors], []
     for i, argument in enumerate(plan.values, start=1):
         delta = deltas[i]
@@ -121,7 +122,8 @@ def _difference(
     plan = layout(spec)
     groups = group(duck, spec, plan, old, delta)
     for side in (groups.old, groups.new):
-        assert not (side.rows < 0).any(), f"a group of {[k.name for k in spec.keys]} has fewer than no rows"
+        if (side.rows < 0).any():
+            raise Contradiction(f"A group of {[k.name for k in spec.keys]} has fewer than no rows.")
     was, now = groups.old.rows > 0, groups.new.rows > 0
     if not spec.keys:
         was, now = groups.seen, np.ones(groups.count, np.bool_)
@@ -186,7 +188,8 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
 
 def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
     kind = next(m.argument_type for m in spec.measures if m.argument == argument)
-    assert kind is not None
+    if kind is None:
+        raise Defect(f"{argument} is the argument of no measure.")
     keys = [(k.name, types.arrow(k.type)) for k in spec.keys]
     return pa.schema([*keys, (argument, types.arrow(kind)), (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
 

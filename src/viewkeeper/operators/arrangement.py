@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from viewkeeper.errors import Contradiction
 from viewkeeper.model.delta import rearranged
 from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
@@ -156,7 +157,7 @@ class Arrangement:
 
     def probe(self, hashes: Hashes, columns: Sequence[str]) -> tuple[Places, pa.Table]:
         """Every (index into `hashes`, row) with the same hash; the rows have `columns` and `_w`."""
-        assert hashes.dtype == np.uint64, hashes.dtype
+        _check_type(hashes, np.uint64)
         order = np.argsort(hashes, kind="stable")
         ascending = hashes[order]
         asked: list[Places] = []
@@ -174,7 +175,7 @@ class Arrangement:
 
     def slice(self, hashes: Hashes) -> pa.Table:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `_w` and `_h`."""
-        assert hashes.dtype == np.uint64, hashes.dtype
+        _check_type(hashes, np.uint64)
         found = []
         for run in self.runs:
             start, stop = run.ranges(hashes)
@@ -310,8 +311,14 @@ def _numpy(column: Any, dtype: type) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = column.chunk(0).to_numpy()
     else:
         array = column.to_numpy()
-    assert array.dtype == dtype, array.dtype
+    _check_type(array, dtype)
     return array
+
+
+def _check_type(array: npt.NDArray[Any], dtype: type) -> None:
+    """Of another type, hashes would be looked up as floats, and found wrongly."""
+    if array.dtype != dtype:
+        raise Contradiction(f"An arrangement has {array.dtype} where {np.dtype(dtype)} belongs.")
 
 
 def _spelt(rows: pa.Table) -> pa.Table:

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.errors import Defect
 from viewkeeper.operators.arrangement import Hashes
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.dataflow import hash_sql
@@ -43,7 +44,8 @@ def _combined(rows: pa.Table, key: Sequence[str]) -> Hashes:
     for name in key:
         one = _hashed(rows.column(name))
         found = one if found is None else (_folded(found) * _FACTOR) ^ one
-    assert found is not None
+    if found is None:
+        raise Defect("A key without columns has no hash.")
     return found
 
 

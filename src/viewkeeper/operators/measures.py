@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import Unsupported
+from viewkeeper.errors import Defect, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import quoted
 from viewkeeper.operators import exact
@@ -147,7 +147,8 @@ def needs(measure: Measure) -> tuple[Accumulator, ...]:
 
 def summing(measure: Measure) -> Accumulator:
     """The accumulator of Sum and Average, by the argument's type."""
-    assert measure.argument is not None
+    if measure.argument is None:
+        raise Defect(f"{measure.function} has no argument.")
     kind = measure.argument_type or ""
     if digits := types.decimal_digits(kind):
         return Accumulator("sum" if digits[0] <= 18 else "wide", measure.argument, measure.distinct)

@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import Unsupported
+from viewkeeper.errors import Contradiction, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import FIRST, PLACE, quoted
@@ -109,7 +109,8 @@ def _new(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes) -> 
 def _repeated(rows: pa.Table, operator: Recompute) -> pa.Table:
     """Each row as often as its weight."""
     weights = weights_of(rows)
-    assert not (weights < 0).any(), "a slice holds fewer than no copies of a row"
+    if (weights < 0).any():
+        raise Contradiction("A slice holds fewer than no copies of a row.")
     rows = rows.drop_columns([WEIGHT])
     if not (weights > 1).any():
         return rows

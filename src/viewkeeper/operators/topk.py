@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.errors import Contradiction
 from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, weights_of
@@ -36,7 +37,8 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
     complete = int(weights_of(old).sum()) == total
     new = duck.run(_added(operator, names, complete), buffer=old, delta=delta)
     weights = weights_of(new)
-    assert len(weights) == 0 or weights.min() > 0, "a row occurs fewer than no times"
+    if len(weights) and weights.min() <= 0:
+        raise Contradiction("A row of a top-k occurs fewer than no times.")
     needed = operator.count + operator.offset
     if weights.sum() < needed and weights.sum() < total + weights_of(delta).sum():
         rows = pa.concat_tables([everything.rows().select(names), delta]) if everything.runs else delta

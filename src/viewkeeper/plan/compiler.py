@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from viewkeeper.errors import Unsupported
+from viewkeeper.errors import Defect, Unsupported
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan import joins, nodes, slices
 from viewkeeper.plan.branches import Branch, positional, raises, reference
@@ -234,7 +234,8 @@ def call_argument(call: Call) -> Expr | None:
         if len(args) > 1 or (not args and call.filter is not None):
             present = [Expr("IsNotNull", "boolean", (a,), nullable=False) for a in args]
             condition = present[0] if present else call.filter
-            assert condition is not None
+            if condition is None:
+                raise Defect("A count of nothing has no condition.")
             for extra in present[1:]:
                 condition = Expr("And", "boolean", (condition, extra), nullable=False)
             one = Expr("literal", "int", value=1, nullable=False)

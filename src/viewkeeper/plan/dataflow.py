@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.names import HASH as HASH
 from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Column
@@ -48,7 +49,7 @@ class Operator:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        raise AssertionError(self)
+        raise Defect(f"A {type(self).__name__} does not say what it is.")
 
     @property
     def slots(self) -> int:
@@ -80,7 +81,7 @@ class Input(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        raise AssertionError("an input's columns are those that the segments over it read")
+        raise Defect("An input's columns are those that the segments over it read")
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,10 @@ class Arrange(Operator):
 
     @property
     def key(self) -> tuple[str, ...]:
-        assert self.source[0].key is not None
-        return self.source[0].key
+        key = self.source[0].key
+        if key is None:
+            raise Defect("An arrangement has no key.")
+        return key
 
     @property
     def slots(self) -> int:

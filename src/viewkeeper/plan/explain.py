@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.dataflow import (
     Aggregate,
@@ -159,4 +160,4 @@ def _bytes(count: int) -> str:
         if size < 1000 or unit == "GB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
-    raise AssertionError
+    raise Defect("An operator has no words for EXPLAIN.")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import presence, thresholds
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
@@ -229,7 +230,7 @@ def _path(
         current = [branch]
     if len(current) == 1 and len(relations) > 1:
         return current[0]
-    raise AssertionError("a join has at least two relations")
+    raise Defect("A join has at least two relations")
 
 
 def _next(relations: list[Relation], links: list[Edge], edges: list[Edge], bound: list[int], order: list[int]) -> int:
@@ -278,7 +279,8 @@ def _lookup_edges(
     if len(links) < 2 or not relation.is_base or None in named:
         return links
     source = relation.branches[0].source
-    assert isinstance(source, Input)
+    if not isinstance(source, Input):
+        raise Defect("A base relation is read from something else than a table.")
     first = compiler.tables[source.table].key[0].column
 
     def worth(edge: Edge) -> tuple[float, bool, str]:
@@ -330,7 +332,8 @@ def _arranged(
     stored = [relation.stored(e.side(index)) for e in edges]
     if relation.is_base and all(name is not None for name in stored) and len(set(stored)) == len(stored):
         branch = relation.branches[0]
-        assert isinstance(branch.source, Input)
+        if not isinstance(branch.source, Input):
+            raise Defect("A base relation is read from something else than a table.")
         by_name = {name.lower(): (name, e) for name, e in zip(stored, edges, strict=True) if name is not None}
         primary = [k.column.lower() for k in compiler.tables[branch.source.table].key]
         names = primary if set(primary) == set(by_name) else sorted(by_name)

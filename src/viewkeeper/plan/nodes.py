@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column
 
 
@@ -102,7 +103,7 @@ class Node:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        raise AssertionError(self)
+        raise Defect(f"A {type(self).__name__} does not say what it is.")
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -173,7 +174,8 @@ class Join(Node):
         if self.how in ("semi", "anti"):
             return left
         if self.how == "existence":
-            assert self.exists is not None
+            if self.exists is None:
+                raise Defect("An existence join has no column for what it found.")
             return (*left, Column(self.exists, "boolean", nullable=False))
         if self.how in ("right", "full"):
             left = tuple(Column(c.name, c.type) for c in left)

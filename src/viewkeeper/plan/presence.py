@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from viewkeeper.errors import Defect
 from viewkeeper.plan import slices
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, raises, reference
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Steady, column
@@ -36,7 +37,8 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
     if node.how == "anti":
         return _unmatched(compiler, node, needed)
     if node.how == "existence":
-        assert node.exists is not None
+        if node.exists is None:
+            raise Defect("An existence join has no column for what it found.")
         columns = [Named(c.name, reference(c)) for c in node.left.columns if c.name in needed]
         inner = needed - {node.exists}
         matched = compiler.compile(as_inner(node), inner)
@@ -66,7 +68,8 @@ def equalities(node: Join) -> list[tuple[Expr, Expr, bool]] | None:
 def as_inner(node: Join) -> Node:
     """A semi join on equalities as an inner join with the distinct keys of its right side."""
     pairs = equalities(node)
-    assert pairs is not None
+    if pairs is None:
+        raise Defect("A semi join that is no join on equalities was taken for one.")
     base = node.right.columns[0].name
     keys = tuple(Named(f"{base}!{i}", right) for i, (_, right, _) in enumerate(pairs))
     condition = conjunction(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.expressions import predicate, render
@@ -64,7 +65,8 @@ class Segment:
 
     @property
     def _key_column(self) -> Column:
-        assert self.key is not None
+        if self.key is None:
+            raise Defect("A segment without a key was asked for it.")
         return next(c for c in self.columns if c.name == self.key[0])
 
     @cached_property

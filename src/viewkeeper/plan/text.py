@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from viewkeeper.errors import Defect
 from viewkeeper.plan import nodes
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Order
 
@@ -91,7 +92,7 @@ def _line(node: Node, tables: Mapping[int, str]) -> str:
             return (
                 f"{kind} ({_list(c.name for c in output)}) = {expr_text(generator)} keep {_list(c.name for c in kept)}"
             )
-    raise AssertionError(node)
+    raise Defect(f"A {type(node).__name__} has no text.")
 
 
 def _list(parts: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from viewkeeper.errors import BadStatement
+from viewkeeper.errors import BadStatement, Defect
 
 _TOKEN = re.compile(
     r"""
@@ -50,7 +50,8 @@ def tokens(text: str) -> Iterator[Token]:
     at, line = 0, 1
     while at < len(text):
         found = _TOKEN.match(text, at)
-        assert found is not None, "`sign` takes any character"
+        if found is None:
+            raise Defect(f"No token begins with {text[at]!r}: `sign` takes any character.")
         kind, written = found.lastgroup or "", found[0]
         end = _comment_end(text, at, line) if kind == "comment" else found.end()
         if kind == "sign" and written in "'\"`":

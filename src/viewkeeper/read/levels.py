@@ -87,7 +87,8 @@ def bring(
         _refuse_suspended(found, store.head())
         # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
         wanted = max(wanted or 0, store.pending(_cut(store, name), [t.id for t in catalog.tables]).last or 0)
-    assert wanted is not None
+    if wanted is None:
+        raise BadValue(f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY and viewkeeper.LATEST.")
     _refuse_suspended(found, wanted)
     if has(store, catalog, name, wanted):
         return

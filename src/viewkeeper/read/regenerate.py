@@ -13,7 +13,7 @@ from viewkeeper.commit.loading import regenerate
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.stage import Stage
 from viewkeeper.commit.state import State
-from viewkeeper.errors import BadValue, CorruptState, SnapshotGone
+from viewkeeper.errors import BadValue, CorruptState, Defect, SnapshotGone
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.model.strategies import runs_alone
@@ -74,8 +74,8 @@ def read_regenerated(store: Store, name: str) -> tuple[pa.Table, int]:
                 raise
         finally:
             pinned.close()
-    raise AssertionError("the last attempt returns or raises")
+    raise Defect("The last attempt returns or raises")
 
 
 def _no_spark() -> object:
-    raise AssertionError("views are regenerated in the driver lane")
+    raise Defect("Views are regenerated in the driver lane")

@@ -40,7 +40,6 @@ NOBODYS = (
     StoreError,
     CorruptState,
     MaintainerBusy,
-    AssertionError,
     duckdb.OutOfMemoryException,
     duckdb.IOException,
     duckdb.InterruptException,

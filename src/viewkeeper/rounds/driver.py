@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from viewkeeper.errors import Defect
 from viewkeeper.operators.crew import Crew
 from viewkeeper.plan.dataflow import Image, Input, Operator, Sink
 from viewkeeper.plan.flow import Flow
@@ -139,7 +140,8 @@ class _Schedule:
 
     def fed(self, task: _Task, outputs: Sequence[Fed]) -> None:
         """The output has gone one way."""
-        assert task.feed is not None
+        if task.feed is None:
+            raise Defect(f"{task.name} has gone no way.")
         with self._changed:
             for consumer, port, delta in outputs:
                 self._waiting[consumer][port].append((task.place, task.way, delta))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import aggregate, join, recompute, threshold, topk
 from viewkeeper.operators.arrangement import Arrangement, Hashes, Run, arrange
@@ -96,7 +97,8 @@ class Site:
         consumer, port, segment = feed
         operator = self.flow.operators[consumer]
         if segment is None:
-            assert isinstance(operator, Image)
+            if not isinstance(operator, Image):
+                raise Defect(f"{consumer} is fed without a segment.")
             return list(self._image(operator, output))
         try:
             return list(self._through_segment(operator, port, segment, output))
@@ -180,7 +182,7 @@ def full(site: Site, operator: Operator) -> pa.Table:
         return recompute.full(site.duck, operator, states)
     if isinstance(operator, TopK):
         return topk.full(site.duck, operator, states)
-    raise AssertionError(operator)
+    raise Defect(f"Nobody runs a {operator.kind}.")
 
 
 def _arrow(name: str) -> Any:
@@ -228,8 +230,10 @@ def _lookup(site: Site, operator: Lookup, ports: list[pa.Table | None]) -> pa.Ta
         return None
     taken = [name for name, _ in operator.take]
     if operator.reach:
-        assert operator.probe[0].key is not None
-        found = threshold.lookup(probe, operator.probe[0].key[0], arrangement, taken, operator.reach)
+        key = operator.probe[0].key
+        if key is None:
+            raise Defect(f"{operator.id} is probed without a key.")
+        found = threshold.lookup(probe, key[0], arrangement, taken, operator.reach)
     else:
         found = join.lookup(probe, arrangement, taken)
     return found.rename_columns([c.name for c in operator.columns] + [WEIGHT])

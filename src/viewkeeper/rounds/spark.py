@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from viewkeeper.errors import CorruptState, EvaluationError, StoreError
+from viewkeeper.errors import Contradiction, CorruptState, Defect, EvaluationError, StoreError
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, write_container
@@ -124,7 +124,7 @@ def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level], part
         except Exception as error:
             if not left or _GIVEN_UP not in str(error):
                 raise
-    raise AssertionError("the last attempt returns or raises")
+    raise Defect("The last attempt returns or raises")
 
 
 def spread_on(spark: Any) -> Spread:
@@ -162,13 +162,14 @@ def _collected(
             raise on_error(flow.operators[failed["operator"]], EvaluationError(failed["message"]))
         if node == "!damaged":
             failed = json.loads(payload)
-            raise CorruptState(failed["message"], hint=failed["hint"])
+            kind = Contradiction if failed["kind"] == Contradiction.__name__ else CorruptState
+            raise kind(failed["message"], hint=failed["hint"])
         if node == "!sink":
             reached[port].append(unpacked(payload))
         elif node == "!runs":
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:
-            raise AssertionError(f"nobody took {node}")
+            raise Defect(f"Nobody took {node}")
     return dict(reached), entries
 
 

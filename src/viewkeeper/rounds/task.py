@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper import faults
-from viewkeeper.errors import CorruptState
+from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
@@ -82,7 +82,8 @@ class Level:
         faults.point("task.before")
         job: Job = self.job.value
         context = TaskContext.get()
-        assert context is not None, "a level runs inside a task"
+        if context is None:
+            raise Defect("A level runs inside a task.")
         here = context.partitionId()
         waiting: Waiting = defaultdict(lambda: defaultdict(list))
         fetched: dict[str, list[Share]] = defaultdict(list)
@@ -137,7 +138,7 @@ class Level:
                             else:
                                 yield from ((here, consumer, port, p) for p in _payloads(delta))
             except CorruptState as damage:  # no error of the task: to try again would not help
-                yield 0, "!damaged", 0, json.dumps({"message": damage.message, "hint": damage.hint}).encode()
+                yield 0, "!damaged", 0, json.dumps(_damage(damage)).encode()
             except Failed as failed:
                 told = {"operator": failed.operator, "message": failed.message}
                 yield 0, "!error", 0, json.dumps(told).encode()
@@ -147,6 +148,10 @@ class Level:
         for slot, run in fresh.items():
             if self.level < _last_lookup(job, slot.split("/")[0]):
                 yield from ((here, f"+{slot}", 0, payload) for payload in _payloads(run.weighted))
+
+
+def _damage(damage: CorruptState) -> dict[str, Any]:
+    return {"kind": type(damage).__name__, "message": damage.message, "hint": damage.hint}
 
 
 def _last_lookup(job: Job, arrangement: str) -> int:

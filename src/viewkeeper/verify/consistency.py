@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from viewkeeper.errors import Defect
 from viewkeeper.verify import bank
 
 
@@ -125,10 +126,10 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
         # Writers first, so that the others see the end of what they wrote.
         for role in ("writer", "reader", "follower", "maintainer"):
             for process in [p for r, p in running if r == role]:
-                assert process.stdin is not None
-                process.stdin.close()
+                if process.stdin is not None:
+                    process.stdin.close()
                 if process.wait(60) != 0:
-                    raise AssertionError(f"a {role} ended with {process.returncode}")
+                    raise Defect(f"A {role} ended with {process.returncode}")
             time.sleep(1.0)
     finally:
         for _, process in running:
@@ -148,7 +149,7 @@ def _await(journal: Path) -> None:
     deadline = time.monotonic() + 120
     while not (journal.exists() and journal.stat().st_size):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{journal.stem} did not start")
+            raise Defect(f"{journal.stem} did not start")
         time.sleep(0.05)
 
 

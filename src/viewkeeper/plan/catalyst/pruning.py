@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan import nodes
 from viewkeeper.plan.catalyst.relation import reference, unwrapped
@@ -85,7 +86,7 @@ class _Pruning:
                 kept_columns = tuple(c for c in kept_columns if c.name in needed)
                 below = generator.columns() | {c.name for c in kept_columns}
                 return replace(node, child=self.keep(child, below), kept=kept_columns)
-        raise AssertionError(node)
+        raise Defect(f"Nothing is known of the columns of a {node.kind}.")
 
     def _project(self, child: Node, exprs: tuple[Named, ...], ordered: bool) -> Node:
         child = self.keep(child, used(exprs), ordered)
@@ -133,7 +134,8 @@ def _assert_closed(root: Node) -> None:
         given = {c.name for child in node.children for c in child.columns}
         own = tuple(getattr(node, f.name) for f in fields(node))
         missing = used(tuple(v for v in own if not isinstance(v, Node))) - given
-        assert not missing, (node.kind, missing)
+        if missing:
+            raise Defect(f"A {node.kind} uses {sorted(missing)}, which nothing below it gives.")
 
 
 def _renumbered(root: Node) -> Node:

@@ -13,9 +13,11 @@ TRY_CAST is the same with NULL for an error.
 
 from __future__ import annotations
 
+from viewkeeper.errors import Defect
 from viewkeeper.model import types
 from viewkeeper.plan.expressions import readings, spellings
 from viewkeeper.plan.expressions.arithmetic import bounds
+from viewkeeper.plan.expressions.decimals import digits_of
 from viewkeeper.plan.expressions.rule import Texts, duck, fail, is_months, is_try
 from viewkeeper.plan.nodes import Expr
 
@@ -43,26 +45,24 @@ def raises(expr: Expr) -> bool:
     source = child.type
     if is_try(expr) or source == target or source == "void":
         return False
-    from_digits, to_digits = types.decimal_digits(source), types.decimal_digits(target)
     match _pair(source, target):
         case ("integer", "integer"):
             low, high = bounds(child)
             half: int = 2 ** (8 * _BYTES[target] - 1)
             return low < -half or high >= half
         case ("integer", "decimal"):
-            assert to_digits is not None
+            to_digits = digits_of(target)
             limit: int = 10 ** (to_digits[0] - to_digits[1])
             return max(abs(b) for b in bounds(child)) >= limit
         case ("decimal", "decimal"):
-            assert from_digits is not None
-            assert to_digits is not None
+            from_digits, to_digits = digits_of(source), digits_of(target)
             whole = to_digits[0] - to_digits[1]
             return whole < from_digits[0] - from_digits[1] + (to_digits[1] < from_digits[1])
         case ("boolean", "decimal"):
-            assert to_digits is not None
+            to_digits = digits_of(target)
             return to_digits[0] == to_digits[1]
         case ("decimal", "integer"):
-            assert from_digits is not None
+            from_digits = digits_of(source)
             return from_digits[0] - from_digits[1] >= _WIDTH[target]
         case ("time", "integer"):
             return target != "bigint"
@@ -126,7 +126,7 @@ def convert(x: str, source: str, target: str, attempt: bool = False) -> str:
             return checked.format(f"(CAST(epoch_us({x}) AS DECIMAL(19,0)) * CAST('0.000001' AS DECIMAL(6,6)))")
         case ("integer", "time"):
             return f"make_timestamp(CAST({x} AS BIGINT) * 1000000)"
-    raise AssertionError((source, target))
+    raise Defect(f"There is no cast from {source} to {target}.")
 
 
 def _float_to_integer(x: str, target: str, checked: str) -> str:
@@ -150,16 +150,14 @@ def _float_to_decimal(x: str, target: str, attempt: bool) -> str:
 
 def _decimal_to_integer(x: str, source: str, target: str, checked: str) -> str:
     """Cut. Of decimals of more than 18 digits, Spark cuts the nearest double, but for BIGINT."""
-    digits = types.decimal_digits(source)
-    assert digits is not None
+    digits = digits_of(source)
     if digits[0] > 18 and target != "bigint":
         x = _decimal_to_float(x, source, "double")
     return checked.format(f"trunc({x})")
 
 
 def _decimal_to_float(x: str, source: str, target: str) -> str:
-    found = types.decimal_digits(source)
-    assert found is not None
+    found = digits_of(source)
     # Below 2^53 and 10^22 both sides of DuckDB's division are exact floats, and so its quotient is rounded once.
     if target == "double" and found[0] <= 15:
         return f"CAST({x} AS DOUBLE)"

@@ -13,6 +13,7 @@ Division is done on the unscaled values: `N // D` rounded half up, which is `(2N
 
 from __future__ import annotations
 
+from viewkeeper.errors import Defect
 from viewkeeper.model import types
 from viewkeeper.plan.expressions.rule import Texts, fail, is_try
 from viewkeeper.plan.nodes import Expr
@@ -21,10 +22,16 @@ MOST = 38
 _JAVA = 34  # digits of Scala's default MathContext
 
 
-def digits(expr: Expr) -> tuple[int, int]:
-    found = types.decimal_digits(expr.type)
-    assert found is not None, expr
+def digits_of(type_: str) -> tuple[int, int]:
+    """Precision and scale of what is known to be a decimal."""
+    found = types.decimal_digits(type_)
+    if found is None:
+        raise Defect(f"{type_} was taken for a decimal.")
     return found
+
+
+def digits(expr: Expr) -> tuple[int, int]:
+    return digits_of(expr.type)
 
 
 def infix(operator: str, expr: Expr, args: Texts) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viewkeeper.model import types
+from viewkeeper.plan.expressions.decimals import digits_of
 from viewkeeper.plan.expressions.rule import fail
 
 
@@ -13,8 +13,7 @@ def java_float(x: str, type_: str) -> str:
 
 def decimal(x: str, type_: str) -> str:
     """Plain digits; DuckDB leaves out the zero before the point when the type has no digit there."""
-    digits = types.decimal_digits(type_)
-    assert digits is not None
+    digits = digits_of(type_)
     text = f"CAST({x} AS VARCHAR)"
     return f"replace({text}, '.', '0.')" if digits[0] == digits[1] else text
 

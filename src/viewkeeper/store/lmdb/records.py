@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from viewkeeper.errors import CorruptState
+from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.store.base import Batch, Hold
 from viewkeeper.store.lmdb.environment import Environment
@@ -71,7 +71,7 @@ def change_catalog(txn: Any, meta: Any, change: Callable[[Catalog], Catalog]) ->
     if changed == current:
         return current
     if changed.version <= current.version:
-        raise AssertionError(f"catalog version {changed.version} does not follow {current.version}")
+        raise Defect(f"Catalog version {changed.version} does not follow {current.version}.")
     _put(txn, meta, _CATALOG, changed.to_json())
     put_number(txn, meta, _CATALOG_VERSION, changed.version)
     return changed
