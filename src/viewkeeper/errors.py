@@ -113,6 +113,10 @@ class CorruptState(ViewkeeperError):
     code = "VK504"
 
 
+class CorruptRun(CorruptState):
+    """A state file is not as it was written, or not there."""
+
+
 class Contradiction(CorruptState):
     """State whose checksums are right contradicts itself: a row that was never there goes, a key has two rows."""
 

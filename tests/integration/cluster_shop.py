@@ -16,6 +16,16 @@ VIEW = """SELECT i.category, count(*) AS n, sum(o.quantity * i.price) AS revenue
           FROM orders o JOIN items i ON o.item_id = i.item_id GROUP BY i.category"""
 
 
+def refused(db: viewkeeper.Database) -> str:
+    """What a batch on Spark was refused with, and how many were published."""
+    before = db.status().epoch
+    try:
+        db.refresh("spark")
+    except Unsupported as refusal:
+        return f"{db.status().epoch - before} batches, {refusal}"
+    return "no"
+
+
 def main(master: str, url: str) -> None:
     spark = session(
         master,
@@ -39,20 +49,17 @@ def main(master: str, url: str) -> None:
         print("lane", db.refresh("spark").lane, flush=True)
         frame = spark.read.format("viewkeeper").options(db=url, table="orders").load()
         print("read", frame.count(), frame.rdd.getNumPartitions() > 1, flush=True)
-    hosts = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-    print("executors", hosts, flush=True)
-    sys.stdin.readline()
-    while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1 < 3:
-        time.sleep(0.2)
+        hosts = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+        print("executors", hosts, flush=True)
+        sys.stdin.readline()
+        while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1 < 3:
+            time.sleep(0.2)
+        db.put("orders", {"order_id": 2, "item_id": 1, "quantity": 1})
+        print("late", refused(db), flush=True)
+        print("rebuilds", db.status().rebuilds, flush=True)
     with viewkeeper.open(url, spark=spark) as db:
         db.put("orders", {"order_id": 1, "item_id": 1, "quantity": 1})
-        before = db.status().epoch
-        try:
-            db.refresh("spark")
-            print("refused no", flush=True)
-        except Unsupported as refusal:
-            print("refused", refusal, flush=True)
-        print("batches", db.status().epoch - before, flush=True)
+        print("refused", refused(db), flush=True)
     spark.stop()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from viewkeeper.errors import StoreError
+from viewkeeper.errors import StoreError, Unsupported
 from viewkeeper.plan import levels as plan_levels
 from viewkeeper.rounds import placing, reach
 from viewkeeper.rounds import spark as lane
@@ -104,4 +105,21 @@ def test_a_job_that_spark_gives_up_is_run_again(db: Any, monkeypatch: pytest.Mon
         db.refresh(lane="spark")
     monkeypatch.undo()
     db.refresh(lane="spark")
+    assert db.audit().differences == 0
+
+
+def test_a_worker_that_does_not_see_the_state_is_an_error_and_no_damage(
+    db: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As an executor that joins a session later, on a machine where the directory is not mounted."""
+    db.sql(VIEW)
+    absent = reach.Reach(db._store.url, str(tmp_path / "not mounted"), None, None)
+    monkeypatch.setattr(reach, "reach_of", lambda *_: absent)
+    db.put("orders", [{"id": i, "shop": i % 410, "amount": 7} for i in range(50)])
+    epoch = db.status().epoch
+    with pytest.raises(Unsupported, match="ran where that directory is not"):
+        db.refresh("spark")
+    assert (db.status().epoch, db.status().rebuilds) == (epoch, 0)
+    monkeypatch.setattr(reach, "reach_of", lambda *_: None)
+    assert db.refresh("spark").mended == ()
     assert db.audit().differences == 0

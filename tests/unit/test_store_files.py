@@ -7,15 +7,21 @@ import time
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.files import Directory
 
 
-@pytest.fixture(params=["path", "file://", "mock://"])
+@pytest.fixture(params=["path", "file://", "mock://", "options"])
 def directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = {"path": str(tmp_path / "there"), "file://": (tmp_path / "there").as_uri(), "mock://": f"mock://{tmp_path}"}
+    place = {
+        "path": str(tmp_path / "where?"),
+        "file://": (tmp_path / "there").as_uri(),
+        "mock://": f"mock://{tmp_path}",
+        "options": f"{(tmp_path / 'there').as_uri()}/?x=1&y=2",
+    }
     return Directory(place[request.param])
 
 
@@ -54,7 +60,7 @@ def test_old_files_are_told_from_new_ones(directory: Directory) -> None:
     write(directory, "new", "x")
     assert directory.names("*", older=60) == []
     if not str(directory).startswith("mock"):
-        path = Path(str(directory).removeprefix("file://")) / "new"
+        path = Path(str(directory).removeprefix("file://").removesuffix("?x=1&y=2")) / "new"
         os.utime(path, (time.time() - 100,) * 2)
         assert directory.names("*", older=60) == ["new"]
 
@@ -90,3 +96,34 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="could not be made"):
         Directory((tmp_path / "file" / "below").as_uri()).make()
+
+
+def test_options_of_a_url_stay_behind_its_path() -> None:
+    state = Directory("s3://bucket/state/?region=us-east-1&endpoint_override=localhost:9&scheme=http")
+    assert (
+        str(state.below("redo")) == "s3://bucket/state/redo?region=us-east-1&endpoint_override=localhost:9&scheme=http"
+    )
+
+
+class Grudging(fs.LocalFileSystem):  # type: ignore[misc]
+    """Says of a file that is not there what HDFS does."""
+
+    def delete_file(self, path: str) -> None:
+        try:
+            super().delete_file(path)
+        except FileNotFoundError:
+            raise OSError(f"[Errno 5] cannot delete {path}") from None
+
+
+def test_a_file_system_that_cannot_say_that_nothing_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = Directory((tmp_path / "there").as_uri())
+    directory._remote = (Grudging(), str(tmp_path / "there"))
+    directory.make()
+    write(directory, "a", "x")
+    directory.remove("a")
+    directory.remove("a")
+    assert directory.names("*") == []
+    (tmp_path / "there" / "d").mkdir()
+    with pytest.raises(StoreError, match="rid of d"):
+        directory.remove("d")

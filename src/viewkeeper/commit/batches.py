@@ -94,6 +94,7 @@ class Batches:
         self.suspends = False
         self.on_batch: Callable[[BatchReport], None] | None = None
         self.recent = Recent()
+        self.mended: list[str] = []
         self.memory = Memory(budget(memory)).beside(Directory(store.state_path))
         self._tried = 0
         self._fits: int | None = None
@@ -155,8 +156,9 @@ class Batches:
                     # Batches that show every call, or that do not fit into memory at once: on to where the log was.
                     while max_changes is None and self.batch.cut < target and self._behind():
                         report = self._refresh(lane, 1 if self._complete else None)
-                    report = replace(report, suspended=tuple(stopped))
-                    if self.on_batch is not None and (report.lane != "none" or stopped):
+                    report = replace(report, suspended=tuple(stopped), mended=tuple(self.mended))
+                    self.mended.clear()
+                    if self.on_batch is not None and (report.lane != "none" or stopped or report.mended):
                         self.on_batch(report)
                     return report
                 except BrokenViews as broken:

@@ -6,8 +6,9 @@ that lacks something to a published batch that has it.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,10 +26,11 @@ from viewkeeper.commit.load import missing_state
 from viewkeeper.commit.loading import Loaded, catch_up, load, scan_first
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import damaged, spoiled, without
+from viewkeeper.commit.report import MENDED
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.stage import Stage
 from viewkeeper.commit.state import State
-from viewkeeper.errors import Contradiction, CorruptState
+from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, StoreError
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
@@ -38,8 +40,7 @@ from viewkeeper.plan.flow import Flow, slots
 CONTRADICTION = "contradiction"
 """The store's record that state was found wrong though its checksums are right."""
 
-MENDED = "mended"
-"""The store's record of the last damage that was mended."""
+_log = logging.getLogger("viewkeeper")
 
 _FINAL_ROWS = 20_000
 """Changed rows that a load leaves for its last step, in which no batch runs."""
@@ -80,12 +81,31 @@ class Bringing(Batches):
             missing = [o.id for o in self.flow.stateful() if slots(o)[0] not in self.state.manifest.runs]
             operators, views = spoiled(self.flow, missing)
             kept = frozenset(s for o in self.flow.stateful() if o.id not in operators for s in slots(o))
+            self._tell(["this version makes other operators of the views than the one before"])
             self._anew(self.state.manifest.only(kept), views)
 
-    def mend(self, damage: CorruptState) -> tuple[str, ...]:
-        """Make anew what is damaged (`mending`); the files or log positions that were."""
+    def _tell(self, why: Sequence[str]) -> None:
+        """State is about to be made anew: in the log, the next report, and for status and doctor."""
+        for reason in why:
+            _log.warning("%s: state is made anew: %s", self.store.url, reason)
+        self.mended += why
+        self.afterwards.owe("noting what was mended", partial(self._note_mended, list(why)))
+
+    def _note_mended(self, why: list[str]) -> None:
+        before = self.store.note(MENDED) or {}
+        note = {"time": time.time(), "damage": why, "count": before.get("count", 0) + 1}
+        self.store.put_note(MENDED, note)
+
+    def mend(self, damage: CorruptState) -> None:
+        """Make anew what is damaged (`mending`)."""
         with self.lock:
             found = damaged(self.state)
+            if not found and isinstance(damage, CorruptRun):
+                raise StoreError(
+                    f"State that is whole here could not be read where it was needed: {damage.message}",
+                    hint="Look at that worker's mount and disk; nothing was published, and nothing made anew.",
+                ) from damage
+            self._tell(list(dict.fromkeys(d.message for d in found.values())) or [damage.message])
             faults.point("mend.before")
             try:
                 if not found:
@@ -93,14 +113,11 @@ class Bringing(Batches):
                 operators, views = spoiled(self.flow, [e.slot.split("/")[0] for e in found])
                 self._anew(without(self.state.manifest, self.flow, operators), views)
             except CorruptState as log_too:
-                damage = log_too
+                if log_too is not damage:
+                    self._tell([log_too.message])
                 self.rebuild(self.store.head())
-            messages = tuple(dict.fromkeys(d.message for d in found.values())) or (damage.message,)
-            note = {"time": time.time(), "damage": list(messages)}
-            self.afterwards.owe("noting what was mended", partial(self.store.put_note, MENDED, note))
             with self.afterwards.of("going on after mending"):
                 faults.point("mend.after")
-            return messages
 
     def _publish_only(self, change: Callable[[Catalog], Catalog]) -> None:
         """Without some view another arrangement may have to serve as a table's image, which is then loaded first."""
@@ -217,6 +234,7 @@ class Bringing(Batches):
                     self.refresh()
                     return False
                 # What the other views have seen cannot be read again: all of them come to what is there, together.
+                self._tell(["what the other views had seen of the tables cannot be read again"])
                 nothing = Manifest(fingerprint=expressions.fingerprint())
                 return self._load(frozenset(flow.sinks), change, lane, progress, base=nothing, cut=cut)
             faults.point("load.1.after")

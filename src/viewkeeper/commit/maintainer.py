@@ -19,7 +19,7 @@ from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.alone import Alone
 from viewkeeper.commit.batches import Mark
-from viewkeeper.commit.bringing import CONTRADICTION, MENDED, Bringing, restarted
+from viewkeeper.commit.bringing import CONTRADICTION, Bringing, restarted
 from viewkeeper.commit.crossover import rows_beyond
 from viewkeeper.commit.definitions import refuse_altered
 from viewkeeper.commit.isolation import own_rows
@@ -39,7 +39,7 @@ from viewkeeper.store.base import Store
 _MOMENT = 0.05
 """Seconds for which views are brought from call to call before the batches have their turn, or their cut is moved."""
 
-__all__ = ["CONTRADICTION", "MENDED", "BatchReport", "Maintainer"]
+__all__ = ["CONTRADICTION", "BatchReport", "Maintainer"]
 
 
 class Maintainer(Bringing):
@@ -63,7 +63,11 @@ class Maintainer(Bringing):
             if self.state.manifest.fingerprint != expressions.fingerprint():
                 self._sets = {}
                 # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
-                cut = None if "manifest" in self.batch.record else store.head()
+                made = self.state.manifest.fingerprint
+                known = "manifest" in self.batch.record
+                cut = None if known else store.head()
+                why = f"it was made with {made}, this is {expressions.fingerprint()}"
+                self._tell([why if known else "the record of the last batch is damaged"])
                 self.going_on(lambda: self.rebuild(cut), always=True)
             elif self.batch.record and self.batch.record.get("plan") != self.flow.fingerprint:
                 self.going_on(self._adapt, always=True)
@@ -79,8 +83,8 @@ class Maintainer(Bringing):
             except Contradiction:
                 raise
             except CorruptState as damage:
-                mended = self.going_on(partial(self.mend, damage))
-                return replace(super().refresh(lane, max_changes=max_changes), mended=mended)
+                self.going_on(partial(self.mend, damage))
+                return super().refresh(lane, max_changes=max_changes)
 
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Everything anew where that is cheaper (`crossover`).
@@ -275,7 +279,8 @@ class Maintainer(Bringing):
             how = (self._spark, self._durable, self.beside, progress)
             try:
                 made = remake(self.store, flow, view, cut, number, known, *how)
-            except CorruptState:  # of its own files, or of the log: it is made from the tables then
+            except CorruptState as damage:  # of its own files, or of the log: it is made from the tables then
+                self._tell([damage.message])
                 made = remake(self.store, flow, view, cut, number, None, *how)
             faults.point("remake.after")
             with self.lock:

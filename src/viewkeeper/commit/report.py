@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+MENDED = "mended"
+"""The store's record of state that was made anew: {time, damage: why, count: how often}."""
+
 
 @dataclass(frozen=True)
 class BatchReport:
@@ -18,6 +21,6 @@ class BatchReport:
     suspended: tuple[str, ...] = ()
     """Views that failed on their own rows and were suspended, if that was asked for."""
     mended: tuple[str, ...] = ()
-    """Damage that was found and made good first."""
+    """Why state was made anew, if it was, since the last report: damage that was found, or another version's state."""
     afterwards: tuple[str, ...] = ()
     """What came after publication and failed. The batch is published; this is tried again after a later one."""

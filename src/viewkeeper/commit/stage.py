@@ -167,14 +167,15 @@ class Stage:
         seeds = [fed for name in new for fed in seed(self.duck, flow.operators[name])]
         fail = partial(_failure, flow, names)
         if lane == "spark":
-            from viewkeeper.rounds.reach import all_near
+            from viewkeeper.rounds.reach import all_near, reach_of
             from viewkeeper.rounds.spark import run_on_spark
 
             manifest = {s: r for s, r in self.state.manifest.runs.items() if s not in hidden}
             directory = str(self.state.directory)
             session = self.spark()
             near = all_near(session, self.store)
-            how = (directory, number, self.durable, self.duck, fail, near, self.memory)
+            reach = reach_of(session, self.store)
+            how = (directory, number, self.durable, self.duck, fail, near, self.memory, reach)
             reached, entries = run_on_spark(session, flow, active, given, seeds, manifest, *how)
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a

@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from viewkeeper import faults
-from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
+from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.model.checked import Checked
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.plan.dataflow import HASH
@@ -152,5 +152,5 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _corrupt(path: Path, what: str) -> CorruptState:
-    return CorruptState(f"The state file {path} is damaged: {what}.", hint="State is derived: it can be rebuilt.")
+def _corrupt(path: Path, what: str) -> CorruptRun:
+    return CorruptRun(f"The state file {path} is damaged: {what}.", hint="State is derived: it can be rebuilt.")

@@ -13,9 +13,10 @@ from typing import Any
 from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
 from viewkeeper.commit.afterwards import in_words
 from viewkeeper.commit.continuous import NOTE as MAINTENANCE
-from viewkeeper.commit.maintainer import CONTRADICTION, MENDED
+from viewkeeper.commit.maintainer import CONTRADICTION
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.mending import damaged
+from viewkeeper.commit.report import MENDED
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, ViewkeeperError
 from viewkeeper.model.shown import counted
@@ -155,7 +156,9 @@ def _notes(store: Store) -> Iterator[Finding]:
         yield Finding("clean-up", False, text, "Correct the cause; it is tried again after every batch.")
     mended = store.note(MENDED)
     if mended is not None:
-        text = f"{_ago(mended)} damage was made good: {'; '.join(mended['damage'])}"
+        times = mended.get("count", 1)
+        often = f" ({times} times in all)" if times > 1 else ""
+        text = f"{_ago(mended)} state was made anew{often}: {'; '.join(mended['damage'])}"
         yield Finding("mended", True, text, "Look at the disk if it happens again.")
     audited = store.note(AUDIT)
     if audited is None:

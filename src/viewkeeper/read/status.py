@@ -15,6 +15,7 @@ from viewkeeper.commit.continuous import NOTE
 from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.recent import STAGES
+from viewkeeper.commit.report import MENDED
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.shown import cell, counted, html_table
@@ -85,7 +86,8 @@ class Status:
 
     `maintainer` names who maintains it, `error` is what a maintainer or the last audit failed on, `audit` says what
     that audit found (None: there was none), `afterwards` what came after a published batch, failed, and is tried again
-    (None: nothing did); `recent` says how its last batches
+    (None: nothing did), `rebuilds` how often state was made anew though nobody had asked for it, and `mended` why, the
+    last time; `recent` says how its last batches
     went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
     prediction from them, None when changes arrive as fast as they are worked off.
     """
@@ -104,6 +106,8 @@ class Status:
     error: str | None
     audit: str | None
     afterwards: str | None
+    rebuilds: int
+    mended: str | None
     recent: Mapping[str, Any]
     stages: tuple[StageStatus, ...]
     tables: tuple[TableStatus, ...]
@@ -139,6 +143,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
     error = None if note is None else str(note["error"])
     if error is None and audited is not None and "error" in audited:
         error = f"audit: {audited['error']}"
+    mended = store.note(MENDED)
     return Status(
         store.url,
         epoch,
@@ -153,6 +158,8 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         error,
         None if audited is None else said(audited)[1],
         in_words(store.note(AFTERWARDS)),
+        mended.get("count", 1) if mended else 0,
+        "; ".join(mended["damage"]) if mended else None,
         recent,
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),

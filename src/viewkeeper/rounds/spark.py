@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from viewkeeper.errors import Contradiction, CorruptState, Defect, EvaluationError, StoreError
+from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, Defect, EvaluationError, StoreError
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, write_container
@@ -24,6 +24,7 @@ from viewkeeper.plan.dataflow import Operator
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Given, Rows, Share, filed
 from viewkeeper.rounds.placing import is_few, place
+from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.rounds.task import PARTITIONS, SCHEMA, Job, Level, Message, as_batch, routed, unpacked
 from viewkeeper.store.base import Spread
@@ -32,6 +33,8 @@ from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_DAMAGE = {kind.__name__: kind for kind in (CorruptRun, Contradiction)}
 
 _ATTEMPTS = 3
 _GIVEN_UP = "indeterminate output"
@@ -52,10 +55,12 @@ def run_on_spark(
     on_error: Callable[[Operator, Exception], Exception],
     near: bool,
     memory: Memory,
+    reach: Reach | None = None,
 ) -> tuple[dict[int, list[pa.Table]], list[RunEntry]]:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
     `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
+    `reach`: what each must see; Unsupported if one does not.
     """
     parts = min(PARTITIONS, max(1, spark.sparkContext.defaultParallelism))
     seeds = list(seeds)
@@ -88,6 +93,7 @@ def run_on_spark(
         parts,
         durable,
         memory.divided(parts if near else 1).total,
+        reach,
     )
     handle = spark.sparkContext.broadcast(job)
     levels = [Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))]
@@ -102,6 +108,8 @@ def run_on_spark(
         handle.destroy()
         for path in written:
             path.unlink(missing_ok=True)
+    if reach is not None and "!elsewhere" in results["node"].to_pylist():  # before what came of missing rows
+        raise reach.refusal(f"a task of batch {number}")
     reached, entries = _collected(flow, results, on_error)
     return reached, [*arranged, *entries]
 
@@ -162,8 +170,7 @@ def _collected(
             raise on_error(flow.operators[failed["operator"]], EvaluationError(failed["message"]))
         if node == "!damaged":
             failed = json.loads(payload)
-            kind = Contradiction if failed["kind"] == Contradiction.__name__ else CorruptState
-            raise kind(failed["message"], hint=failed["hint"])
+            raise _DAMAGE.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
         if node == "!sink":
             reached[port].append(unpacked(payload))
         elif node == "!runs":

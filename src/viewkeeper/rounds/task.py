@@ -2,7 +2,7 @@
 
     dest INT     the task that owns the rows' share of the hash range
     node STRING  the operator they are for; `+slot`: fresh rows of an arrangement, carried to a later lookup;
-                 `!sink`, `!runs`, `!error`, `!damaged`: on their way to the driver
+                 `!sink`, `!runs`, `!error`, `!damaged`, `!elsewhere`: on their way to the driver
     port INT
     payload      an Arrow IPC stream of a few MB, or JSON
 
@@ -34,6 +34,7 @@ from viewkeeper.plan.dataflow import HASH, Sink
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Share
+from viewkeeper.rounds.reach import Reach, machine
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory
@@ -67,6 +68,8 @@ class Job:
     durable: bool
     memory: int
     """Of each task."""
+    reach: Reach | None = None
+    """What a task must see before it begins."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,9 @@ class Level:
                     fetched[node].append(job.shares[node, port])
                 else:
                     waiting[node][port].append(unpacked(payload))
+        if job.reach is not None and not job.reach.sees():  # an executor that has joined since the session began
+            yield as_batch([*onward, (0, "!elsewhere", 0, machine().encode())])
+            return
         site = Site(_duck(job.directory, job.memory), job.flow, lambda slot: _old(job, slot), job.active)
         known = {slot: arrange(_joined(tables)) for slot, tables in carried.items()}
         site.carried = known | {slot: _open(job.directory, entry) for slot, entry in job.arranged.items()}

@@ -48,7 +48,9 @@ class Directory(os.PathLike[str]):
         return self._here / name
 
     def below(self, name: str) -> Directory:
-        return Directory(f"{self._place.rstrip('/')}/{name}")
+        """A directory in it, opened with the same options if it is behind a URL."""
+        path, mark, options = self._place.partition("?") if self._remote is not None else (self._place, "", "")
+        return Directory(f"{path.rstrip('/')}/{name}{mark}{options}")
 
     @property
     def is_local(self) -> bool:
@@ -117,8 +119,14 @@ class Directory(os.PathLike[str]):
         """Again is no error."""
         (self._here / name).unlink(missing_ok=True)
         if self._remote is not None:
+            filesystem, path = self._remote[0], f"{self._remote[1]}/{name}"
             with suppress(FileNotFoundError), self._told(f"rid of {name}"):
-                self._remote[0].delete_file(f"{self._remote[1]}/{name}")
+                try:
+                    filesystem.delete_file(path)
+                except OSError:
+                    # Not all say by FileNotFoundError that there was nothing to delete.
+                    if filesystem.get_file_info(path).type.name != "NotFound":
+                        raise
 
     def _forget_copies(self) -> None:
         """Old copies go: what is still needed is copied again, and what another machine has removed goes here too."""
