@@ -79,12 +79,23 @@ class Maintainer(Bringing):
         """`Batches.refresh`, after mending if state or log are damaged."""
         with self.lock, self._noting_contradictions():
             try:
-                return super().refresh(lane, max_changes=max_changes)
+                report = super().refresh(lane, max_changes=max_changes)
             except Contradiction:
                 raise
             except CorruptState as damage:
                 self.going_on(partial(self.mend, damage))
-                return super().refresh(lane, max_changes=max_changes)
+                report = super().refresh(lane, max_changes=max_changes)
+            return report if self.afterwards.damage is None else self._mended_after(report)
+
+    def _mended_after(self, report: BatchReport) -> BatchReport:
+        """Damage that clean-up came across: it is made good at once, and the batch is published whether it can be."""
+        damage, self.afterwards.damage = self.afterwards.damage, None
+        if damage is not None:
+            with self.afterwards.of("mending what clean-up came across"):
+                self.mend(damage)
+        mended = (*report.mended, *self.mended)
+        self.mended.clear()
+        return replace(report, mended=mended, afterwards=self.afterwards.failed)
 
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Everything anew where that is cheaper (`crossover`).
