@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.engine import Database
+from viewkeeper.errors import Defect
 from viewkeeper.verify.model import Change, Model
 from viewkeeper.verify.recompute import Difference, SparkOracle, differences, is_in_no_order
 
@@ -59,7 +60,8 @@ def apply(db: Database, changes: Sequence[Change]) -> None:
 def key_of(db: Database, view: str) -> list[str]:
     """The columns by which a view is kept."""
     shape = db.sql(f"DESCRIBE {view}")
-    assert shape is not None
+    if shape is None:
+        raise Defect(f"DESCRIBE {view} gives nothing.")
     columns = sorted((c["key"], c["column"]) for c in shape.to_pylist() if c["key"])
     return [column for _, column in columns]
 
