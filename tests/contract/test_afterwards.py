@@ -109,7 +109,7 @@ def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest
             assert report.epoch == before + 1
             check(shop)
         told(shop, "DELETE was refused")
-        shop._let_go()
+        shop._holding.end()
         shop.put("items", [item(1, 7)])
         assert shop.refresh().changes
         shop.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
@@ -177,7 +177,7 @@ def test_a_statement_whose_clean_up_fails(
         assert (found is None) == statement.startswith("drop")
         if broken == "drop_rows" and statement in ("replace", "drop", "drop table"):
             told(shop, "DELETE was refused")
-            shop._let_go()
+            shop._holding.end()
     shop.put("items", [item(3, 9)])
     assert shop.refresh().afterwards == ()
     check(shop)

@@ -78,7 +78,8 @@ def test_while_the_overlap_is_not_over_it_is_read_again(store: Store, looked: li
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(bringing, "_FINAL_ROWS", 0)
-    with Database(STORES[request.param](tmp_path, request)(), mode="w", spark=None, progress=None) as db:
+    store = STORES[request.param](tmp_path, request)(overlap=600)  # a busy machine must not end it
+    with Database(store, mode="w", spark=None, progress=None) as db:
         for statement in planned.TABLES:
             db.sql(statement)
         db.put("items", [item(n) for n in range(20)])

@@ -30,7 +30,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def damage(db: Any) -> None:
     """Flip a byte in every run, and forget the copies in memory."""
-    db._let_go()
+    db._holding.end()
     state = db._maintain().state
     for entry in [e for runs in state.manifest.runs.values() for e in runs]:
         path = state.directory / entry.file
@@ -57,7 +57,7 @@ def test_nothing_was_made_anew(shop: Any, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_state_of_another_version(shop: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    shop._let_go()
+    shop._holding.end()
     made = expressions.fingerprint()
     monkeypatch.setattr(expressions, "fingerprint", lambda: "another duckdb")
     with caplog.at_level(logging.WARNING, "viewkeeper"):

@@ -108,7 +108,7 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
         patch.setattr(commit, "write_cells", _fails)
         with pytest.raises(StoreError, match="gone"):
             shop.refresh()
-    shop._let_go()
+    shop._holding.end()
     unfinished = next(finding for finding in shop.doctor().findings if finding.check == "commit")
     assert not unfinished.ok
     assert "The next maintainer finishes it" in unfinished.advice
