@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.errors import EvaluationError, Unsupported
+from viewkeeper.errors import Contradiction, EvaluationError, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators import aggregate, aggregate_sql, extremes
@@ -376,7 +376,7 @@ def test_booleans_and_conditions(duck: Duck) -> None:
 
 def test_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
     view = View(duck, "int", Measure("n", "Count", None, None, "bigint"))
-    with pytest.raises(AssertionError, match="fewer than no rows"):
+    with pytest.raises(Contradiction, match="fewer than no rows"):
         view.change(("a", 1, -1))
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.commit.sink import resolve
+from viewkeeper.errors import Contradiction
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import StreamChange, ViewChange
@@ -75,5 +76,5 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(duck: Duck, walks: dict[A
 
 
 def test_two_rows_of_one_key_are_wrong_state(duck: Duck) -> None:
-    with pytest.raises(AssertionError, match="several rows of one key"):
+    with pytest.raises(Contradiction, match="several rows of one key"):
         resolve(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))])  # type: ignore[arg-type]
