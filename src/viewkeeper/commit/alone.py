@@ -6,6 +6,7 @@ touches its tables to the next, each a commit of its rows alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,13 @@ from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.schedule import Remade
 from viewkeeper.commit.stage import Stage, given_rows, in_batches
 from viewkeeper.commit.state import State
+from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.model.catalog import View
 from viewkeeper.plan.flow import Flow
 from viewkeeper.store.base import Store
 from viewkeeper.store.memory import Memory
+
+_log = logging.getLogger("viewkeeper")
 
 
 class Alone:
@@ -39,7 +43,8 @@ class Alone:
 
     def step(self, view: View, upto: int, number: int) -> Remade | None:
         """The next call's changes; None if no call up to there touches its tables."""
-        assert view.at is not None
+        if view.at is None:
+            raise Defect(f"{view.table.name} has no cut to go on from.")
         tables = list(self.flow.used)
         after = view.at.cut
         cut = self._store.cut_after(after, tables, 1)
@@ -47,7 +52,14 @@ class Alone:
             if self._store.pending(after, tables).calls == self._store.pending(upto, tables).calls:
                 return None
             cut = upto
-        self._merger.adopt()
+        try:
+            self._merger.adopt()
+        except CorruptState:
+            raise
+        except Exception as error:  # the runs that were to be merged are there and count
+            _log.warning(
+                "%s: merging runs of %s failed and is tried again: %s", self._store.url, view.table.name, error
+            )
         deltas, _ = self._stage.changes(self.flow, after, cut, {}, tables, 1)
         names = {view.table.id: view.table.name}
         outcome = self._stage.run(number, "driver", self.flow, in_batches(self.flow), given_rows(deltas), names)
@@ -55,7 +67,8 @@ class Alone:
         return Remade(cut, cut, list(outcome.reached.get(view.table.id, ())), False, manifest, len(outcome.entries))
 
     def published(self, made: Remade, number: int) -> None:
-        assert made.manifest is not None
+        if made.manifest is None:
+            raise Defect("A view that runs by itself was made without state.")
         changed = {s for s, r in made.manifest.runs.items() if r != self._state.manifest.runs.get(s)}
         self._state.adopt(made.manifest)
         self._merger.start(self.flow, number, changed)

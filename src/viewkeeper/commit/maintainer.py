@@ -226,7 +226,8 @@ class Maintainer(Bringing):
                 return True
             try:
                 made = self._alone_of(view, known, mark).step(view, mark.batch.cut, mark.batch.number + 1)
-            except (CorruptState, SnapshotGone):  # its own files, or the log, which may have been cut
+            except (CorruptState, SnapshotGone) as gone:  # its own files, or the log, which may have been cut
+                self._tell([gone.message])
                 self._sets = {v: m for v, m in self._sets.items() if v != view_id}
                 self._remake(view)
                 return True
@@ -241,7 +242,8 @@ class Maintainer(Bringing):
                 if current is not None and current.suspended is None and current.at == view.at:
                     self._publish_remade(current, made, is_new=False)
                     if stepped:
-                        self._alone[view_id].published(made, self.batch.number)
+                        with self.afterwards.of("beginning to merge"):
+                            self._alone[view_id].published(made, self.batch.number)
             return made.cut < mark.batch.cut
 
     def _alone_of(self, view: View, known: Manifest, mark: Mark) -> Alone:
