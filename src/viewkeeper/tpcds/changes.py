@@ -73,7 +73,7 @@ class TpcdsModel(Model):
     schemas = SCHEMAS
 
     def __init__(self, files: Path, seed: int, threads: int = 2, *, share: float = _SHARE, most: int = _MOST) -> None:
-        """A batch changes `share` of each table's rows, two rows at least and `most` at most."""
+        """A batch changes `share` of each table's rows, `most` at most; of a table of a few rows it changes one."""
         super().__init__(files, seed, threads)
         self.share, self.most = share, most
         first = sorted(self.schemas, key=lambda t: len(self.keys[t]))  # what is referred to before what refers
@@ -88,12 +88,13 @@ class TpcdsModel(Model):
         key = self.keys[table]
         names = ", ".join(key)
         keys = self.rows(f"SELECT {names} FROM {table} ORDER BY ALL")
-        many = min(self.most, max(2, round(self.share * keys.num_rows)))
+        is_small = keys.num_rows < _FEW and len(key) == 1
+        many = 1 if is_small else min(self.most, max(2, round(self.share * keys.num_rows)))
         order = self.random.permutation(keys.num_rows)
         updated, gone = order[:many], order[many : many + many // 2]
-        if keys.num_rows < _FEW and len(key) == 1:
+        if is_small:
             came = np.flatnonzero(keys[key[0]].to_numpy() > self._given[table])
-            gone = came[: len(came) // 2]
+            gone = came[: (len(came) + 1) // 2]
         updated = np.setdiff1d(updated, gone)
         others, models = (keys.take(self.random.integers(0, keys.num_rows, n)) for n in (len(updated), many))
         puts = self._updated(table, keys.take(updated), others, fresh)
