@@ -154,10 +154,10 @@ def _doc(value: Any) -> str:
 
 
 def sql() -> Iterator[str]:
-    from viewkeeper.cli import statements as rows
     from viewkeeper.model import types
     from viewkeeper.plan import functions, statements
     from viewkeeper.plan.expressions import SUPPORTED
+    from viewkeeper.sql import statements as rows
 
     yield "# SQL\n"
     yield "A view's query is Spark SQL, read by Spark's own optimiser: names, types, NULLs, overflow and rounding are"

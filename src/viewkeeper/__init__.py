@@ -13,8 +13,9 @@ The packages are the data path, in order:
     commit     6  files and view changes become the published batch
     read       7  get, scan, read at a level of freshness; snapshots, subscriptions, status
     engine     joins them
+    client     the same surface over HTTP, of a database that `vk serve` serves
 
-Open a database with `open`; everything else is a method of what it returns.
+Open a database with `open`, or reach one with `connect`; everything else is a method of what it returns.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from viewkeeper.client.asynchronous import AsyncClient, connect_async
+    from viewkeeper.client.connection import Client, connect
     from viewkeeper.commit.backup import restore
     from viewkeeper.commit.continuous import Maintenance
     from viewkeeper.commit.maintainer import BatchReport
@@ -42,8 +45,10 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY",
     "LATEST",
+    "AsyncClient",
     "Audit",
     "BatchReport",
+    "Client",
     "Database",
     "Delta",
     "Examination",
@@ -53,6 +58,8 @@ __all__ = [
     "Token",
     "ViewkeeperError",
     "__version__",
+    "connect",
+    "connect_async",
     "open",
     "restore",
 ]
@@ -61,6 +68,10 @@ _PLACES = {
     "ANY": ("viewkeeper.read.levels", "ANY"),
     "LATEST": ("viewkeeper.read.levels", "LATEST"),
     "Audit": ("viewkeeper.read.findings", "Audit"),
+    "AsyncClient": ("viewkeeper.client.asynchronous", "AsyncClient"),
+    "Client": ("viewkeeper.client.connection", "Client"),
+    "connect": ("viewkeeper.client.connection", "connect"),
+    "connect_async": ("viewkeeper.client.asynchronous", "connect_async"),
     "BatchReport": ("viewkeeper.commit.maintainer", "BatchReport"),
     "Database": ("viewkeeper.engine", "Database"),
     "Delta": ("viewkeeper.read.subscribe", "Delta"),

@@ -45,6 +45,12 @@ class ReadOnly(ViewkeeperError):
     code = "VK104"
 
 
+class RowAbsent(ViewkeeperError):
+    """Over HTTP: there is no row with this key. In Python `get` gives None instead."""
+
+    code = "VK105"
+
+
 class BadValue(ViewkeeperError):
     """A row, key or column value does not fit its table."""
 
@@ -164,10 +170,42 @@ class Suspended(ViewkeeperError):
     code = "VK605"
 
 
+class BadRequest(ViewkeeperError):
+    """An HTTP request that cannot be understood: its path, parameters, headers or body."""
+
+    code = "VK701"
+
+
+class Unauthorized(ViewkeeperError):
+    """The server wants a token, and none, a wrong one, or one that has expired was sent."""
+
+    code = "VK702"
+    default_hint = "Send the header Authorization: Bearer TOKEN; `vk token create` makes tokens."
+
+
 class Forbidden(ViewkeeperError):
     """The token's role, or the request's origin, does not allow this."""
 
     code = "VK703"
+
+
+class Overloaded(ViewkeeperError):
+    """The server has as many requests or subscribers as it takes."""
+
+    code = "VK704"
+    default_hint = "Try again in a moment."
+
+
+class Unreachable(ViewkeeperError):
+    """A client cannot reach its server, or was cut off in the middle of an answer."""
+
+    code = "VK705"
+
+
+class ServerFault(ViewkeeperError):
+    """The server failed on a request by a fault of its own; its log says more."""
+
+    code = "VK706"
 
 
 class Defect(ViewkeeperError):

@@ -17,7 +17,7 @@ from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from viewkeeper import __version__
 from viewkeeper.cli import hbase, helping
-from viewkeeper.cli.commands import health, proofs, rows, statements, views
+from viewkeeper.cli.commands import health, proofs, rows, serving, statements, views
 from viewkeeper.cli.options import one_of, without_pandas
 from viewkeeper.errors import ViewkeeperError
 
@@ -44,6 +44,7 @@ for command in (
     views.watch,
     views.status,
     views.explain,
+    serving.serve,
     health.audit,
     health.doctor,
     health.backup,
@@ -54,6 +55,7 @@ for command in (
 ):
     helping.add(app, command)
 app.add_typer(hbase.app, name="hbase")
+app.add_typer(serving.token, name="token")
 
 
 @app.callback()

@@ -12,10 +12,10 @@ _AS_IT_IS = "\b\n"
 """Before a paragraph: its lines are not wrapped."""
 
 
-def add(app: typer.Typer, command: Callable[..., Any]) -> None:
+def add(app: typer.Typer, command: Callable[..., Any], name: str | None = None) -> None:
     """Make a function a command. The last paragraph of its docstring is `Example: vk …`."""
     text, _, example = inspect.cleandoc(command.__doc__ or "").rpartition("\n\n")
-    app.command(help=text, epilog=as_example(example))(command)
+    app.command(name, help=text, epilog=as_example(example))(command)
 
 
 def as_example(text: str) -> str:

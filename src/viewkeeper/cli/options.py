@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 Db = Annotated[
     str,
     typer.Option(
-        "--db", envvar="VIEWKEEPER_DB", metavar="URL", help="The database: lmdb:PATH or hbase://HOST:PORT/NAMESPACE."
+        "--db",
+        envvar="VIEWKEEPER_DB",
+        metavar="URL",
+        help="lmdb:PATH, hbase://HOST:PORT/NAMESPACE, or a server: http://HOST:PORT.",
     ),
 ]
 Name = Annotated[str, typer.Argument(help="A table or a view.")]

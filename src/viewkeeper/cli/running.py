@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +19,6 @@ import typer
 from viewkeeper.cli.output import json_line
 from viewkeeper.cli.output import value as shown
 from viewkeeper.model.shown import counted
-from viewkeeper.store.base import Store
 
 
 def run(database: Any, form: str, seconds: float | None, **options: Any) -> None:
@@ -52,12 +51,10 @@ def run(database: Any, form: str, seconds: float | None, **options: Any) -> None
             left = None if left is None else left - 0.2
 
 
-def watch(store: Store, name: str, since: str | None, most: int | None, timeout: float | None, form: str) -> None:
+def watch(deltas: Iterable[Any], most: int | None, form: str) -> None:
     """Print deltas row by row."""
-    from viewkeeper.read.subscribe import subscribe
-
     printed = 0
-    for delta in subscribe(store, name, since, timeout=timeout):
+    for delta in deltas:
         first = delta.kind == "rows"
         for change in delta.changes():
             kind = "row" if first else change.kind
@@ -84,6 +81,17 @@ def _line(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None
 def _say(line: str) -> None:
     typer.echo(line)
     sys.stdout.flush()
+
+
+@contextmanager
+def saying(place: str, maintains: bool) -> Iterator[Callable[[str, Callable[[], None]], None]]:
+    """For `vk serve`: what to call when the server is ready. Signals that end it do so in order, and once."""
+
+    def ready(address: str, stop: Callable[[], None]) -> None:
+        _say(f"serving {place}{', and keeping its views fresh' if maintains else ''}, at {address}; Ctrl-C stops")
+
+    with _stopping(threading.Event()):
+        yield ready
 
 
 @contextmanager

@@ -206,8 +206,11 @@ class Batches:
         faults.point("commit.2.after")
         ran = time.perf_counter()
         views = self._resolve(outcome.reached)
+        self.recent.begun(number, changes, chosen, captured - started, ran - captured)
         self._publish(number, cut, self.state.manifest.plus(outcome.entries), views, seen=seen)
         done = time.perf_counter()
+        self.recent.committed(done - ran)
+        self.recent.timed(self.stage.clock, self.stage.made)
         self.recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
         if self._fits is not None:  # what was short may not be any more
             self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
@@ -345,6 +348,8 @@ class Batches:
             "recent": self.recent.summary(),
             "attempt": secrets.token_hex(8),
             "memory": self.memory.total,
+            "batches": self.recent.listed(),
+            "merges": self._merger.counts(),
         }
         if self._sets:
             known = {v.table.id for v in catalog.views}

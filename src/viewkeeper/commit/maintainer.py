@@ -109,6 +109,8 @@ class Maintainer(Bringing):
         self.rebuild(self.store.head())
         seconds = time.perf_counter() - started
         self.recent.add(seconds, changed, (0.0, seconds, 0.0))
+        self.recent.begun(self.batch.number, changed, "rebuild", 0.0, seconds)
+        self.recent.committed(0.0)
         return BatchReport(self.batch.number, changed, "rebuild", seconds)
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:

@@ -8,10 +8,12 @@ runs count. Runs are immutable, so the thread and the batches do not meet.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from viewkeeper import faults
 from viewkeeper.commit.state import State
@@ -47,6 +49,9 @@ class Merger:
         self._tasks: Sequence[_Task] = ()
         self._file: str | None = None
         self._behind: set[str] = set()
+        self._merged = 0
+        self._seconds = 0.0
+        self._last: list[tuple[float, float]] = []
 
     @cached_property
     def _duck(self) -> Duck:
@@ -100,6 +105,10 @@ class Merger:
         self.state.adopt(manifest)
         faults.point("merge.adopted")
 
+    def counts(self) -> dict[str, Any]:
+        """How many arrangements were merged so far, in how many seconds, and when the last merges were."""
+        return {"count": self._merged, "seconds": self._seconds, "last": self._last}
+
     def close(self) -> None:
         """Wait for the merge under way; what it wrote is collected at the next opening."""
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -107,10 +116,14 @@ class Merger:
             self._duck.close()
 
     def _merge(self, tasks: Sequence[_Task], file: str) -> list[RunEntry]:
+        began, started = time.time(), time.perf_counter()
         merged: Mapping[str, Run] = {t.slot: _merged(self._duck, t) for t in tasks}
         faults.point("merge.write.before")
         written = write_container(self.state.directory, file, merged, fsync=self.durable)
         faults.point("merge.write.after")
+        took = time.perf_counter() - started
+        self._merged, self._seconds = self._merged + len(tasks), self._seconds + took
+        self._last = [*self._last[-15:], (began, took)]
         return written
 
 

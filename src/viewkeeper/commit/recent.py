@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,10 @@ STAGES = ("capture", "rounds", "commit")
 """What a batch goes through, one batch at a time."""
 
 _KEPT = 256
+_LISTED = 16
+"""Batches that are listed one by one, in the batch record."""
+_TIMED = 32
+"""Batches whose operators are remembered."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,38 @@ class Recent:
 
     def __init__(self) -> None:
         self._done: deque[_Done] = deque(maxlen=_KEPT)
+        self._listed: deque[dict[str, Any]] = deque(maxlen=_LISTED)
+        self._operators: deque[tuple[Mapping[str, float], Mapping[str, int]]] = deque(maxlen=_TIMED)
+
+    def begun(self, number: int, changes: int, lane: str, capture: float, rounds: float) -> None:
+        """A batch is about to be committed: all but its last stage is known."""
+        at = time.time() - capture - rounds
+        one = {"epoch": number, "time": at, "changes": changes, "lane": lane, "capture": capture, "rounds": rounds}
+        if self._listed and self._listed[-1]["epoch"] == number:  # the commit failed, and the batch is tried again
+            self._listed.pop()
+        self._listed.append({**one, "commit": None})
+
+    def committed(self, seconds: float) -> None:
+        self._listed[-1]["commit"] = seconds
+
+    def timed(self, seconds: Mapping[str, float], rows: Mapping[str, int]) -> None:
+        """What each operator of a batch took and gave."""
+        self._operators.append((seconds, rows))
+
+    def operators(self) -> dict[str, dict[str, float]]:
+        """Of the last batches, by operator: in how many it ran, its seconds, and the rows that it gave."""
+        found: dict[str, dict[str, float]] = {}
+        for seconds, rows in list(self._operators):
+            for name, took in list(seconds.items()):
+                one = found.setdefault(name, {"batches": 0, "seconds": 0.0, "rows": 0})
+                one["batches"] += 1
+                one["seconds"] += took
+                one["rows"] += rows.get(name, 0)
+        return found
+
+    def listed(self) -> Sequence[Mapping[str, Any]]:
+        """The last batches one by one, with the seconds of their stages."""
+        return [dict(batch) for batch in self._listed]
 
     def add(self, seconds: float, changes: int, stages: tuple[float, float, float]) -> None:
         """`stages`: seconds spent reading changes, running the rounds, and committing."""

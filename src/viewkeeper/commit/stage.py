@@ -78,6 +78,8 @@ class Stage:
         self.crew = Crew(threads, self.memory, expressions.setup)
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
+        self.made: Mapping[str, int] = {}
+        """Rows that it gave, by operator."""
 
     def close(self) -> None:
         self.crew.close()
@@ -192,7 +194,7 @@ class Stage:
 
         site = Site(duck, flow, partial(self._old, hidden), active, keep)
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
-        self.clock = site.clock
+        self.clock, self.made = site.clock, site.made
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
 

@@ -69,8 +69,7 @@ class Picture:
 
 def picture(flow: Flow, table: Table, sizes: Sizes, names: Mapping[int, str]) -> Picture:
     """The picture of one view. `names`: view and table names by id."""
-    mine = flow.behind([flow.sinks[table.id].id])
-    shown = [o for n, o in flow.operators.items() if n in mine and not isinstance(o, BulkJoin)]
+    shown = list(numbered(flow, table).values())
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     traced = _Traced(flow)
     rounds = levels(flow, broadcast(flow, sizes))
@@ -83,6 +82,12 @@ def picture(flow: Flow, table: Table, sizes: Sizes, names: Mapping[int, str]) ->
         tuple(boxes),
         tuple(link for o in shown for link in _links(flow, o, numbers, traced)),
     )
+
+
+def numbered(flow: Flow, table: Table) -> Mapping[int, Operator]:
+    """The operators of one view by the number of their box."""
+    mine = flow.behind([flow.sinks[table.id].id])
+    return dict(enumerate((o for n, o in flow.operators.items() if n in mine and not isinstance(o, BulkJoin)), 1))
 
 
 def _links(flow: Flow, operator: Operator, numbers: Mapping[str, int], traced: _Traced) -> Iterator[Link]:

@@ -79,18 +79,8 @@ def bring(
     refresh: Callable[[], object] | None,
 ) -> None:
     """Wait until a view is as new as asked for. `refresh`: this process maintains, so do not wait but do it."""
-    wanted = position_of(store, after)
-    found = catalog.find(name)
-    if not isinstance(found, View) or (level is ANY and wanted is None):
-        return
-    if level is LATEST:
-        _refuse_suspended(found, store.head())
-        # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
-        wanted = max(wanted or 0, store.pending(_cut(store, name), [t.id for t in catalog.tables]).last or 0)
-    if wanted is None:
-        raise BadValue(f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY and viewkeeper.LATEST.")
-    _refuse_suspended(found, wanted)
-    if has(store, catalog, name, wanted):
+    wanted = wanted_of(store, catalog, name, level, after)
+    if wanted is None or has(store, catalog, name, wanted):
         return
     deadline = time.monotonic() + timeout
     if refresh is not None:
@@ -101,9 +91,25 @@ def bring(
     _wait(store, catalog, name, wanted, deadline, timeout)
 
 
+def wanted_of(store: Store, catalog: Catalog, name: str, level: Level, after: After) -> int | None:
+    """The position that a read of this level must show; None if any state will do."""
+    wanted = position_of(store, after)
+    found = catalog.find(name)
+    if not isinstance(found, View) or (level is ANY and wanted is None):
+        return None
+    if level is LATEST:
+        refuse_suspended(found, store.head())
+        # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
+        wanted = max(wanted or 0, store.pending(cut_of(store, name), [t.id for t in catalog.tables]).last or 0)
+    if wanted is None:
+        raise BadValue(f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY and viewkeeper.LATEST.")
+    refuse_suspended(found, wanted)
+    return wanted
+
+
 def has(store: Store, catalog: Catalog, name: str, position: int) -> bool:
     """Whether a view has every write call up to a position."""
-    cut = _cut(store, name)
+    cut = cut_of(store, name)
     if cut >= position:
         return True
     first = store.pending(cut, [t.id for t in catalog.tables]).first
@@ -116,7 +122,7 @@ def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: floa
         if time.monotonic() - looked > _LEASE_SECONDS:
             if store.lease_holder() is None and not has(store, catalog, name, wanted):
                 raise Timeout(
-                    f"Nobody maintains {store.url}, so {name} stays at position {_cut(store, name)};"
+                    f"Nobody maintains {store.url}, so {name} stays at position {cut_of(store, name)};"
                     f" {wanted} was asked for.",
                     hint="Start `vk run`, or call refresh() or maintain() in a process that may write.",
                 )
@@ -126,18 +132,18 @@ def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: floa
         time.sleep(min(pause_after(now - began), max(0.0, deadline - now)))
     found = store.catalog().find(name)
     if isinstance(found, View):
-        _refuse_suspended(found, wanted)
+        refuse_suspended(found, wanted)
 
 
 def _check(store: Store, name: str, wanted: int, deadline: float, timeout: float) -> None:
-    if time.monotonic() >= deadline and _cut(store, name) < wanted:
+    if time.monotonic() >= deadline and cut_of(store, name) < wanted:
         raise Timeout(
-            f"{name} did not reach position {wanted} within {timeout:g} s; it is at {_cut(store, name)}.",
+            f"{name} did not reach position {wanted} within {timeout:g} s; it is at {cut_of(store, name)}.",
             hint="Read with a longer timeout=, or with level ANY; status() shows how far behind the views are.",
         )
 
 
-def _cut(store: Store, name: str) -> int:
+def cut_of(store: Store, name: str) -> int:
     """Where a view stands: at the published batch, or where its own strategy last read the tables."""
     found = store.catalog().find(name)
     if isinstance(found, View) and found.at is not None:
@@ -146,7 +152,8 @@ def _cut(store: Store, name: str) -> int:
     return store.head() if batch is None else batch.cut
 
 
-def _refuse_suspended(view: View, wanted: int) -> None:
+def refuse_suspended(view: View, wanted: int) -> None:
+    """A suspended view never shows what was written after it stopped."""
     if view.suspended is not None and view.suspended.cut < wanted:
         raise Suspended(
             f"{view.table.name} is suspended at position {view.suspended.cut}: {view.suspended.reason}",

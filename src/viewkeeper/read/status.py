@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -133,11 +133,19 @@ _COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes"
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    flow, sizes = _flow(store, catalog), _sizes(store)
+    shape, sizes = _shape(store, catalog), _sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
-    lag, seconds = _lag(store, cut, list(flow.used))
+    lags: dict[tuple[int, tuple[int, ...]], tuple[int | None, float | None]] = {}
+
+    def lag_of(cut: int, tables: tuple[int, ...]) -> tuple[int | None, float | None]:
+        """Views of the same tables are behind alike; the log is read once for them."""
+        if (cut, tables) not in lags:
+            lags[cut, tables] = _lag(store, cut, tables)
+        return lags[cut, tables]
+
+    lag, seconds = lag_of(cut, shape.used)
     stages = _stages(recent.pop("stages", {}), lag or 0, batch)
     note, audited = store.note(NOTE), store.note(AUDIT)
     error = None if note is None else str(note["error"])
@@ -163,20 +171,26 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         recent,
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),
-        tuple(_view(store, flow, sizes, view, epoch, cut, recent) for view in catalog.views),
+        tuple(_view(store, shape, sizes, view, epoch, cut, recent, lag_of) for view in catalog.views),
     )
 
 
 def _view(
-    store: Store, flow: Flow, sizes: Sizes, view: View, epoch: int, cut: int, recent: Mapping[str, Any]
+    store: Store,
+    shape: _Shape,
+    sizes: Sizes,
+    view: View,
+    epoch: int,
+    cut: int,
+    recent: Mapping[str, Any],
+    lag_of: Callable[[int, tuple[int, ...]], tuple[int | None, float | None]],
 ) -> ViewStatus:
     suspended = view.suspended
-    behind = flow.behind([flow.sinks[view.table.id].id])
-    tables = [o.table for n in behind if (o := flow.operators[n]).kind == "input"]  # type: ignore[attr-defined]
-    state = [] if suspended is not None else [sizes.get(s, (0, 0)) for n in behind for s in slots(flow.operators[n])]
+    tables, held = shape.tables[view.table.id], shape.slots[view.table.id]
+    state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in held]
     if view.at is not None:
         epoch, cut = view.at.epoch, view.at.cut
-    lag, seconds = _lag(store, cut if suspended is None else suspended.cut, tables)
+    lag, seconds = lag_of(cut if suspended is None else suspended.cut, tables)
     return ViewStatus(
         view.table.name,
         store.count(view.table) if view.table.is_stored else None,
@@ -198,7 +212,7 @@ def _stages(recent: Mapping[str, Any], waiting: int, batch: Batch | None) -> tup
     return (*stages, StageStatus("merge", unmerged))
 
 
-def _lag(store: Store, cut: int, tables: list[int]) -> tuple[int | None, float | None]:
+def _lag(store: Store, cut: int, tables: Sequence[int]) -> tuple[int | None, float | None]:
     try:
         waiting = store.pending(cut, tables)
     except SnapshotGone:
@@ -237,6 +251,35 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
             run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
             hashes = run.hashes[:_SAMPLED]
             found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What of a status changes only with the catalog: the tables behind each view, and the state that it needs."""
+
+    uuid: str
+    version: int
+    used: tuple[int, ...]
+    tables: Mapping[int, tuple[int, ...]]
+    slots: Mapping[int, tuple[str, ...]]
+
+
+_known: _Shape | None = None
+
+
+def _shape(store: Store, catalog: Catalog) -> _Shape:
+    """Of a thousand views this takes far longer than the rest of a status, so the last one is kept."""
+    global _known
+    found = _known
+    if found is None or (found.uuid, found.version) != (store.uuid, catalog.version):
+        flow = _flow(store, catalog)
+        tables, held = {}, {}
+        for view in catalog.views:
+            behind = [flow.operators[n] for n in flow.behind([flow.sinks[view.table.id].id])]
+            tables[view.table.id] = tuple(sorted(o.table for o in behind if isinstance(o, Input)))
+            held[view.table.id] = tuple(slot for o in behind for slot in slots(o))
+        found = _known = _Shape(store.uuid, catalog.version, tuple(sorted(flow.used)), tables, held)
     return found
 
 

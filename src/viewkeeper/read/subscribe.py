@@ -12,7 +12,7 @@ raises SnapshotGone, and the way to start over is to subscribe without `since`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -64,7 +64,7 @@ class Delta:
 
     def changes(self) -> Iterator[Change]:
         """Row by row: rows that came and went with the same key are updates."""
-        return _changes(self._table, self.rows)
+        return paired(self._table, self.rows)
 
     _table: Table
 
@@ -96,7 +96,7 @@ def subscribe(
     store.settled(table)  # a table that cannot be subscribed to says so now
     start = None if since is None else position_of(store, since)
     if start is not None:
-        _check_since(store, table, start)
+        check_since(store, table, start)
     return _deltas(store, table, start, timeout, progress, keep)
 
 
@@ -121,8 +121,8 @@ def _deltas(
         head = store.settled(table)
         found = False
         if head > at:
-            table = _still_there(store, table, at)
-            for position, delta in _calls(store, table, at, head):
+            table = still_there(store, table, at)
+            for position, delta in calls(store, table, at, head):
                 found = True
                 yield delta
                 at = position
@@ -154,7 +154,8 @@ def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
         pinned.close()
 
 
-def _calls(store: Store, table: Table, after: int, upto: int) -> Iterator[tuple[int, Delta]]:
+def calls(store: Store, table: Table, after: int, upto: int) -> Iterator[tuple[int, Delta]]:
+    """What each commit or write call in (after, upto] did to the table, with its position."""
     try:
         entries = list(store.entries(table, table.arrow.names, after, upto))
     except SnapshotGone as gone:
@@ -188,14 +189,15 @@ def _outside(table: Table, delta: pa.Table) -> pa.Table:
     return rows.append_column(WEIGHT, weights).combine_chunks()
 
 
-def _changes(table: Table, rows: pa.Table) -> Iterator[Change]:
+def paired(table: Table, rows: pa.Table, shown: Sequence[dict[str, Any]] | None = None) -> Iterator[Change]:
+    """A delta row by row: rows that came and went with the same key are updates. `shown`: the rows in another form."""
     weights = rows[WEIGHT].to_pylist()
     visible = rows.drop_columns([WEIGHT])
     inside = visible.cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
     keys = encode_keys(table, inside).to_pylist()
     came: dict[bytes, list[dict[str, Any]]] = {}
     went: dict[bytes, list[dict[str, Any]]] = {}
-    for key, row, weight in zip(keys, visible.to_pylist(), weights, strict=True):
+    for key, row, weight in zip(keys, visible.to_pylist() if shown is None else shown, weights, strict=True):
         (came if weight > 0 else went).setdefault(key, []).extend([row] * abs(weight))
     for key in dict.fromkeys(keys):
         before, after = went.get(key, []), came.get(key, [])
@@ -213,17 +215,18 @@ def _nothing(table: Table) -> pa.Table:
     return table.outside.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
 
 
-def _still_there(store: Store, table: Table, at: int) -> Table:
+def still_there(store: Store, table: Table, at: int) -> Table:
     """The table as the catalog has it now; its name may be another one's meanwhile."""
     catalog = store.catalog()
     found = next((t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id == table.id), None)
     if found is None:
         raise UnknownName(f"{table.name} was dropped or replaced.", hint="Subscribe to what took its place.")
-    _check_since(store, found, at)
+    check_since(store, found, at)
     return found
 
 
-def _check_since(store: Store, table: Table, at: int) -> None:
+def check_since(store: Store, table: Table, at: int) -> None:
+    """Whether the changes after a position are all of this view's, or SnapshotGone."""
     view = next((v for v in store.catalog().views if v.table.id == table.id), None)
     if isinstance(view, View) and at < view.since:
         raise _too_old(table, at)

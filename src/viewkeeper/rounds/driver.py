@@ -59,7 +59,9 @@ def _work(site: Site, schedule: _Schedule, on_error: OnError | None) -> None:
         started = time.perf_counter()
         try:
             if task.feed is None:
-                schedule.ran(task, *_ran(site, operator, schedule))
+                output, feeds = _ran(site, operator, schedule)
+                site.made[task.name] = 0 if output is None else output.num_rows
+                schedule.ran(task, output, feeds)
             else:
                 schedule.fed(task, site.fed(task.feed, task.output))
         except BaseException as error:

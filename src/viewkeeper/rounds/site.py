@@ -65,6 +65,7 @@ class Site:
     carried: dict[str, Run] = field(default_factory=dict)
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
     clock: dict[str, float] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
     """Seconds that each operator took, with the segments over it."""
 
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> pa.Table | None:

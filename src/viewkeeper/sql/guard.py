@@ -1,58 +1,66 @@
 """What a query of somebody else may do in Spark: read the tables and views that were handed to it, nothing beside.
 
 Spark SQL alone would let it read files (``FROM text.`/etc/passwd` ``), call any static method of the JVM (`reflect`),
-start programs (`TRANSFORM … USING`) and write (`FROM … INSERT`). Files are switched off in the session; the functions
-are taken out of it; everything else is seen in the analysed plan, before anything runs.
+start programs (`TRANSFORM … USING`) and write (`FROM … INSERT`). Files are switched off in the session; everything else
+is seen in the parsed and in the analysed plan, before anything runs.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Any
 
 from viewkeeper.errors import Forbidden
-from viewkeeper.plan.words import statements
 
-_CALLS = ("reflect", "java_method", "try_reflect", "identifier")
-"""Functions that call into the JVM, and the clause that could spell their names in pieces."""
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
-_KINDS = ("Command", "ParsedStatement", "CompoundBody", "ScriptTransformation", "InsertIntoDir")
+_PLANS = ("Command", "ParsedStatement", "CompoundBody", "ScriptTransformation", "InsertIntoDir")
+_CALL = "org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection"
 
 
 def guard(spark: Any, query: str) -> None:
     """Refuse what does more than read; the session is one of the query's own."""
-    tokens = [t for found in statements(query) for t in found]
-    for token, following in pairwise(tokens):
-        if token.value.lower() in _CALLS and following.value == "(":
-            raise _refused(f"{token.value} is not allowed here")
-    spark.conf.set("spark.sql.runSQLOnFiles", "false")
-    state, jvm = spark._jsparkSession.sessionState(), spark._jvm
-    for name in _CALLS:
-        state.functionRegistry().dropFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
     from viewkeeper.plan.catalyst.session import _translated
 
+    spark.conf.set("spark.sql.runSQLOnFiles", "false")
+    state, find = spark._jsparkSession.sessionState(), spark._jvm.java.lang.Class.forName
     with _translated():
+        plans = [find(_LOGICAL + kind) for kind in _PLANS]
+        call = find(_CALL)
         parsed = state.sqlParser().parsePlan(query)
-        kinds = [jvm.java.lang.Class.forName(_LOGICAL + kind) for kind in _KINDS]
-        _check(parsed, kinds)
+        for node in _nodes(parsed):
+            _refuse(node, plans)
         execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
-        _check(execution.analyzed(), kinds)
+        for node in _nodes(execution.analyzed()):
+            _refuse(node, plans)
+            for expression in _items(node.expressions()):
+                for part in _parts(expression):
+                    _refuse(part, [call])
 
 
-def _check(plan: Any, kinds: list[Any]) -> None:
+def _nodes(plan: Any) -> Iterator[Any]:
     """This plan, what it is made from, and the subqueries in its expressions."""
     waiting = [plan, *_items(plan.subqueriesAll())]
     while waiting:
         node = waiting.pop()
-        if any(kind.isInstance(node) for kind in kinds):
-            raise _refused(f"{node.nodeName()} is no query")
+        yield node
         waiting.extend(_items(node.children()))
-        waiting.extend(_items(node.subqueries()))
+
+
+def _parts(expression: Any) -> Iterator[Any]:
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting.extend(_items(part.children()))
 
 
 def _items(found: Any) -> list[Any]:
     return [found.apply(i) for i in range(found.size())]
 
 
-def _refused(why: str) -> Forbidden:
-    return Forbidden(f"The query may only read tables and views: {why}.", hint="Write SELECT … FROM tables and views.")
+def _refuse(node: Any, kinds: list[Any]) -> None:
+    if any(kind.isInstance(node) for kind in kinds):
+        raise Forbidden(
+            f"The query may only read tables and views: {node.nodeName()} is not allowed here.",
+            hint="Write SELECT … FROM tables and views.",
+        )

@@ -36,6 +36,7 @@ from viewkeeper.store.terms import (
     Seen,
     Spread,
     StreamChange,
+    Touched,
     ViewChange,
     Written,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Spread",
     "Store",
     "StreamChange",
+    "Touched",
     "ViewChange",
     "Written",
 ]
@@ -110,7 +112,8 @@ class Store(ABC):
 
     @abstractmethod
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
-        """Change some columns of one existing row, atomically: one-row tables. An absent key raises UnknownName."""
+        """Change the same columns of existing rows; `key` and `columns` have a row for each. One row is changed
+        atomically, several where the store has atomic batches. An absent key raises UnknownName."""
 
     @abstractmethod
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
@@ -239,6 +242,14 @@ class Store(ABC):
     def settled(self, table: Table) -> int:
         """The position up to which `entries` of a table or view say all that there will be."""
         return self.head()
+
+    def touched(self, after: int, upto: int) -> Mapping[int, Touched]:
+        """The tables and views that calls and commits in (after, upto] changed, by id."""
+        raise Unsupported(f"{self.url} cannot say which tables changed.")
+
+    def log_bytes(self) -> int | None:
+        """What the change log takes, where the store knows it."""
+        return None
 
     @abstractmethod
     def truncate(self, upto: int) -> None:

@@ -116,6 +116,14 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class Touched:
+    """What a span of the log did to one table or view: its last position there, and how many rows it changed."""
+
+    position: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Hold:
     """Somebody needs the log after `position`, until `expiry` (seconds since 1970; None: until released)."""
 

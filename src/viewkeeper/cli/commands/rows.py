@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from viewkeeper.cli import remote
 from viewkeeper.cli.options import (
     FORMATS,
     REPORTS,
@@ -25,6 +25,7 @@ from viewkeeper.cli.options import (
     open_writer,
     wrong,
 )
+from viewkeeper.cli.remote import connected, is_remote
 
 if TYPE_CHECKING:
     from viewkeeper.cli.load import Progress
@@ -71,6 +72,16 @@ def load(
 
     for file in files:
         form_of(file, delimiter)
+    if is_remote(db):
+        with connected(db) as client, _progress(files, output) as progress:
+            if key is not None:
+                client.sql(inferred(table, files[0], tuple(k.strip() for k in key.split(",")), delimiter))
+            target = client.table(table)
+            place = None if strict else rejects or reject_file(target)
+            options: dict[str, Any] = {"rejects": place, "most": max_rejects, "chunk": chunk, "delimiter": delimiter}
+            report = run(client, target, files, progress=progress, **options)
+        print_report(report, output)
+        return
     with open_database(db) as database:
         made: Any = nullcontext()
         if key is not None:
@@ -135,20 +146,25 @@ def put(
     given = [row for i, text in enumerate(texts, 1) if text.strip() for row in _objects(context, text, i)]
     if not given:
         raise wrong(context, "There are no rows.")
+    if is_remote(db):
+        remote.put(db, table, given)
+        return
     with open_writer(db) as store:
+        from viewkeeper.model.objects import typed_objects
         from viewkeeper.model.rows import last_by_key, rows_table
 
         target = _base_table(store, table, "put into")
-        typer.echo(_written(store, target, last_by_key(target, rows_table(target, given)), None))
+        rows_in = rows_table(target, typed_objects(target, given))
+        typer.echo(_written(store, target, last_by_key(target, rows_in), None))
 
 
 def _objects(context: typer.Context, text: str, number: int) -> list[dict[str, Any]]:
     """The rows of a JSON object, or of an array of them."""
-    from decimal import Decimal
+    from viewkeeper.model.objects import loads
 
     try:
-        found = json.loads(text, parse_float=Decimal)
-    except ValueError:
+        found = loads(text)
+    except (ValueError, RecursionError, ArithmeticError):
         found = None
     rows = found if isinstance(found, list) else [found]
     if not all(isinstance(row, dict) for row in rows):
@@ -180,6 +196,10 @@ def delete(table: TableName, key: Key, db: Db) -> None:
 
     Example: vk delete items 1 --db lmdb:./shop
     """
+    if is_remote(db):
+        if not remote.delete(db, table, key):
+            _absent(table, key)
+        return
     with open_writer(db) as store:
         from viewkeeper.model.rows import keys_table
         from viewkeeper.model.written import key_values
@@ -207,6 +227,10 @@ def get(
     Example: vk get by_category toys --db lmdb:./shop
     """
     one_of(context, "output", output, FORMATS)
+    if is_remote(db):
+        if not remote.get(db, name, key or (), output):
+            _absent(name, key or ())
+        return
     with open_reader(db) as store:
         import pyarrow as pa
 
@@ -234,6 +258,9 @@ def scan(
     Example: vk scan order_lines --limit 10 --db lmdb:./shop
     """
     one_of(context, "output", output, FORMATS)
+    if is_remote(db):
+        remote.scan(db, name, prefix or (), limit, output)
+        return
     with open_reader(db) as store:
         import pyarrow as pa
 

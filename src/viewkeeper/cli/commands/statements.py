@@ -21,6 +21,8 @@ from viewkeeper.cli.options import (
     open_writer,
     wrong,
 )
+from viewkeeper.cli.remote import is_remote
+from viewkeeper.cli.remote import sql as remote_sql
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model.shown import counted
 
@@ -70,6 +72,11 @@ def sql(
     if statement is None and file is None and not sys.stdin.isatty():
         raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
     text = statement if file is None else _read(context, file)
+    if is_remote(db):
+        if text is None:
+            raise wrong(context, "The shell needs the database itself; give a statement, or a file with -f.")
+        remote_sql(db, text, output)
+        return
     makes = text is None or _creates(text)
     with open_database(db, create=makes, spark=cluster(master, conf), memory=memory) as database:
         if text is None:

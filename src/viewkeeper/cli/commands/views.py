@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from viewkeeper.cli import remote
 from viewkeeper.cli.options import (
     LANES,
     REPORTS,
@@ -113,8 +114,14 @@ def watch(
     one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.running import watch as follow
 
+    if remote.is_remote(db):
+        with remote.connected(db) as client:
+            follow(client.subscribe(name, since, timeout=timeout), changes, output)
+        return
     with open_reader(db) as store:
-        follow(store, name, since, changes, timeout, output)
+        from viewkeeper.read.subscribe import subscribe
+
+        follow(subscribe(store, name, since, timeout=timeout), changes, output)
 
 
 def status(
@@ -130,6 +137,9 @@ def status(
     one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.output import print_report
 
+    if remote.is_remote(db):
+        remote.status(db, output, watch)
+        return
     with open_reader(db) as store:
         from viewkeeper.read.status import database_status
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, UnknownName
+from viewkeeper.errors import BadValue, UnknownName, Unsupported
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.hbase.client import Client
@@ -61,6 +61,8 @@ def _replace(client: Client, layout: Layout, keys: pa.Array, cells: dict[bytes, 
 def update_row(client: Client, layout: Layout, key: pa.Table, columns: pa.Table) -> bool:
     """Change some columns of one row, in one step; False if they have these values already."""
     table = layout.table
+    if key.num_rows != 1:
+        raise Unsupported("HBase changes columns of one row at a time.", hint="Update the rows one by one.")
     names = column_names(table, columns.column_names)
     keyed = {column.name for column in table.key_columns}
     if fixed := [name for name in names if name in keyed]:

@@ -15,7 +15,7 @@ from viewkeeper.errors import ReadOnly, SnapshotGone, StoreError
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
-from viewkeeper.store.base import Hold, Pending, Store
+from viewkeeper.store.base import Hold, Pending, Store, Touched
 from viewkeeper.store.lmdb import log, records
 from viewkeeper.store.lmdb.calls import delta
 from viewkeeper.store.lmdb.environment import Environment
@@ -103,6 +103,19 @@ class LmdbFeed(Store):
                     return last
                 counted, last = counted + entry.rows, entry.position
             return head
+
+    def touched(self, after: int, upto: int) -> dict[int, Touched]:
+        environment = self._live()
+        with environment.read(buffers=True) as txn:
+            self._check_kept(txn, after)
+            return log.touched(txn, environment.log, after, upto)
+
+    def log_bytes(self) -> int:
+        environment = self._live()
+        with environment.read() as txn:
+            found = txn.stat(environment.log)
+        pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return int(found["psize"] * pages)
 
     def truncate(self, upto: int) -> None:
         environment = self._writable()

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.keys import value_bytes
+from viewkeeper.store.terms import Touched
 
 CHUNK_BYTES = 4 << 20
 """Images a chunk, about: what one decode holds in memory."""
@@ -124,6 +125,21 @@ def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) ->
                 raise _damaged(position)
         else:
             yield Entry(position, table, time, rows, body)
+
+
+def touched(txn: Any, log: Any, after: int, upto: int) -> dict[int, Touched]:
+    """The tables of the chunks in (after, upto]: from the chunks' headers alone."""
+    found: dict[int, Touched] = {}
+    cursor = txn.cursor(db=log)
+    if after < upto and cursor.set_range(_KEY.pack(after + 1, 0)):
+        for key, body in cursor.iternext():
+            position = _KEY.unpack(key)[0]
+            if position > upto:
+                break
+            _, _, _, table, _, rows, _ = _HEADER.unpack_from(body)
+            known = found.get(table)
+            found[table] = Touched(position, rows + (known.rows if known is not None else 0))
+    return found
 
 
 def raw(txn: Any, log: Any) -> Iterator[tuple[int, memoryview | bytes]]:

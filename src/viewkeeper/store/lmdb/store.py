@@ -137,12 +137,13 @@ class LmdbStore(LmdbFeed):
         with environment.write() as txn:
             # As it is now: a column that another process has just added keeps its value.
             table = next((t for t in self._shown(txn).tables if t.id == table.id), table)
-            old = rows.find(txn, db, keys[0].as_py())
-            if old is None:
+            old = [rows.find(txn, db, name) for name in keys.to_pylist()]
+            if None in old:
                 raise UnknownName(
-                    f"{table.name} has no row with key {key.to_pylist()[0]}.", hint="Put the whole row instead."
+                    f"{table.name} has no row with key {key.slice(old.index(None), 1).to_pylist()[0]}.",
+                    hint="Put the whole row instead.",
                 )
-            row = decode_rows(table, pa.array([old], pa.binary()))
+            row = decode_rows(table, pa.array(old, pa.binary()))
             row = pa.table({name: new.get(name, row.column(name)) for name in row.column_names}, schema=table.arrow)
             after = encode_rows(table, row)
             rows.refuse_large(table, row, keys, after)

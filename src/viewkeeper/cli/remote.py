@@ -1,0 +1,102 @@
+"""Commands on a database behind a server: `--db http://HOST:PORT`, with the token in VIEWKEEPER_TOKEN."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from viewkeeper.client.connection import Client
+
+TOKEN = "VIEWKEEPER_TOKEN"
+
+
+def is_remote(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Client]:
+    from viewkeeper.client.connection import connect
+
+    with connect(url, token=os.environ.get(TOKEN) or None) as client:
+        yield client
+
+
+def get(url: str, name: str, words: Sequence[str], output: str) -> bool:
+    """Print the row with a key; False if there is none."""
+    import pyarrow as pa
+
+    from viewkeeper.cli.output import print_rows
+    from viewkeeper.model.written import key_values
+
+    with connected(url) as client:
+        table = client.table(name)
+        row = client.get(name, key_values(table, words))
+    if row is not None:
+        print_rows(table.outside, [pa.Table.from_pylist([row], table.outside)], output)
+    return row is not None
+
+
+def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: str) -> None:
+    from viewkeeper.cli.output import print_rows
+    from viewkeeper.model.written import key_values
+
+    with connected(url) as client:
+        table = client.table(name)
+        if not table.is_stored:
+            print_rows(table.outside, [client.read(name).slice(0, limit)], output)
+            return
+        prefix = key_values(table, words, whole=False) or None
+        print_rows(table.outside, client.pages(name, prefix, limit), output)
+
+
+def put(url: str, name: str, rows: list[dict[str, Any]]) -> None:
+    from viewkeeper.model.objects import typed_objects
+
+    with connected(url) as client:
+        typer.echo(str(client.put(name, typed_objects(client.table(name), rows))))
+
+
+def delete(url: str, name: str, words: Sequence[str]) -> bool:
+    """Delete the row with a key; False if there is none."""
+    from viewkeeper.model.written import key_values
+
+    with connected(url) as client:
+        key = key_values(client.table(name), words)
+        if client.get(name, key) is None:
+            return False
+        typer.echo(str(client.delete(name, key)))
+    return True
+
+
+def sql(url: str, text: str, output: str) -> None:
+    from viewkeeper.cli.output import print_answer
+    from viewkeeper.plan.statements import split
+
+    with connected(url) as client:
+        for one in split(text) or [text]:
+            answer = client.sql(one)
+            if answer.has_rows:
+                print_answer(answer.to_arrow(), output)
+            elif answer.done and output == "table":
+                typer.echo(answer.done)
+
+
+def status(url: str, output: str, watch: bool) -> None:
+    from viewkeeper.cli.output import print_report
+
+    with connected(url) as client:
+        while True:
+            now = client.status()
+            if watch and output == "table":
+                typer.echo("\x1b[2J\x1b[H", nl=False)
+            print_report(now, output)
+            if not watch:
+                return
+            time.sleep(1)

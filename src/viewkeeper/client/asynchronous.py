@@ -1,0 +1,213 @@
+"""`AsyncClient`: the same calls for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.client import wire
+from viewkeeper.client.connection import RETRIES, TIMEOUT, httpx_module, settings
+from viewkeeper.client.frames import Ended, Frames
+from viewkeeper.client.wire import Call
+from viewkeeper.errors import BadValue, Unreachable
+from viewkeeper.model.schema import Table
+from viewkeeper.model.token import Token
+from viewkeeper.read import levels
+from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.reader import python_rows
+from viewkeeper.read.subscribe import Delta
+from viewkeeper.sql.result import Result
+
+
+class AsyncClient:
+    """A server's database for asyncio. Use it with `async with`, or call `close`."""
+
+    def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
+        self._httpx = httpx_module()
+        self.url = wire.address_of(url)
+        self._http = self._httpx.AsyncClient(**settings(url, token), verify=verify)
+        self._retry = retry
+        self._shapes: dict[str, Table] = {}
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        await self._http.aclose()
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    async def put(self, table: str, rows: Any) -> Token:
+        """Insert rows, or replace whole rows of the same key. All rows of a call are one write."""
+        return await self._write(table, lambda shape: wire.put_call(shape, rows))
+
+    async def delete(self, table: str, keys: Any) -> Token:
+        """Delete rows by key."""
+        return await self._write(table, lambda shape: wire.delete_call(shape, keys))
+
+    async def update(self, table: str, key: Any, columns: Mapping[str, Any]) -> Token:
+        """Change some columns of one row, atomically. The row must exist."""
+        return await self._write(table, lambda shape: wire.update_call(shape, key, columns))
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    async def get(
+        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
+    ) -> dict[str, Any] | None:
+        """The row of a table or view with this key, None if there is none."""
+        call = await self._made(name, lambda shape: wire.get_call(shape, key, level, after, timeout))
+        status, _, body = await self._ask(call)
+        return wire.row_of(status, body)
+
+    async def scan(
+        self,
+        name: str,
+        prefix: Any = None,
+        start: Any = None,
+        stop: Any = None,
+        limit: int | None = None,
+        level: Level = ANY,
+        *,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
+        wire.refuse(limit)
+        table = await self.table(name)
+        ranges = {"prefix": prefix, "start": start, "stop": stop}
+        async for page in self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout):
+            for row in python_rows(table, page):
+                yield row
+
+    async def read(
+        self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
+    ) -> pa.Table:
+        """All rows of a table or view, one consistent state, in key order."""
+        table = await self.table(name)
+        if not table.is_stored:
+            return wire.arrow_of((await self._checked(wire.read_call(table)))[1]).cast(table.outside)
+        found = [table.outside.empty_table()]
+        async for page in self._pages(table, {}, None, wire.level_pairs(level, after, timeout), timeout):
+            found.append(page)
+        return pa.concat_tables(found).combine_chunks()
+
+    async def sql(self, text: str, **parameters: Any) -> Result:
+        """Run one statement, and give its rows or what it did."""
+        return wire.answer_of(*await self._checked(wire.sql_call(text, parameters)))
+
+    async def subscribe(self, name: str, since: Token | str | None = None) -> AsyncIterator[Delta]:
+        """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
+
+        A server that stops or is lost is looked for again, and the subscription goes on where it was.
+        """
+        table = await self.table(name)
+        lost: float | None = None
+        while True:
+            try:
+                async for delta in self._follow(table, since):
+                    since, lost = delta.token, None
+                    if delta.kind != "progress":
+                        yield delta
+            except Ended as ended:
+                since, lost = ended.resume, None
+            except Unreachable:
+                lost = lost or time.monotonic()
+                if time.monotonic() - lost > self._retry:
+                    raise
+                await asyncio.sleep(0.2)
+
+    # -- looking at it ------------------------------------------------------------------------------------------------
+
+    async def status(self) -> Any:
+        """Views, batch, lag in changes and seconds, rates, and bytes of state."""
+        return wire.status_of((await self._checked(Call("GET", "/v1/status")))[1])
+
+    async def token(self, name: str | None = None) -> Token:
+        """The state that reads see now, as a token."""
+        return Token.parse(json.loads((await self._checked(Call("GET", "/v1/tables")))[1])["token"])
+
+    async def table(self, name: str) -> Table:
+        """Columns and key of a table or view."""
+        known = self._shapes.get(name)
+        if known is None:
+            known = self._shapes[name] = wire.shape_of((await self._checked(wire.shape_call(name)))[1])
+        return known
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _write(self, name: str, make: Any) -> Token:
+        _, body = await self._checked(await self._made(name, make))
+        return wire.token_of(body)
+
+    async def _made(self, name: str, make: Any) -> Call:
+        try:
+            found: Call = make(await self.table(name))
+        except BadValue:
+            if self._shapes.pop(name, None) is None:
+                raise
+            found = make(await self.table(name))
+        return found
+
+    async def _pages(
+        self, table: Table, ranges: Mapping[str, Any], limit: int | None, pairs: list[tuple[str, str]], timeout: float
+    ) -> AsyncIterator[pa.Table]:
+        cursor, left = None, limit
+        while left is None or left > 0:
+            most = wire.PAGE if left is None else min(left, wire.PAGE)
+            status, headers, body = await self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout))
+            wire.check(status, body)
+            page = wire.arrow_of(body)
+            left = None if left is None else left - page.num_rows
+            yield page
+            cursor = headers.get("viewkeeper-cursor")
+            if cursor is None:
+                return
+
+    async def _follow(self, table: Table, since: Token | str | None) -> AsyncIterator[Delta]:
+        call = wire.changes_call(table, since)
+        frames = Frames(table)
+        waits = self._httpx.Timeout(10.0, read=TIMEOUT)
+        try:
+            async with self._http.stream(call.method, call.path, headers=dict(call.headers), timeout=waits) as found:
+                if found.status_code == 503:
+                    raise Unreachable(f"{self.url} takes no more subscribers now.")
+                if found.status_code >= 400:
+                    raise wire.problem(await found.aread(), found.status_code)
+                async for piece in found.aiter_raw():
+                    for delta in frames.feed(piece):
+                        yield delta
+        except (self._httpx.HTTPError, self._httpx.StreamError) as error:
+            raise wire.unreachable(self.url, error) from error
+        raise Unreachable(f"{self.url} ended the stream.")
+
+    async def _checked(self, call: Call) -> tuple[str, bytes]:
+        status, headers, body = await self._ask(call)
+        wire.check(status, body)
+        return headers.get("content-type", ""), body
+
+    async def _ask(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
+        limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
+        try:
+            found = await self._http.request(
+                call.method, call.path, content=call.body, headers=dict(call.headers), timeout=limit
+            )
+        except self._httpx.HTTPError as error:
+            raise wire.unreachable(self.url, error) from error
+        return found.status_code, found.headers, found.content
+
+
+def connect_async(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> AsyncClient:
+    """`connect` for asyncio: `async with connect_async("http://127.0.0.1:8080") as db: await db.get(…)`."""
+    return AsyncClient(url, token=token, retry=retry, verify=verify)

@@ -1,0 +1,315 @@
+"""`Client`: a database behind a server, called like one that is open here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.client import wire
+from viewkeeper.client.frames import Ended, Frames
+from viewkeeper.client.wire import Call
+from viewkeeper.errors import BadValue, MissingDependency, Unreachable
+from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.token import Token
+from viewkeeper.read import levels
+from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.reader import python_rows
+from viewkeeper.read.subscribe import Delta
+from viewkeeper.sql.result import Result
+
+TIMEOUT = 60.0
+"""Seconds for an answer, besides what a read waits for."""
+RETRIES = 30.0
+"""Seconds for which a subscription tries to reach its server again."""
+
+
+def httpx_module() -> Any:
+    try:
+        import httpx
+    except ImportError:
+        raise MissingDependency(
+            "A client needs httpx, which is not installed.", hint="pip install 'viewkeeper[client]'"
+        ) from None
+    return httpx
+
+
+def settings(url: str, token: str | None) -> dict[str, Any]:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    return {"base_url": wire.address_of(url), "headers": headers, "trust_env": False, "timeout": TIMEOUT}
+
+
+class Client:
+    """A server's database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
+
+    `retry`: seconds for which a subscription tries to reach the server again when it is gone.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
+        self._httpx = httpx_module()
+        self.url = wire.address_of(url)
+        self._http = self._httpx.Client(**settings(url, token), verify=verify)
+        self._retry = retry
+        self._shapes: dict[str, Table] = {}
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        self._http.close()
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    def put(self, table: str, rows: Any) -> Token:
+        """Insert rows, or replace whole rows of the same key. All rows of a call are one write."""
+        return self._write(table, lambda shape: wire.put_call(shape, rows))
+
+    def delete(self, table: str, keys: Any) -> Token:
+        """Delete rows by key: one key (a scalar, or a tuple for a composite key), a list, or an Arrow table of keys."""
+        return self._write(table, lambda shape: wire.delete_call(shape, keys))
+
+    def update(self, table: str, key: Any, columns: Mapping[str, Any]) -> Token:
+        """Change some columns of one row, atomically. The row must exist."""
+        return self._write(table, lambda shape: wire.update_call(shape, key, columns))
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def get(
+        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
+    ) -> dict[str, Any] | None:
+        """The row of a table or view with this key, None if there is none."""
+        call = self._made(name, lambda shape: wire.get_call(shape, key, level, after, timeout))
+        status, _, body = self._ask(call)
+        return wire.row_of(status, body)
+
+    def scan(
+        self,
+        name: str,
+        prefix: Any = None,
+        start: Any = None,
+        stop: Any = None,
+        limit: int | None = None,
+        level: Level = ANY,
+        *,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
+    ) -> Iterator[dict[str, Any]]:
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
+        wire.refuse(limit)
+        table = self.table(name)
+        ranges = {"prefix": prefix, "start": start, "stop": stop}
+        pages = self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout)
+        return (row for page in pages for row in python_rows(table, page))
+
+    def read(self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT) -> pa.Table:
+        """All rows of a table or view, one consistent state, in key order."""
+        table = self.table(name)
+        if not table.is_stored:
+            return wire.arrow_of(self._checked(wire.read_call(table))[1]).cast(table.outside)
+        pages = self._pages(table, {}, None, wire.level_pairs(level, after, timeout), timeout)
+        return pa.concat_tables([table.outside.empty_table(), *pages]).combine_chunks()
+
+    def pages(self, name: str, prefix: Any = None, limit: int | None = None) -> Iterator[pa.Table]:
+        """`scan` as Arrow tables, as they come."""
+        return self._pages(self.table(name), {"prefix": prefix}, limit, [], levels.TIMEOUT)
+
+    def sql(self, text: str, **parameters: Any) -> Result:
+        """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`."""
+        return wire.answer_of(*self._checked(wire.sql_call(text, parameters)))
+
+    def subscribe(
+        self,
+        name: str,
+        since: Token | str | None = None,
+        *,
+        timeout: float | None = None,
+        progress: float | None = None,
+    ) -> Iterator[Delta]:
+        """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
+
+        A server that stops or is lost is looked for again, and the subscription goes on where it was.
+        """
+        table = self.table(name)
+        return _Subscription(self, table, since).deltas(timeout, progress)
+
+    # -- looking at it ------------------------------------------------------------------------------------------------
+
+    def status(self) -> Any:
+        """Views, batch, lag in changes and seconds, rates, and bytes of state."""
+        return wire.status_of(self._checked(Call("GET", "/v1/status"))[1])
+
+    def token(self, name: str | None = None) -> Token:
+        """The state that reads see now, as a token."""
+        import json
+
+        return Token.parse(json.loads(self._checked(Call("GET", "/v1/tables"))[1])["token"])
+
+    def table(self, name: str) -> Table:
+        """Columns and key of a table or view."""
+        known = self._shapes.get(name)
+        if known is None:
+            known = self._shapes[name] = wire.shape_of(self._checked(wire.shape_call(name))[1])
+        return known
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _write(self, name: str, make: Any) -> Token:
+        _, body = self._checked(self._made(name, make))
+        return wire.token_of(body)
+
+    def _made(self, name: str, make: Any) -> Call:
+        """A request, by the table's shape as it is known; looked up again before rows are found not to fit it."""
+        try:
+            found: Call = make(self.table(name))
+        except BadValue:
+            if self._shapes.pop(name, None) is None:
+                raise
+            found = make(self.table(name))
+        return found
+
+    def _pages(
+        self, table: Table, ranges: Mapping[str, Any], limit: int | None, pairs: list[tuple[str, str]], timeout: float
+    ) -> Iterator[pa.Table]:
+        cursor, left = None, limit
+        while left is None or left > 0:
+            most = wire.PAGE if left is None else min(left, wire.PAGE)
+            status, headers, body = self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout))
+            wire.check(status, body)
+            page = wire.arrow_of(body)
+            left = None if left is None else left - page.num_rows
+            yield page
+            cursor = headers.get("viewkeeper-cursor")
+            if cursor is None:
+                return
+
+    def _checked(self, call: Call) -> tuple[str, bytes]:
+        """The kind and the bytes of an answer that is no problem."""
+        status, headers, body = self._ask(call)
+        wire.check(status, body)
+        return headers.get("content-type", ""), body
+
+    def _ask(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
+        limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
+        try:
+            found = self._http.request(
+                call.method, call.path, content=call.body, headers=dict(call.headers), timeout=limit
+            )
+        except self._httpx.HTTPError as error:
+            raise wire.unreachable(self.url, error) from error
+        return found.status_code, found.headers, found.content
+
+
+class _Subscription:
+    """Reads a stream of changes in a thread of its own, so that who waits for them can also do so for a time."""
+
+    def __init__(self, client: Client, table: Table, since: Token | str | None) -> None:
+        self._client, self._table, self._since = client, table, since
+        self._found: Queue[Delta | BaseException] = Queue(64)
+        self._left = threading.Event()
+        self._response: Any = None
+
+    def deltas(self, timeout: float | None, progress: float | None) -> Iterator[Delta]:
+        thread = threading.Thread(target=self._run, name="viewkeeper-subscription", daemon=True)
+        thread.start()
+        heard = marked = time.monotonic()
+        last: Delta | None = None
+        try:
+            while True:
+                now = time.monotonic()
+                waits = [heard + timeout - now] if timeout is not None else []
+                waits += [marked + progress - now] if progress is not None and last is not None else []
+                try:
+                    found = self._found.get(timeout=max(0.0, min(waits)) if waits else None)
+                except Empty:
+                    now = time.monotonic()
+                    if progress is not None and last is not None and now - marked >= progress:
+                        marked = now
+                        yield _mark(self._table, last.token)
+                    if timeout is not None and now - heard >= timeout:
+                        return
+                    continue
+                if isinstance(found, BaseException):
+                    raise found
+                last = found
+                if found.kind != "progress":
+                    heard = marked = time.monotonic()
+                    yield found
+        finally:
+            self._left.set()
+            if self._response is not None:
+                with suppress(Exception):
+                    self._response.close()
+
+    def _run(self) -> None:
+        lost: float | None = None
+        while not self._left.is_set():
+            try:
+                self._follow()
+                lost = None
+            except Ended as ended:
+                self._since, lost = ended.resume, None
+            except Unreachable as error:
+                now = time.monotonic()
+                lost = lost or now
+                if now - lost > self._client._retry:
+                    return self._give(error)
+                self._left.wait(0.2)
+            except BaseException as error:
+                if not self._left.is_set():
+                    self._give(error)
+                return
+
+    def _follow(self) -> None:
+        """One connection, until it ends."""
+        httpx = self._client._httpx
+        call = wire.changes_call(self._table, self._since)
+        frames = Frames(self._table)
+        waits = httpx.Timeout(10.0, read=TIMEOUT)
+        try:
+            with self._client._http.stream(call.method, call.path, headers=dict(call.headers), timeout=waits) as found:
+                self._response = found
+                if found.status_code == 503:
+                    raise Unreachable(f"{self._client.url} takes no more subscribers now.")
+                if found.status_code >= 400:
+                    raise wire.problem(found.read(), found.status_code)
+                for piece in found.iter_raw():
+                    for delta in frames.feed(piece):
+                        self._since = delta.token
+                        self._give(delta)
+                        if self._left.is_set():
+                            return
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise wire.unreachable(self._client.url, error) from error
+        raise Unreachable(f"{self._client.url} ended the stream.")
+
+    def _give(self, found: Delta | BaseException) -> None:
+        while not self._left.is_set():
+            with suppress(Full):
+                self._found.put(found, timeout=0.2)
+                return
+
+
+def _mark(table: Table, token: Token) -> Delta:
+    nothing = table.outside.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
+    return Delta("progress", table.name, nothing, token, time.time(), table)
+
+
+def connect(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> Client:
+    """A database behind `vk serve`: `connect("http://127.0.0.1:8080", token=…)`, used like an open one.
+
+    `retry`: seconds for which a subscription looks for a server that is gone. `verify`: for https, an ssl.SSLContext if
+    the certificate is not of a known authority.
+    """
+    return Client(url, token=token, retry=retry, verify=verify)

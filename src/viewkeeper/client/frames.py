@@ -1,0 +1,105 @@
+"""An Arrow stream of changes, cut into deltas as its bytes come.
+
+    message ::= ff ff ff ff  length of the metadata (i32)  metadata  body
+
+The metadata is a flatbuffer that says how long the body is. A stream begins with its schema; each record batch after it
+has the kind, token and time of a delta as metadata of its own, and a batch without a token is a part of the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.client.wire import problem
+from viewkeeper.errors import Unreachable
+from viewkeeper.model.schema import Table
+from viewkeeper.model.token import Token
+from viewkeeper.read.subscribe import Delta
+
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BODY_LENGTH = 3
+"""The place of `bodyLength` among the fields of a message."""
+
+
+class Ended(Exception):
+    """The server ended the stream, in order: `resume` says where to go on."""
+
+    def __init__(self, resume: Token, reason: str) -> None:
+        super().__init__(reason)
+        self.resume = resume
+
+
+class Frames:
+    """Takes bytes, gives deltas."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._data = bytearray()
+        self._schema: bytes | None = None
+        self._parts: list[pa.RecordBatch] = []
+
+    def feed(self, data: bytes) -> Iterator[Delta]:
+        """The deltas that are whole by now; Ended, or the error for which the server ended the stream."""
+        self._data += data
+        while (message := self._next()) is not None:
+            if self._schema is None:
+                self._schema = message
+                continue
+            batch, about = pa.ipc.open_stream(self._schema + message + _END).read_next_batch_with_custom_metadata()
+            delta = self._delta(batch, {k.decode(): v.decode() for k, v in dict(about or {}).items()})
+            if delta is not None:
+                yield delta
+
+    def _next(self) -> bytes | None:
+        """One whole message."""
+        if len(self._data) < 8:
+            return None
+        mark, length = struct.unpack_from("<Ii", self._data)
+        if mark != 0xFFFFFFFF or not 0 <= length < 1 << 30:
+            raise Unreachable("The stream of changes is damaged.", hint="Subscribe again from the last token.")
+        if length == 0:
+            del self._data[:8]
+            return None
+        if len(self._data) < 8 + length:
+            return None
+        size = 8 + length + _body_length(self._data, 8)
+        if len(self._data) < size:
+            return None
+        found = bytes(self._data[:size])
+        del self._data[:size]
+        return found
+
+    def _delta(self, batch: pa.RecordBatch, about: dict[str, str]) -> Delta | None:
+        if about.get("kind") == "end":
+            why: dict[str, Any] = json.loads(about.get("about", "{}"))
+            if "code" in why:
+                raise problem(json.dumps(why).encode())
+            raise Ended(Token.parse(about["token"]), str(why.get("detail", "")))
+        self._parts.append(batch)
+        if "token" not in about:
+            return None
+        rows, self._parts = pa.Table.from_batches(self._parts), []
+        when = float(about.get("time", time.time()))
+        return Delta(about["kind"], self._table.name, rows, Token.parse(about["token"]), when, self._table)
+
+
+def _body_length(data: bytearray, at: int) -> int:
+    """A field of the flatbuffer that begins at `at`: its root table points back to the table of its fields' places."""
+    (root,) = struct.unpack_from("<I", data, at)
+    table = at + root
+    (back,) = struct.unpack_from("<i", data, table)
+    places = table - back
+    (size,) = struct.unpack_from("<H", data, places)
+    if size < 4 + 2 * (_BODY_LENGTH + 1):
+        return 0
+    (place,) = struct.unpack_from("<H", data, places + 4 + 2 * _BODY_LENGTH)
+    if place == 0:
+        return 0
+    (length,) = struct.unpack_from("<q", data, table + place)
+    return int(length)

@@ -1,0 +1,247 @@
+"""What a client sends and what it makes of the answer; both clients are this, and a connection."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from viewkeeper import errors
+from viewkeeper.errors import BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
+from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.segments import name_segment, segment_of
+from viewkeeper.model.token import Token
+from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.reader import checked_key
+from viewkeeper.sql.parameters import bound
+from viewkeeper.sql.result import Result
+
+ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
+PAGE = 10_000
+_CLASSES = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ViewkeeperError)
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    """How long the server may take on its own account, where it was told so."""
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def check(status: int, body: bytes) -> None:
+    """Raise the error that a problem document describes."""
+    if status < 400:
+        return
+    raise problem(body, status)
+
+
+def problem(body: bytes, status: int = 0) -> ViewkeeperError:
+    """The error of a problem document; an answer that is none is somebody else's."""
+    try:
+        found = json.loads(body)
+        kind = _CLASSES.get(found["code"], ServerFault)
+        return kind(str(found["detail"]), hint=str(found.get("hint", "")))
+    except (ValueError, KeyError, TypeError):
+        return Unreachable(
+            f"The answer ({status}) is not of a Viewkeeper server.",
+            hint="Check the address, and what stands before it.",
+        )
+
+
+def unreachable(url: str, error: Exception) -> Unreachable:
+    return Unreachable(f"{url} cannot be reached: {error}.", hint="Is `vk serve` running there?")
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def shape_call(name: str) -> Call:
+    return Call("GET", f"/v1/{name_segment(name)}")
+
+
+def shape_of(body: bytes) -> Table:
+    """A table as the server describes it: enough to check rows and keys, and to encode them."""
+    found = json.loads(body)
+    return Table(
+        id=0,
+        name=found["name"],
+        columns=tuple(Column(c["name"], c["type"], c["nullable"]) for c in found["columns"]),
+        key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in found["key"]),
+        is_view=found["kind"] == "view",
+        is_bag=not found["unique"],
+        options=() if found["stored"] else (("store", "none"),),
+    )
+
+
+# -- reads -------------------------------------------------------------------------------------------------------------
+
+
+def get_call(table: Table, key: Any, level: Level, after: After, timeout: float) -> Call:
+    segments = [segment_of(value) for value in checked_key(table, key)] or [""]
+    path = f"/v1/{name_segment(table.name)}/rows/{'/'.join(segments)}"
+    return Call("GET", path + _query(_levels(level, after, timeout)), None, {"accept": ARROW}, timeout)
+
+
+def row_of(status: int, body: bytes) -> dict[str, Any] | None:
+    try:
+        check(status, body)
+    except RowAbsent:
+        return None
+    row: dict[str, Any] = arrow_of(body).to_pylist()[0]
+    return row
+
+
+def page_call(
+    table: Table,
+    ranges: Mapping[str, Any],
+    limit: int,
+    cursor: str | None,
+    levels: list[tuple[str, str]],
+    timeout: float,
+) -> Call:
+    given = [("limit", str(limit))]
+    if cursor is not None:
+        given.append(("cursor", cursor))
+    else:
+        given += levels
+        for name, values in ranges.items():
+            if values is not None:
+                listed = values if isinstance(values, tuple) else (values,)
+                given += [(name, _word(value)) for value in listed]
+    return Call("GET", f"/v1/{name_segment(table.name)}/rows{_query(given)}", None, {"accept": ARROW}, timeout)
+
+
+def read_call(table: Table) -> Call:
+    """All rows by a statement: for views that are not stored, and so have no pages."""
+    return sql_call(f"SELECT * FROM `{table.name.replace('`', '``')}`")
+
+
+def arrow_of(body: bytes) -> pa.Table:
+    try:
+        return pa.ipc.open_stream(body).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise Unreachable(f"The answer was cut off: {error}.", hint="Ask again.") from None
+
+
+def level_pairs(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
+    return _levels(level, after, timeout)
+
+
+def _levels(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
+    found = [] if level is ANY else [("level", level.value)]
+    if after is not None:
+        given = [after] if isinstance(after, (Token, str)) else list(after)
+        parsed = [Token.parse(one) if isinstance(one, str) else one for one in given]
+        if parsed:
+            found.append(("after", str(parsed[0].merge(*parsed[1:]))))
+    return [*found, ("timeout", f"{min(timeout, 30.0):.3f}")] if found else []
+
+
+def _query(pairs: list[tuple[str, str]]) -> str:
+    return f"?{urlencode(pairs)}" if pairs else ""
+
+
+def _word(value: Any) -> str:
+    from urllib.parse import unquote
+
+    return unquote(segment_of(value))
+
+
+# -- writes ------------------------------------------------------------------------------------------------------------
+
+
+def put_call(table: Table, rows: Any) -> Call:
+    found = last_by_key(table, rows_table(table, rows))
+    return Call("POST", _rows(table), _stream(found.cast(table.outside)), {"content-type": ARROW})
+
+
+def delete_call(table: Table, keys: Any) -> Call:
+    found = last_by_key(table, keys_table(table, keys))
+    shown = pa.schema([table.outside.field(c.name) for c in table.key_columns])
+    return Call("DELETE", _rows(table), _stream(found.cast(shown)), {"content-type": ARROW})
+
+
+def update_call(table: Table, key: Any, columns: Mapping[str, Any]) -> Call:
+    where, new = updates_table(table, key, columns)
+    together = pa.table([*where.columns, *new.columns], names=[*where.column_names, *new.column_names])
+    shown = pa.schema([table.outside.field(name) for name in together.column_names])
+    return Call("PATCH", _rows(table), _stream(together.cast(shown)), {"content-type": ARROW})
+
+
+def token_of(body: bytes) -> Token:
+    found = json.loads(body)
+    token = Token.parse(found["token"])
+    return Token(token.database, token.position, bool(found.get("atomic", True)))
+
+
+def _rows(table: Table) -> str:
+    return f"/v1/{name_segment(table.name)}/rows"
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+# -- statements, status ------------------------------------------------------------------------------------------------
+
+
+def sql_call(text: str, parameters: Mapping[str, Any] | None = None) -> Call:
+    if parameters:
+        text = bound(text, parameters)
+    body = json.dumps({"sql": text}).encode()
+    return Call("POST", "/v1/sql", body, {"content-type": JSON, "accept": f"{ARROW}, {JSON};q=0.5"}, 24 * 3600.0)
+
+
+def answer_of(kind: str, body: bytes) -> Result:
+    """What a statement gave."""
+    return Result(arrow_of(body)) if kind.startswith(ARROW) else Result(done=str(json.loads(body).get("done", "")))
+
+
+def status_of(body: bytes) -> Any:
+    from viewkeeper.read.status import StageStatus, Status, TableStatus, ViewStatus
+
+    def made(kind: Any, given: Mapping[str, Any]) -> Any:
+        return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
+
+    found = json.loads(body)
+    parts = {"stages": StageStatus, "tables": TableStatus, "views": ViewStatus}
+    return made(Status, {**found, **{name: tuple(made(k, one) for one in found[name]) for name, k in parts.items()}})
+
+
+def changes_call(table: Table, since: Token | str | None) -> Call:
+    pairs = [] if since is None else [("since", str(since))]
+    return Call("GET", f"/v1/{name_segment(table.name)}/changes{_query(pairs)}", None, {"accept": ARROW})
+
+
+def is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def address_of(url: str) -> str:
+    if not is_server(url):
+        raise BadValue(f"{url!r} is no address of a server.", hint="Write http://HOST:PORT or https://HOST:PORT.")
+    return url.rstrip("/")
+
+
+def refuse(limit: int | None) -> None:
+    if limit is not None and limit < 0:
+        raise BadValue("scan's limit is negative.", hint="")

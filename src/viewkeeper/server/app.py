@@ -1,0 +1,202 @@
+"""A request's way in.
+
+    1  is the server free, and is it called by a name of its own?         503, 421
+    2  does it come from a page of another site?                          403
+    3  who is it? a token, if there are any                               401
+    4  the endpoint, its role, its parameters                             404, 405, 403, 400
+    5  the answer, or a problem
+
+Everything that waits for a disk or a lock is done in threads. Plain reads by key do not come this way (`point`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.routing import Match, Route
+
+from viewkeeper.errors import Forbidden, Overloaded, Unauthorized, UnknownName, ViewkeeperError
+from viewkeeper.server import exact, openapi, problems
+from viewkeeper.server.asked import Asked, Reply
+from viewkeeper.server.hosts import Hosts
+from viewkeeper.server.page import Page
+from viewkeeper.server.point import ALWAYS, FRESH, VARY, Point
+from viewkeeper.server.problems import Refused
+from viewkeeper.server.pulse import Pulse
+from viewkeeper.server.routes import Endpoint, endpoints
+from viewkeeper.server.serving import Serving
+from viewkeeper.server.tokens import allows
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+_log = logging.getLogger("viewkeeper.server")
+
+
+class App:
+    """The ASGI application over one `Serving`."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+        self.pulse = Pulse(serving)
+        self.endpoints = endpoints(self.pulse)
+        self.routes = [(Route(e.path, _unused, methods=[e.method]), e) for e in self.endpoints]
+        self._hosts = Hosts(serving.settings.host, serving.settings.hosts)
+        self._page = Page()
+        serving.description = exact.dumps(openapi.document(self.endpoints))
+        self.point = Point(serving, self._hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        serving, started, counted = self.serving, time.perf_counter(), True
+        if serving.active >= serving.limits.requests:
+            await self._problem(Overloaded(f"{serving.limits.requests} requests are being answered."), scope, send)
+            return
+        serving.active += 1
+        status = 500
+        try:
+            headers = dict(scope["headers"])
+            page = self._page.find(scope["method"], scope["raw_path"])
+            self._hosts.check(headers)
+            if page is not None:
+                status = await self._send(page, scope, receive, send)
+                return
+            role = self._role(headers)
+            found = await self._answer(scope, receive, role)
+            if not isinstance(found.body, bytes):
+                serving.active -= 1  # a stream may last; it has a limit of its own
+                counted = False
+            status = await self._send(found, scope, receive, send)
+        except ViewkeeperError as error:
+            status = await self._problem(error, scope, send)
+        except Exception:
+            _log.exception("A request failed: %s %s", scope["method"], scope["path"])
+            status = await self._problem(problems.unexpected(), scope, send)
+        finally:
+            if counted:
+                serving.active -= 1
+                serving.metrics.seconds.observe(time.perf_counter() - started)
+            serving.metrics.requests[min(status // 100, 5)].inc()
+
+    # -- who ----------------------------------------------------------------------------------------------------------
+
+    def _role(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """The role of the caller; None: nobody, for what anybody may see."""
+        keyring = self.serving.keyring
+        if keyring is None:
+            return "admin"
+        given = headers.get(b"authorization")
+        if given is None:
+            return None
+        kind, _, token = given.decode("latin-1").partition(" ")
+        if kind.lower() != "bearer":
+            raise Unauthorized("The Authorization header is no bearer token.")
+        return keyring.role(token.strip())
+
+    # -- everything else ----------------------------------------------------------------------------------------------
+
+    async def _answer(self, scope: Scope, receive: Receive, role: str | None) -> Reply:
+        endpoint, parameters = self._find(scope)
+        if endpoint.role is not None:
+            if role is None:
+                raise Unauthorized("This server wants a token.")
+            if not allows(role, endpoint.role):
+                raise Forbidden(
+                    f"{scope['method']} {endpoint.path} needs the role {endpoint.role}; yours is {role}.",
+                    hint="Ask for another token.",
+                )
+        scope["path_params"] = parameters
+        asked = Asked(scope, receive, role or "reader", frozenset(endpoint.parameters))
+        return await endpoint.run(self.serving, asked)
+
+    def _find(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
+        """The endpoint of a path as it was sent: an encoded slash is no border between segments."""
+        asked = {**scope, "path": scope["raw_path"].decode("ascii"), "root_path": ""}
+        allowed = []
+        for route, endpoint in self.routes:
+            match, child = route.matches(asked)
+            if match is Match.FULL:
+                return endpoint, child["path_params"]
+            if match is Match.PARTIAL:
+                allowed.append(endpoint.method)
+        if allowed:
+            methods = ", ".join(dict.fromkeys([*allowed, *(["HEAD"] if "GET" in allowed else [])]))
+            raise Refused(405, f"{scope['method'][:20]} is not possible here.", f"{methods} are.", {"allow": methods})
+        raise UnknownName(f"There is no {scope['path'][:80]!r} here.", hint="GET /v1/openapi.json lists what there is.")
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    async def _problem(self, error: ViewkeeperError, scope: Scope, send: Send) -> int:
+        self.serving.metrics.errors.labels(error.code).inc()
+        status, headers, body = problems.answer(error)
+        if status == 413 or status == 408:
+            headers["connection"] = "close"  # what is left of the body is not read
+        found = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        found += [*ALWAYS, (b"content-length", b"%d" % len(body))]
+        with suppress(RuntimeError):  # the answer had begun: all that is left is to end it
+            await send({"type": "http.response.start", "status": status, "headers": found})
+            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        return status
+
+    async def _send(self, reply: Reply, scope: Scope, receive: Receive, send: Send) -> int:
+        given = {name.encode(): value.encode("latin-1", "replace") for name, value in reply.headers.items()}
+        headers = [(b"content-type", reply.media.encode())] if reply.media is not None else []
+        headers += [*given.items(), VARY]
+        headers += [header for header in (FRESH, *ALWAYS) if header[0] not in given]
+        if isinstance(reply.body, bytes):
+            if reply.status != 304:
+                headers.append((b"content-length", b"%d" % len(reply.body)))
+            body = b"" if scope["method"] == "HEAD" else reply.body
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await self._stream(reply, headers, scope, receive, send)
+        return reply.status
+
+    async def _stream(
+        self, reply: Reply, headers: list[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send piece by piece until the end, the client's end, or a piece that it does not take in time."""
+        assert not isinstance(reply.body, bytes)
+        body: Any = reply.body
+        if scope["method"] == "HEAD":
+            await body.aclose()
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        pump = asyncio.current_task()
+        assert pump is not None
+        left = asyncio.create_task(_left(receive, pump))
+        try:
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            async for piece in body:
+                async with asyncio.timeout(self.serving.limits.seconds):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            _log.info("A client does not read; its connection is closed.")
+        except asyncio.CancelledError:
+            if not left.done():
+                raise  # the server is stopping
+            pump.uncancel()
+        finally:
+            left.cancel()
+            await body.aclose()
+
+
+async def _left(receive: Receive, pump: asyncio.Task[Any]) -> None:
+    """End the answer when its reader has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    pump.cancel()
+
+
+async def _unused(request: Any) -> None:
+    """Routes are only matched by starlette."""

@@ -1,0 +1,135 @@
+"""A request as the endpoints see it, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from viewkeeper.errors import TooLarge
+from viewkeeper.server.paths import name_of
+from viewkeeper.server.problems import Refused
+
+Receive = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer; a body that is no bytes is sent piece by piece."""
+
+    status: int
+    body: bytes | AsyncIterator[bytes] = b""
+    media: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Asked:
+    """One request. Parameters that the endpoint does not know are an error: a misspelt one must not be ignored."""
+
+    def __init__(self, scope: Mapping[str, Any], receive: Receive, role: str, known: frozenset[str]) -> None:
+        self.scope, self.role = scope, role
+        self._receive = receive
+        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._parameters: dict[str, list[str]] = {}
+        try:
+            pairs = parse_qsl(scope["query_string"].decode("ascii"), True, bool(scope["query_string"]), errors="strict")
+        except ValueError:
+            raise Refused(400, "The query of the URL is not percent-encoded UTF-8.", "") from None
+        for name, value in pairs:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise Refused(400, f"There is no parameter {name[:40]!r} here.", f"Parameters: {there}.")
+            self._parameters.setdefault(name, []).append(value)
+        if self.one("numbers") not in (None, "exact", "native"):
+            raise Refused(400, "numbers is exact or native.", "")
+
+    # -- the path -----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The table or view in the path."""
+        return name_of(self.scope["path_params"]["name"])
+
+    @property
+    def key(self) -> list[str]:
+        """The segments after /rows/, still encoded."""
+        found: list[str] = self.scope["path_params"]["key"].split("/")
+        return found
+
+    # -- parameters and headers ---------------------------------------------------------------------------------------
+
+    @property
+    def native(self) -> bool:
+        return self._parameters.get("numbers") == ["native"]
+
+    def many(self, name: str) -> list[str]:
+        return self._parameters.get(name, [])
+
+    def one(self, name: str) -> str | None:
+        found = self._parameters.get(name, [])
+        if len(found) > 1:
+            raise Refused(400, f"{name} is there {len(found)} times.", "Give it once.")
+        return found[0] if found else None
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        text = self.one(name)
+        if text is None:
+            return min(default, most)
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+            raise Refused(400, f"{name} is {text[:40]!r}.", f"Give a number from 1 to {most}.")
+        return int(text)
+
+    def seconds(self, name: str, default: float, most: float) -> float:
+        text = self.one(name)
+        if text is None:
+            return min(default, most)
+        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) or float(text) > most:
+            raise Refused(400, f"{name} is {text[:40]!r}.", f"Give a number of seconds, up to {most:g}.")
+        return float(text)
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.one(name)
+        if text not in (None, "true", "false"):
+            raise Refused(400, f"{name} is {str(text)[:40]!r}.", "It is true or false.")
+        return default if text is None else text == "true"
+
+    def header(self, name: str) -> str | None:
+        return self._headers.get(name)
+
+    def has(self, tag: str | None) -> bool:
+        """Whether the client has what this tag stands for."""
+        given = self._headers.get("if-none-match")
+        if tag is None or given is None:
+            return False
+        return given.strip() == "*" or tag in (part.strip().removeprefix("W/") for part in given.split(","))
+
+    # -- the body -----------------------------------------------------------------------------------------------------
+
+    async def body(self, most: int, seconds: float) -> bytes:
+        """All of it, which must not be larger nor take longer than allowed."""
+        length = self._headers.get("content-length", "")
+        if length.isdigit() and int(length) > most:
+            raise _too_large(most)
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(400, "The request ended in the middle of its body.", "")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > most:
+                        raise _too_large(most)
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refused(408, f"The body did not arrive within {seconds:g} s.", "") from None
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(f"The body has more than {most} bytes.", hint="Send it in several requests: each is one write.")

@@ -1,0 +1,175 @@
+"""One SQL statement over HTTP: what it needs is seen before it runs, and a SELECT's rows are sent piece by piece.
+
+    reader   SELECT, SHOW, DESCRIBE, EXPLAIN
+    writer   INSERT, UPSERT, DELETE
+    admin    CREATE, ALTER, DROP
+
+With Accept: text/event-stream a statement that takes long tells of its progress:
+
+    event: progress   {"what": "orders", "done": 120000, "of": 1500000}
+    event: done       {"done": "…", "rows": […]}
+    event: error      a problem
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import BadStatement, Forbidden, Timeout, TooLarge, ViewkeeperError
+from viewkeeper.plan.words import Words, statements
+from viewkeeper.server import events, formats, intake, problems
+from viewkeeper.server.asked import Asked, Reply
+from viewkeeper.server.exact import dumps, rows_of
+from viewkeeper.server.serving import Serving
+from viewkeeper.server.tokens import allows
+from viewkeeper.sql.result import Result
+from viewkeeper.sql.statements import needs, run
+
+SQL = "application/sql"
+PIECE_ROWS = 10_000
+LOAD_SECONDS = 24 * 3600.0
+"""For a statement that loads a view."""
+
+_ROLES = {"read": "reader", "write": "writer", "define": "admin"}
+_log = logging.getLogger("viewkeeper.server")
+
+
+async def statement(serving: Serving, asked: Asked) -> Reply:
+    """Run one statement."""
+    text = await _text(serving, asked)
+    what = needs(text)
+    if not allows(asked.role, _ROLES[what]):
+        raise Forbidden(
+            f"This statement needs the role {_ROLES[what]}; yours is {asked.role}.", hint="Ask for another token."
+        )
+    if what != "read":
+        serving.writable()
+    media = formats.chosen(asked.header("accept"), (*formats.ROWS, formats.EVENTS))
+    (serving.metrics.reads if what == "read" else serving.metrics.writes)["sql"].inc()
+    if media == formats.EVENTS:
+        return Reply(200, _told(serving, text, what, asked.native), media, {"cache-control": "no-store"})
+    answer = await _run(serving, text, what)
+    if not answer.has_rows:
+        return Reply(200, dumps({"done": answer.done}), formats.JSON)
+    return Reply(200, _pieces(answer.to_arrow(), media, asked.native), media)
+
+
+async def _text(serving: Serving, asked: Asked) -> str:
+    media = intake.media_of(asked.header("content-type"), (formats.JSON, SQL))
+    body = await asked.body(min(serving.limits.body, 1 << 20), serving.limits.receive_seconds)
+    if media == SQL:
+        try:
+            return body.decode("utf-8")
+        except UnicodeDecodeError:
+            raise BadStatement("The statement is not UTF-8 text.", hint="") from None
+    found = intake.objects_in(media, body)
+    if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("sql"), str):
+        raise problems.Refused(400, "The statement is missing.", 'Send {"sql": "SELECT …"}.')
+    text: str = found[0]["sql"]
+    return text
+
+
+async def _run(serving: Serving, text: str, what: str) -> Result:
+    async with serving.statements:
+        try:
+            seconds = LOAD_SECONDS if what == "define" else serving.limits.seconds * 4
+            answer = await serving.call(_done, serving, text, what, seconds=seconds)
+        except Timeout:
+            serving.interrupt()
+            raise
+    serving.hub.wake()
+    if answer.num_rows > serving.limits.answer:
+        raise TooLarge(f"The answer has more than {serving.limits.answer} rows.", hint="Write a LIMIT.")
+    return answer
+
+
+def _done(serving: Serving, text: str, what: str) -> Result:
+    try:
+        return run(serving.db, text, guarded=True)
+    finally:
+        if what == "define" and not serving.settings.maintain:
+            serving.db._let_go()  # whoever maintains, or will, must not wait for a server that only serves
+
+
+async def _pieces(rows: pa.Table, media: str, native: bool) -> AsyncIterator[bytes]:
+    writer = formats.writer(media, rows.schema, native)
+    yield writer.first()
+    for start in range(0, rows.num_rows, PIECE_ROWS):
+        yield writer.more(rows.slice(start, PIECE_ROWS))
+        await asyncio.sleep(0)
+    columns = [{"name": f.name, "type": str(f.type)} for f in rows.schema]
+    yield writer.last({"columns": columns, "count": rows.num_rows})
+
+
+async def _told(serving: Serving, text: str, what: str, native: bool) -> AsyncIterator[bytes]:
+    """The statement's progress and its end, as events."""
+    queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
+    with _progress(serving, queue):
+        work = asyncio.create_task(_run(serving, text, what))
+        while not work.done():
+            waiting = asyncio.create_task(queue.get())
+            await asyncio.wait({work, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                yield waiting.result()
+                continue
+            waiting.cancel()
+            if not work.done():
+                yield b": alive\n\n"
+    try:
+        answer = work.result()
+    except ViewkeeperError as error:
+        yield events.event("error", {**problems.document(error), **place_of(text, error)})
+        return
+    except Exception:
+        _log.exception("A statement failed")
+        yield events.event("error", problems.document(problems.unexpected()))
+        return
+    about: dict[str, Any] = {"done": answer.done}
+    if answer.has_rows:
+        rows = answer.to_arrow()
+        about["columns"] = [{"name": f.name, "type": str(f.type)} for f in rows.schema]
+        about["count"] = rows.num_rows
+        about["rows"] = rows_of(rows.slice(0, PIECE_ROWS), native)
+    yield events.event("done", about)
+
+
+@contextmanager
+def _progress(serving: Serving, queue: asyncio.Queue[bytes]) -> Iterator[None]:
+    """While a view is loaded, how far that is."""
+
+    def tell(what: str, done: int, of: int) -> None:
+        data = events.event("progress", {"what": what, "done": done, "of": of})
+        serving.loop.call_soon_threadsafe(_offer, queue, data)
+
+    serving.listening.append(tell)
+    try:
+        yield
+    finally:
+        serving.listening.remove(tell)
+
+
+def _offer(queue: asyncio.Queue[bytes], data: bytes) -> None:
+    if not queue.full():
+        queue.put_nowait(data)
+
+
+def place_of(text: str, error: ViewkeeperError) -> dict[str, Any]:
+    """The line that an error speaks of, as far as its message says: for an editor that marks it."""
+    import re
+
+    if found := re.search(r"\(line (\d+)\)|line (\d+)[, ]+pos(?:ition)? (\d+)", error.message):
+        line = int(found[1] or found[2])
+        return {"line": line, **({"column": int(found[3])} if found[3] else {})}
+    quoted = re.search(r"[`'\"]([^`'\"]{1,80})[`'\"]", error.message)
+    if quoted is not None:
+        for tokens in statements(text):
+            for token in Words(text, tokens).tokens:
+                if token.value.lower() == quoted[1].lower():
+                    return {"line": token.line, "offset": token.start, "length": token.end - token.start}
+    return {}

@@ -1,0 +1,173 @@
+"""What there is: tables, views, plans, status, health, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viewkeeper.errors import Timeout
+from viewkeeper.model.catalog import View
+from viewkeeper.model.schema import Table
+from viewkeeper.model.strategies import strategy_of
+from viewkeeper.read.picture import picture_of
+from viewkeeper.read.status import Status, ViewStatus, database_status
+from viewkeeper.server import formats, metrics
+from viewkeeper.server.asked import Asked, Reply
+from viewkeeper.server.exact import dumps
+from viewkeeper.server.serving import Serving
+
+
+async def tables(serving: Serving, asked: Asked) -> Reply:
+    """Every table."""
+    now = await status_of(serving)
+    rows = {table.name: table for table in now.tables}
+    found = []
+    for table in serving.store.catalog().tables:
+        known = rows.get(table.name)
+        counts = (
+            {"rows": known.rows, "rejected": known.rejected} if known is not None else {"rows": None, "rejected": 0}
+        )
+        found.append({**shape(table), **counts})
+    return _json({"tables": found, **_about(serving, now)})
+
+
+async def views(serving: Serving, asked: Asked) -> Reply:
+    """Every view."""
+    now = await status_of(serving)
+    known = {view.name: view for view in now.views}
+    catalog = serving.store.catalog()
+    return _json({"views": [_view(v, known.get(v.table.name)) for v in catalog.views], **_about(serving, now)})
+
+
+async def view(serving: Serving, asked: Asked) -> Reply:
+    """One view."""
+    found = serving.store.catalog().view(asked.name)
+    now = await status_of(serving)
+    known = next((v for v in now.views if v.name == found.table.name), None)
+    return _json({**_about(serving, now), **_view(found, known)})
+
+
+async def table(serving: Serving, asked: Asked) -> Reply:
+    """One table or view: columns and key."""
+    return _json(shape(serving.store.catalog().table(asked.name)))
+
+
+async def plan(serving: Serving, asked: Asked) -> Reply:
+    """A view's maintenance plan as a graph, with what its operators took in the last batches."""
+    serving.store.catalog().view(asked.name)
+    return _json(await serving.call(_plan, serving, asked.name))
+
+
+def _plan(serving: Serving, name: str) -> dict[str, Any]:
+    maintainer = serving.db._maintainer
+    timed = maintainer.recent.operators() if maintainer is not None else None
+    picture, ids = picture_of(serving.store, serving.store.catalog(), name)
+    boxes = []
+    for box in picture.boxes:
+        one = timed.get(ids[box.number]) if timed is not None else None
+        boxes.append({**vars(box), "last": one})
+    links = [vars(link) for link in picture.links]
+    shared = sorted({other for box in picture.boxes if box.rows is not None for other in box.shared})
+    return {
+        "view": picture.view,
+        "key": picture.key,
+        "unique": picture.unique,
+        "rounds": picture.rounds,
+        "boxes": boxes,
+        "links": links,
+        "shares_state_with": shared,
+        "timed": timed is not None,
+        "text": serving.db.explain(name),
+    }
+
+
+async def status(serving: Serving, asked: Asked) -> Reply:
+    """What the database is doing."""
+    return _json({**(await status_of(serving)).to_json(), **_server(serving)})
+
+
+async def healthy(serving: Serving, asked: Asked) -> Reply:
+    """Alive."""
+    serving.store.head()
+    return _json({"status": "ok"})
+
+
+async def ready(serving: Serving, asked: Asked) -> Reply:
+    """Fresh enough to serve."""
+    now = await status_of(serving)
+    most = serving.settings.max_lag
+    if serving.stopping:
+        raise Timeout("The server is stopping.", hint="")
+    if most is not None and now.lag_seconds > most:
+        raise Timeout(f"The views are {now.lag_seconds:.1f} s behind; {most:g} s are allowed.", hint="")
+    if serving.settings.maintain and now.error is not None:
+        raise Timeout(f"Maintenance failed: {now.error[:200]}", hint="It is tried again.")
+    return _json({"status": "ready", "lag_seconds": now.lag_seconds, "epoch": now.epoch})
+
+
+async def measured(serving: Serving, asked: Asked) -> Reply:
+    """Metrics for Prometheus."""
+    now = await status_of(serving)
+    hub = serving.hub
+    text = await serving.call(serving.metrics.text, now, serving.store.log_bytes(), hub.subscribed(), hub.cut_off)
+    return Reply(200, text, metrics.MEDIA)
+
+
+async def described(serving: Serving, asked: Asked) -> Reply:
+    """This interface."""
+    return Reply(200, serving.description, formats.JSON)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+async def status_of(serving: Serving) -> Status:
+    return await serving.call(lambda: database_status(serving.store, serving.store.catalog()))
+
+
+def shape(table: Table) -> dict[str, Any]:
+    """What a program must know to read a table's rows."""
+    return {
+        "name": table.name,
+        "kind": "view" if table.is_view else "table",
+        "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in table.columns],
+        "key": [{"column": k.column, "descending": k.descending, "nulls_last": k.nulls_last} for k in table.key],
+        "unique": not table.is_bag,
+        "stored": table.is_stored,
+    }
+
+
+def _view(view: View, now: ViewStatus | None) -> dict[str, Any]:
+    known = {} if now is None else {k: v for k, v in vars(now).items() if k not in ("name", "strategy", "suspended")}
+    return {
+        **shape(view.table),
+        "definition": view.query,
+        "sql": _created(view),
+        "options": dict(view.options),
+        "strategy": strategy_of(view),
+        "suspended": None if view.suspended is None else view.suspended.reason,
+        **known,
+    }
+
+
+def _created(view: View) -> str:
+    name = view.table.name
+    spelled = name if name.replace("_", "a").isalnum() and name.isascii() else f"`{name.replace('`', '``')}`"
+    return f"CREATE MATERIALIZED VIEW {spelled} AS\n{view.query}"
+
+
+def _about(serving: Serving, now: Status) -> dict[str, Any]:
+    return {"epoch": now.epoch, "token": str(serving.db.token())}
+
+
+def _server(serving: Serving) -> dict[str, Any]:
+    hub, settings = serving.hub, serving.settings
+    return {
+        "subscribers": hub.subscribers,
+        "log_bytes": serving.store.log_bytes(),
+        "maintains": settings.maintain,
+        "read_only": settings.read_only,
+    }
+
+
+def _json(found: Any) -> Reply:
+    return Reply(200, dumps(found), formats.JSON)

@@ -1,0 +1,116 @@
+"""Metrics for Prometheus: what this process counts, and what the database's status says when it is asked.
+
+Names have a unit (`_seconds`, `_bytes`) and totals end in `_total`, by Prometheus' conventions. Batches are counted by
+the process that reads them from the batch record, whoever maintains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from viewkeeper.read.status import Status
+
+MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+_READS = ("get", "scan", "sql", "changes", "look")
+_WRITES = ("put", "update", "delete", "sql")
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """The counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        made: dict[str, Any] = {"registry": self.registry}
+        requests = Counter("viewkeeper_http_requests", "Requests that were answered.", ["status"], **made)
+        self.requests = {s: requests.labels(f"{s}xx") for s in (2, 3, 4, 5)}
+        self.seconds = Histogram(
+            "viewkeeper_http_request_seconds", "Time to answer a request.", buckets=_BUCKETS, **made
+        )
+        reads = Counter("viewkeeper_reads", "Reads by kind.", ["kind"], **made)
+        self.reads = {kind: reads.labels(kind) for kind in _READS}
+        writes = Counter("viewkeeper_writes", "Write calls by kind.", ["kind"], **made)
+        self.writes = {kind: writes.labels(kind) for kind in _WRITES}
+        self.written = Counter("viewkeeper_written_rows", "Rows written through this server.", **made)
+        self.errors = Counter("viewkeeper_errors", "Requests that failed, by the error's code.", ["code"], **made)
+        self.batches = Counter("viewkeeper_batches", "Batches published.", ["lane"], **made)
+        self.changes = Counter("viewkeeper_batch_changes", "Changes that batches took in.", **made)
+        self.stages = Histogram(
+            "viewkeeper_batch_stage_seconds", "Time of a batch's stages.", ["stage"], buckets=_BUCKETS, **made
+        )
+        self.merges = Counter("viewkeeper_merges", "Arrangements that were merged.", **made)
+        self.merging = Counter("viewkeeper_merge_seconds", "Time spent merging.", **made)
+        self._merged = (0.0, 0.0)
+
+    def batch(self, batch: Mapping[str, Any]) -> None:
+        """A batch as the batch record lists it."""
+        self.batches.labels(batch["lane"]).inc()
+        self.changes.inc(batch["changes"])
+        for stage in ("capture", "rounds", "commit"):
+            if batch[stage] is not None:
+                self.stages.labels(stage).observe(batch[stage])
+
+    def merged(self, count: float, seconds: float) -> None:
+        """Totals of the process that maintains; they begin anew with it."""
+        before = self._merged if count >= self._merged[0] else (0.0, 0.0)
+        self.merges.inc(max(0.0, count - before[0]))
+        self.merging.inc(max(0.0, seconds - before[1]))
+        self._merged = (count, seconds)
+
+    def text(self, now: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> bytes:
+        """All of it in Prometheus' text format."""
+        whole = CollectorRegistry()
+        whole.register(_Now(now, log_bytes, subscribers, cut_off))
+        return generate_latest(self.registry) + generate_latest(whole)
+
+
+class _Now(Collector):
+    """Gauges, from a status that was just taken."""
+
+    def __init__(self, now: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> None:
+        self.now, self.log_bytes, self.subscribers, self.cut_off = now, log_bytes, subscribers, cut_off
+
+    def collect(self) -> Iterator[Metric]:
+        now = self.now
+        yield GaugeMetricFamily("viewkeeper_epoch", "Number of the published batch.", now.epoch)
+        yield GaugeMetricFamily("viewkeeper_log_position", "Position of the last write call.", now.position)
+        yield GaugeMetricFamily("viewkeeper_lag_changes", "Changed rows that wait for a batch.", now.lag_changes)
+        yield GaugeMetricFamily("viewkeeper_lag_seconds", "Age of the oldest of them.", now.lag_seconds)
+        yield GaugeMetricFamily("viewkeeper_state_bytes", "State of all views, shared state once.", now.state_bytes)
+        yield GaugeMetricFamily(
+            "viewkeeper_maintained", "Whether somebody maintains.", float(now.maintainer is not None)
+        )
+        yield GaugeMetricFamily("viewkeeper_subscribers_cut_off", "Subscribers that read too slowly.", self.cut_off)
+        if self.log_bytes is not None:
+            yield GaugeMetricFamily("viewkeeper_log_bytes", "The change log.", self.log_bytes)
+        rows = GaugeMetricFamily("viewkeeper_table_rows", "Rows of a table.", labels=["table"])
+        for table in now.tables:
+            rows.add_metric([table.name], table.rows)
+        yield rows
+        followers = GaugeMetricFamily("viewkeeper_subscribers", "Open subscriptions.", labels=["name"])
+        for name, count in self.subscribers.items():
+            followers.add_metric([name], count)
+        yield followers
+        yield from self._views()
+
+    def _views(self) -> Iterator[Metric]:
+        told: tuple[tuple[str, str, Any], ...] = (
+            ("rows", "Rows of a view.", lambda v: v.rows),
+            ("epoch", "The batch that a view shows.", lambda v: v.epoch),
+            ("lag_changes", "Changed rows that a view does not show yet.", lambda v: v.lag_changes),
+            ("lag_seconds", "Age of the oldest of them.", lambda v: v.lag_seconds),
+            ("state_bytes", "State behind a view, shared state counted for each.", lambda v: v.state_bytes),
+            ("suspended", "Whether a view is suspended.", lambda v: float(v.suspended is not None)),
+        )
+        for name, help_text, value_of in told:
+            family = GaugeMetricFamily(f"viewkeeper_view_{name}", help_text, labels=["view"])
+            for view in self.now.views:
+                value = value_of(view)
+                if value is not None:
+                    family.add_metric([view.name], float(value))
+            yield family

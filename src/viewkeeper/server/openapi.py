@@ -1,0 +1,158 @@
+"""The interface as an OpenAPI document, made of the endpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viewkeeper import __version__
+from viewkeeper.server import formats, problems
+from viewkeeper.server.routes import Endpoint
+
+_TEXT = {"type": "string"}
+_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
+    "after": (_TEXT, "A token: the state must have every write up to it. May not be older."),
+    "level": ({"type": "string", "enum": ["any", "latest"]}, "latest: every write that was finished before."),
+    "timeout": ({"type": "number", "minimum": 0, "maximum": 30}, "Seconds to wait for after= and level=."),
+    "numbers": ({"type": "string", "enum": ["exact", "native"]}, "native: BIGINT and DECIMAL as JSON numbers."),
+    "prefix": (
+        {"type": "array", "items": _TEXT},
+        "Values of the key's first columns, each as a parameter of its own.",
+    ),
+    "start": ({"type": "array", "items": _TEXT}, "The first key, included."),
+    "stop": ({"type": "array", "items": _TEXT}, "The key behind the last one."),
+    "limit": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "Rows of a page."),
+    "cursor": (_TEXT, "From the page before: the next page of the same state."),
+    "since": (_TEXT, "A token or a position: only what follows. now: only what comes. Last-Event-ID goes before it."),
+}
+_COLUMN = {
+    "type": "object",
+    "required": ["name", "type", "nullable"],
+    "properties": {"name": _TEXT, "type": _TEXT, "nullable": {"type": "boolean"}},
+}
+_KEY_PART = {
+    "type": "object",
+    "required": ["column", "descending", "nulls_last"],
+    "properties": {"column": _TEXT, "descending": {"type": "boolean"}, "nulls_last": {"type": "boolean"}},
+}
+_TABLE: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "kind", "columns", "key", "unique", "stored"],
+    "properties": {
+        "name": _TEXT,
+        "kind": {"type": "string", "enum": ["table", "view"]},
+        "columns": {"type": "array", "items": _COLUMN},
+        "key": {"type": "array", "items": _KEY_PART},
+        "unique": {"type": "boolean"},
+        "stored": {"type": "boolean"},
+    },
+}
+_NUMBER_OR_NULL = {"type": ["number", "null"]}
+_VIEW: dict[str, Any] = {
+    "type": "object",
+    "required": [*_TABLE["required"], "definition", "sql", "strategy", "suspended"],
+    "properties": {
+        **_TABLE["properties"],
+        "definition": _TEXT,
+        "sql": _TEXT,
+        "strategy": _TEXT,
+        "suspended": {"type": ["string", "null"]},
+        "rows": _NUMBER_OR_NULL,
+        "epoch": _NUMBER_OR_NULL,
+        "lag_changes": _NUMBER_OR_NULL,
+        "lag_seconds": _NUMBER_OR_NULL,
+        "state_bytes": _NUMBER_OR_NULL,
+    },
+}
+_SCHEMAS: dict[str, Any] = {
+    "Object": {"type": "object"},
+    "Text": _TEXT,
+    "Row": {"type": "object", "additionalProperties": True},
+    "Table": _TABLE,
+    "View": _VIEW,
+    "Tables": {"type": "object", "required": ["tables"], "properties": {"tables": {"type": "array", "items": _TABLE}}},
+    "Views": {"type": "object", "required": ["views"], "properties": {"views": {"type": "array", "items": _VIEW}}},
+    "Page": {
+        "type": "object",
+        "required": ["rows", "next", "epoch", "token"],
+        "properties": {
+            "rows": {"type": "array", "items": {"type": "object"}},
+            "next": {"type": ["string", "null"]},
+            "epoch": {"type": "integer"},
+            "token": _TEXT,
+        },
+    },
+    "Rows": {"oneOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]},
+    "Keys": {"type": "array", "items": {}},
+    "Written": {
+        "type": "object",
+        "required": ["token", "rows", "atomic"],
+        "properties": {"token": _TEXT, "rows": {"type": "integer"}, "atomic": {"type": "boolean"}},
+    },
+    "Statement": {"type": "object", "required": ["sql"], "properties": {"sql": _TEXT}},
+    "Problem": {
+        "type": "object",
+        "required": ["type", "title", "status", "code", "detail"],
+        "properties": {
+            "type": _TEXT,
+            "title": _TEXT,
+            "status": {"type": "integer"},
+            "code": {"type": "string", "pattern": "^VK[0-9]{3}$"},
+            "detail": _TEXT,
+            "hint": _TEXT,
+        },
+    },
+}
+
+
+def document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
+    """The whole document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path.replace(":path", ""), {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Viewkeeper",
+            "version": __version__,
+            "description": "Tables and materialized views over HTTP. Errors are RFC 9457 problems with stable codes.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": _SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    inside = [part.strip("{}").partition(":")[0] for part in endpoint.path.split("/") if part.startswith("{")]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in inside
+    ]
+    for name in endpoint.parameters:
+        schema, text = _PARAMETERS[name]
+        parameters.append({"name": name, "in": "query", "required": False, "schema": schema, "description": text})
+    answers: dict[str, Any] = {"200": {"description": endpoint.summary, "content": _content(endpoint)}}
+    if endpoint.role is not None and endpoint.method == "GET" and formats.ARROW in endpoint.media:
+        answers["304"] = {"description": "Nothing has changed since the ETag in If-None-Match."}
+    problem = {"content": {problems.MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    for status in problems.STATUSES:
+        answers[str(status)] = {"description": "A problem.", **problem}
+    found: dict[str, Any] = {
+        "operationId": f"{endpoint.method.lower()}{endpoint.path.replace(':path', '')}",
+        "summary": endpoint.summary,
+        "parameters": parameters,
+        "responses": answers,
+        "security": [] if endpoint.role is None else [{"token": []}],
+        "x-role": endpoint.role,
+    }
+    if endpoint.body is not None:
+        schema = {"$ref": f"#/components/schemas/{endpoint.body}"}
+        content = {m: {"schema": schema if m == formats.JSON else _TEXT} for m in endpoint.bodies}
+        found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def _content(endpoint: Endpoint) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{endpoint.answer}"}
+    return {media: {"schema": schema if media == formats.JSON else _TEXT} for media in endpoint.media}

@@ -1,0 +1,47 @@
+"""The page at `/`: plain files, as they are in this folder, read once.
+
+No build step, nothing from elsewhere: the Content-Security-Policy allows this server alone, and no inline script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from viewkeeper.server.asked import Reply
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "cache-control": "no-cache",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Page:
+    """The files by their path."""
+
+    def __init__(self) -> None:
+        folder = Path(__file__).parent
+        self._files: dict[bytes, Reply] = {}
+        for file in sorted(folder.iterdir()):
+            if file.suffix in _KINDS:
+                body = file.read_bytes()
+                tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+                reply = Reply(200, body, _KINDS[file.suffix], {**_HEADERS, "etag": tag})
+                self._files[f"/page/{file.name}".encode()] = reply
+        if b"/page/index.html" in self._files:
+            self._files[b"/"] = self._files[b"/page/index.html"]
+
+    def find(self, method: str, path: bytes) -> Reply | None:
+        return self._files.get(path) if method in ("GET", "HEAD") else None

@@ -1,0 +1,163 @@
+"""The state of everything for the pages that look at it: one look a second for all of them.
+
+    event: hello     all of it, to a page that has just come
+    event: pulse     what changed since the last second: views, tables, totals, batches that were published
+
+The same looks feed the metrics of batches and merges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from viewkeeper.read.status import Status, database_status
+from viewkeeper.server import events, formats
+from viewkeeper.server.asked import Asked, Reply
+from viewkeeper.server.hub import Subscriber
+from viewkeeper.server.serving import Serving
+
+SECONDS = 1.0
+_KEPT_BATCHES = 120
+_log = logging.getLogger("viewkeeper.server")
+
+
+class Pulse:
+    """Looks at the database while somebody watches, and follows its batches always."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._watchers: set[Subscriber] = set()
+        self._views: dict[str, dict[str, Any]] = {}
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._batches: deque[dict[str, Any]] = deque(maxlen=_KEPT_BATCHES)
+        self._loads: dict[str, dict[str, Any]] = {}
+        batch = serving.store.published()
+        self._epoch = 0 if batch is None else batch.number
+        self._totals: dict[str, Any] = {}
+        serving.listening.append(self._loading)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(SECONDS)
+            try:
+                await self._beat()
+            except Exception as error:
+                _log.warning("The pulse failed, and is tried again: %s", error)
+
+    async def watch(self, serving: Serving, asked: Asked) -> Reply:
+        """The state of everything, and how it changes."""
+        formats.chosen(asked.header("accept"), (formats.EVENTS,))
+        serving.take_subscriber()
+        return Reply(200, self._watched(), formats.EVENTS, {"cache-control": "no-store", "x-accel-buffering": "no"})
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
+    def say_goodbye(self, reason: str) -> None:
+        for watcher in self._watchers:
+            watcher.end(events.event("end", {"detail": reason}))
+
+    async def _watched(self) -> AsyncIterator[bytes]:
+        watcher = Subscriber(events.SSE, 0)
+        await self._look()
+        yield b"retry: 1000\n\n" + events.event("hello", self._whole())
+        self._watchers.add(watcher)
+        try:
+            while data := await watcher.taken():
+                yield data
+        finally:
+            self._watchers.discard(watcher)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        new = await self._serving.call(self._follow)
+        if not self._watchers:
+            return
+        views, tables = dict(self._views), dict(self._tables)
+        await self._look()
+        told = {
+            **self._totals,
+            "batches": new,
+            "views": [v for name, v in self._views.items() if views.get(name) != v],
+            "tables": [t for name, t in self._tables.items() if tables.get(name) != t],
+            "gone": [name for name in (*views, *tables) if name not in self._views and name not in self._tables],
+            "loads": list(self._loads.values()),
+        }
+        data = events.event("pulse", told)
+        for watcher in list(self._watchers):
+            watcher.give(data)  # a page that does not keep up misses beats, and sees the next
+
+    def _follow(self) -> list[dict[str, Any]]:
+        """Batches since the last look, for the timeline and the metrics."""
+        batch = self._serving.store.published()
+        maintainer = self._serving.db._maintainer
+        if batch is None or (batch.number == self._epoch and maintainer is None):
+            return []
+        listed = maintainer.recent.listed() if maintainer is not None else batch.record.get("batches", ())
+        new = [dict(b) for b in listed if b["epoch"] > self._epoch and b["epoch"] <= batch.number]
+        self._epoch = max([self._epoch, *(b["epoch"] for b in new)])
+        for one in new:
+            self._serving.metrics.batch(one)
+        self._batches.extend(new)
+        merges = batch.record.get("merges", {})
+        self._serving.metrics.merged(merges.get("count", 0), merges.get("seconds", 0.0))
+        return new
+
+    async def _look(self) -> None:
+        now: Status = await self._serving.call(
+            lambda: database_status(self._serving.store, self._serving.store.catalog())
+        )
+        rows, catalog = self._serving.hub.rows, self._serving.store.catalog()
+        ids = {t.name: t.id for t in (*catalog.tables, *(v.table for v in catalog.views))}
+        kinds = {v.table.name: v for v in catalog.views}
+        self._views = {
+            v.name: {**vars(v), "changed": rows.get(ids.get(v.name, -1), 0), "unique": not kinds[v.name].table.is_bag}
+            for v in now.views
+            if v.name in kinds
+        }
+        self._tables = {t.name: {**vars(t), "changed": rows.get(ids.get(t.name, -1), 0)} for t in now.tables}
+        self._totals = _totals(now, self._serving)
+
+    def _loading(self, what: str, done: int, of: int) -> None:
+        self._loads[what] = {"what": what, "done": done, "of": of}
+        if done >= of:
+            self._loads.pop(what, None)
+
+    def _whole(self) -> Mapping[str, Any]:
+        return {
+            **self._totals,
+            "views": list(self._views.values()),
+            "tables": list(self._tables.values()),
+            "batches": list(self._batches),
+            "loads": list(self._loads.values()),
+        }
+
+
+def _totals(now: Status, serving: Serving) -> dict[str, Any]:
+    batch = serving.store.published()
+    merges = {} if batch is None else dict(batch.record.get("merges", {}))
+    return {
+        "time": time.time(),
+        "url": now.url,
+        "epoch": now.epoch,
+        "position": now.position,
+        "lag_changes": now.lag_changes,
+        "lag_seconds": now.lag_seconds,
+        "catch_up_seconds": now.catch_up_seconds,
+        "state_bytes": now.state_bytes,
+        "log_bytes": serving.store.log_bytes(),
+        "maintainer": now.maintainer,
+        "error": now.error,
+        "recent": now.recent,
+        "stages": [vars(stage) for stage in now.stages],
+        "merges": merges,
+        "subscribers": serving.hub.subscribers,
+        "read_only": serving.settings.read_only,
+    }

@@ -1,0 +1,199 @@
+"""Rows over HTTP: one by its key, or a range of one state in pages.
+
+ETag            the position at which the table or view last changed; If-None-Match then reads nothing
+after=, level=  how new the state must be; the request waits in the event loop, not in a thread
+cursor=         the next page of the same state
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, RowAbsent, Timeout
+from viewkeeper.model.catalog import View
+from viewkeeper.model.schema import COUNT, Table
+from viewkeeper.model.token import Token
+from viewkeeper.read import levels
+from viewkeeper.read.levels import ANY, LATEST
+from viewkeeper.read.reader import checked_key, outside, scan_range
+from viewkeeper.server import exact, formats
+from viewkeeper.server.asked import Asked, Reply
+from viewkeeper.server.paths import first_of, key_of
+from viewkeeper.server.pins import Cursor
+from viewkeeper.server.problems import Refused
+from viewkeeper.server.serving import Serving
+
+PAGE = 1_000
+"""Rows of a page, unless the request says how many."""
+
+_LEASE_SECONDS = 0.25
+
+
+async def one(serving: Serving, asked: Asked) -> Reply:
+    """The row with a key."""
+    table = await fresh(serving, asked)
+    media = formats.chosen(asked.header("accept"))
+    tag = tag_of(serving, table, media, asked)
+    if asked.has(tag):
+        return Reply(304, headers={"etag": tag or ""})
+    key = checked_key(table, key_of(table, asked.key))
+    row = serving.store.get(table, key)
+    serving.metrics.reads["get"].inc()
+    if row is None:
+        raise RowAbsent(f"{table.name} has no row with this key.")
+    headers = _headers(serving, table, tag)
+    if media == formats.JSON:
+        return Reply(200, exact.row_bytes(row, exact.converters(table.outside, asked.native)), media, headers)
+    rows = pa.Table.from_pylist([row], table.outside)
+    return Reply(200, formats.writer(media, table.outside, asked.native).whole(rows, {}), media, headers)
+
+
+async def page(serving: Serving, asked: Asked) -> Reply:
+    """A page of rows in key order."""
+    table = await fresh(serving, asked)
+    media = formats.chosen(asked.header("accept"))
+    text = asked.one("cursor")
+    tag = tag_of(serving, table, media, asked) if text is None else None
+    if asked.has(tag):
+        return Reply(304, headers={"etag": tag or ""})
+    limit = asked.number("limit", PAGE, most=serving.limits.page)
+    serving.metrics.reads["scan"].inc()
+    return await serving.call(_page, serving, asked, table, media, tag, text, limit)
+
+
+def _page(
+    serving: Serving, asked: Asked, table: Table, media: str, tag: str | None, text: str | None, limit: int
+) -> Reply:
+    if text is None:
+        low, high = scan_range(
+            table,
+            _given(table, asked.many("prefix")),
+            _given(table, asked.many("start")),
+            _given(table, asked.many("stop")),
+            limit,
+        )
+        pinned, skip = serving.pins.newest(), 0
+    else:
+        if asked.many("prefix") or asked.many("start") or asked.many("stop"):
+            raise Refused(400, "A cursor knows its range.", "Give the cursor alone, with a limit if you like.")
+        cursor = Cursor.parse(text)
+        if cursor.uuid != serving.store.uuid or cursor.table != table.id:
+            raise Refused(400, "The cursor is of another table.", "Use it with the request that it came from.")
+        pinned = serving.pins.at(cursor.position)
+        low, high, skip = cursor.start, cursor.stop, cursor.skip
+    more = None
+    try:
+        current = pinned.catalog.table(table.name) if text is not None else table
+        batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
+        rows, more = _cut(serving, current, batches, limit, skip)
+        position = pinned.batch.cut if table.is_view else pinned.head
+        following = None
+        if more is not None:
+            following = Cursor(serving.store.uuid, pinned.head, table.id, more[0], more[1], high).text()
+        token = str(Token(serving.store.uuid, position))
+        headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(pinned.batch.number)}
+    finally:
+        serving.pins.done(pinned, keep=more is not None)
+    if following is not None:
+        headers["viewkeeper-cursor"] = following
+    if tag is not None:
+        headers["etag"] = tag
+    about = {"next": following, "epoch": pinned.batch.number, "token": token}
+    body = formats.writer(media, rows.schema, asked.native).whole(rows, about)
+    return Reply(200, body, media, headers)
+
+
+def _cut(
+    serving: Serving, table: Table, batches: Iterable[pa.RecordBatch], limit: int, skip: int
+) -> tuple[pa.Table, tuple[bytes, int] | None]:
+    """The page, and where the next one begins: a key, and how many of its rows are in this page already.
+
+    A bag's row may be there many times, so a page may end in the middle of it.
+    """
+    stored = pa.Table.from_batches(list(batches), table.arrow)
+    if not table.is_bag:
+        rows = outside(table, stored.slice(0, limit))
+        if stored.num_rows <= limit:
+            return rows, None
+        return rows, (_key(serving, table, stored, limit), 0)
+    ends = np.cumsum(stored[COUNT].to_numpy()) if stored.num_rows else np.zeros(0, np.int64)
+    last = int(np.searchsorted(ends, skip + limit, side="left"))  # the row in which the page ends
+    used = stored.slice(0, min(last + 1, stored.num_rows))
+    rows = outside(table, used).slice(skip, limit)
+    total = int(ends[-1]) if len(ends) else 0
+    if skip + limit >= total:
+        return rows, None
+    if int(ends[last]) == skip + limit:
+        return rows, (_key(serving, table, stored, last + 1), 0)
+    before = int(ends[last - 1]) if last else 0
+    return rows, (_key(serving, table, stored, last), skip + limit - before)
+
+
+def _key(serving: Serving, table: Table, stored: pa.Table, place: int) -> bytes:
+    found: bytes = serving.store.range_keys(table, stored.slice(place, 1))[0].as_py()
+    return found
+
+
+def _given(table: Table, texts: list[str]) -> tuple[Any, ...] | None:
+    return first_of(table, texts) if texts else None
+
+
+# -- how new -----------------------------------------------------------------------------------------------------------
+
+
+async def fresh(serving: Serving, asked: Asked) -> Table:
+    """The table of a request, as new as it asks for."""
+    catalog = serving.store.catalog()
+    after, level = asked.one("after"), asked.one("level")
+    if level not in (None, "any", "latest"):
+        raise BadValue(f"There is no level {level[:40]!r}.", hint="Levels: any, latest.")
+    table = catalog.table(asked.name)
+    if after is None and level in (None, "any"):
+        return table
+    wanted = levels.wanted_of(serving.store, catalog, table.name, LATEST if level == "latest" else ANY, after)
+    if wanted is not None:
+        await _wait(serving, table.name, wanted, asked.seconds("timeout", levels.TIMEOUT, serving.limits.seconds))
+    return serving.store.catalog().table(asked.name)
+
+
+async def _wait(serving: Serving, name: str, wanted: int, timeout: float) -> None:
+    store = serving.store
+    deadline, looked = time.monotonic() + timeout, 0.0
+    while not levels.has(store, store.catalog(), name, wanted):
+        now = time.monotonic()
+        if now - looked > _LEASE_SECONDS:
+            looked = now
+            if store.lease_holder() is None:
+                raise _late(store, name, wanted, "nobody maintains it", "Start `vk run`, or `vk serve --maintain`.")
+        if now >= deadline:
+            raise _late(store, name, wanted, f"{timeout:g} s were not enough", "Ask again, or with a longer timeout=.")
+        await serving.hub.news(min(_LEASE_SECONDS, deadline - now))
+    found = store.catalog().find(name)
+    if isinstance(found, View):
+        levels.refuse_suspended(found, wanted)
+
+
+def _late(store: Any, name: str, wanted: int, why: str, hint: str) -> Timeout:
+    return Timeout(f"{name} is at position {levels.cut_of(store, name)}, {wanted} was asked for: {why}.", hint=hint)
+
+
+# -- tags --------------------------------------------------------------------------------------------------------------
+
+
+def tag_of(serving: Serving, table: Table, media: str, asked: Asked) -> str | None:
+    """The ETag of a read that begins now."""
+    position = serving.hub.changed_at(table)
+    if position is None:
+        return None
+    form = media.rpartition("/")[2][:1] + ("n" if asked.native else "")
+    return f'"{serving.store.uuid[:8]}-{serving.store.catalog().version}-{position}-{form}"'
+
+
+def _headers(serving: Serving, table: Table, tag: str | None) -> dict[str, str]:
+    found = {"viewkeeper-token": str(serving.db.token(table.name))}
+    return found if tag is None else {**found, "etag": tag}

@@ -1,0 +1,143 @@
+"""Who may do what: tokens in a file, each with a role.
+
+    vkt_<id>_<secret>      what the user has; the file keeps id, role, expiry and the SHA-256 of the whole token
+
+    reader   rows, changes, status, SQL that reads
+    writer   also rows in
+    admin    also CREATE, ALTER, DROP
+
+The secret has 256 random bits, so a plain hash of it cannot be turned round. It is compared in constant time. The file
+is looked at again when it changes: a token that was taken out is refused within a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from viewkeeper.errors import BadValue, Unauthorized, UnknownName
+
+ROLES = ("reader", "writer", "admin")
+_LOOK_SECONDS = 0.5
+_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One token of the file. Times are seconds since 1970; `expires` None: never."""
+
+    id: str
+    role: str
+    hash: str
+    created: float
+    expires: float | None = None
+    name: str = ""
+
+
+class TokenFile:
+    """A file of tokens, one JSON object a line; only its owner may read it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def entries(self) -> list[Entry]:
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            return [Entry(**json.loads(line)) for line in lines if line.strip()]
+        except FileNotFoundError:
+            raise BadValue(f"There is no token file {self.path}.", hint="`vk token create` makes one.") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise BadValue(f"The token file {self.path} cannot be read: {error}.", hint="Make it anew.") from error
+
+    def create(self, role: str, expires: float | None = None, name: str = "") -> str:
+        """Add a token; it is given here once, and cannot be had from the file."""
+        if role not in ROLES:
+            raise BadValue(f"There is no role {role!r}.", hint=f"Roles: {', '.join(ROLES)}.")
+        identity = secrets.token_hex(6)
+        token = f"vkt_{identity}_{secrets.token_urlsafe(32)}"
+        there = self.entries() if self.path.exists() else []
+        until = None if expires is None else time.time() + expires
+        self._write([*there, Entry(identity, role, _hash(token), time.time(), until, name)])
+        return token
+
+    def revoke(self, identity: str) -> None:
+        there = self.entries()
+        if all(entry.id != identity for entry in there):
+            raise UnknownName(f"{self.path} has no token {identity!r}.", hint="`vk token list` shows them.")
+        self._write([entry for entry in there if entry.id != identity])
+
+    def _write(self, entries: list[Entry]) -> None:
+        """All or nothing: a server may be reading it."""
+        text = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
+        descriptor, place = tempfile.mkstemp(prefix=".tokens", dir=self.path.parent)  # mode 0600
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(place).replace(self.path)
+
+
+class Keyring:
+    """The tokens of a file as a server checks them."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = TokenFile(path)
+        self._entries = {entry.id: entry for entry in self._file.entries()}
+        self._seen = self._state()
+        self._looked = time.monotonic()
+
+    def role(self, token: str) -> str:
+        """The role of a token, or Unauthorized."""
+        self._follow()
+        parts = token.split("_", 2)
+        entry = self._entries.get(parts[1]) if len(parts) == 3 else None
+        expected = entry.hash if entry is not None else "0" * 64  # an unknown id takes as long as a known one
+        if not hmac.compare_digest(_hash(token), expected) or entry is None:
+            raise Unauthorized("The token is not known here.")
+        if entry.expires is not None and entry.expires <= time.time():
+            raise Unauthorized("The token has expired.")
+        return entry.role
+
+    def _follow(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        state = self._state()
+        if state != self._seen:
+            try:
+                self._entries = {entry.id: entry for entry in self._file.entries()}
+            except BadValue:  # taken away or spoiled: nobody is let in by a list that may be wrong
+                self._entries = {}
+            self._seen = state
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._file.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def allows(role: str, needed: str) -> bool:
+    return ROLES.index(role) >= ROLES.index(needed)
+
+
+def seconds_of(text: str) -> float:
+    """A span as `vk token create --expires` takes it: 90m, 12h, 30d, 4w, 1y."""
+    found = re.fullmatch(r"(\d{1,6})([mhdwy])", text.strip())
+    if found is None:
+        raise BadValue(f"{text!r} is no span of time.", hint="Write 90m, 12h, 30d, 4w or 1y.")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,215 @@
+"""Clients: the same calls as on an open database, with the same answers and the same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.integration.server.conftest import Running
+
+import viewkeeper as vk
+from viewkeeper.cli import main
+from viewkeeper.errors import BadValue, Timeout, Unauthorized, UnknownName, Unreachable
+from viewkeeper.server.tokens import TokenFile
+
+WIDE = """CREATE TABLE wide (k STRING, n INT, big BIGINT, price DECIMAL(20,4), raw BINARY, at TIMESTAMP,
+          PRIMARY KEY (k, n))"""
+
+
+def use(db: Any) -> list[Any]:
+    """A program that does not know whether its database is open here or behind a server."""
+    seen: list[Any] = []
+    token = db.put("items", [{"item_id": 1, "category": "c1", "price": 100}, {"item_id": 70, "category": "n"}])
+    seen.append(db.get("totals", "c1", after=token))
+    seen.append(db.get("totals", "nothing"))
+    token = db.update("items", 70, {"price": 5})
+    seen.append(db.get("items", 70))
+    token = db.delete("items", [70, 71]).merge(token)
+    seen.append(db.get("items", 70))
+    seen.append(list(db.scan("items", start=3, stop=6)))
+    seen.append(list(db.scan("items", limit=2)))
+    seen.append(list(db.scan("items", prefix=4)))
+    seen.append(db.read("totals", vk.LATEST))
+    seen.append(db.sql("SHOW TABLES").to_pylist())
+    seen.append([(t.name, t.rows) for t in db.status().tables])
+    for call, error in (
+        (lambda: db.get("nothing", 1), UnknownName),
+        (lambda: db.get("items", (1, 2)), BadValue),
+        (lambda: db.put("items", {"item_id": 1.5}), BadValue),
+        (lambda: db.put("items", {"item_id": 1, "colour": "x"}), BadValue),
+        (lambda: db.update("items", 999, {"price": 1}), UnknownName),
+        (lambda: db.sql("SELCT"), vk.ViewkeeperError),
+    ):
+        with pytest.raises(error) as raised:
+            call()
+        seen.append(raised.value.code)
+    return seen
+
+
+def test_a_program_moves_by_changing_one_line(served: Running, make_db: Callable[..., Any]) -> None:
+    from tests.integration.server.conftest import filled
+
+    with make_db("near") as near, near.maintain():
+        filled(near)
+        expected = use(near)
+    with vk.connect(served.address) as far:
+        found = use(far)
+    assert found == expected
+
+
+def test_values_are_exact(start: Callable[..., Running], tmp_path: Path) -> None:
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        db.sql(WIDE)
+    running = start()
+    rows = [
+        {"k": key, "n": n, "big": 2**62 + n, "price": Decimal("1234567890123456.7891"), "raw": b"\x00\xff"}
+        for n, key in enumerate(["a/b", "..", "~null", "", "ü ?#%", "~"])
+    ]
+    with vk.connect(running.address) as client:
+        client.put("wide", pa.Table.from_pylist(rows))
+        for row in rows:
+            assert client.get("wide", (row["k"], row["n"])) == {**row, "at": None}
+            assert [r["n"] for r in client.scan("wide", prefix=row["k"])] == [row["n"]]
+            client.update("wide", (row["k"], row["n"]), {"raw": b"new"})
+        assert client.read("wide").equals(running.db.read("wide"))
+        # A column that came since is found when it is needed.
+        running.db.sql("ALTER TABLE wide ADD COLUMN more STRING")
+        client.put("wide", {"k": "x", "n": 1, "more": "yes"})
+        assert client.get("wide", ("x", 1))["more"] == "yes"  # type: ignore[index]
+
+
+def test_long_reads_are_of_one_state(
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from viewkeeper.client import wire
+
+    monkeypatch.setattr(wire, "PAGE", 7)
+    running = start()
+    with vk.connect(running.address) as client:
+        seen = []
+        for row in client.scan("items"):
+            seen.append(row["item_id"])
+            running.db.put("items", {"item_id": 100 + len(seen), "category": "later"})
+        assert seen == list(range(20))
+        assert client.read("items").num_rows == 40
+        assert [r["item_id"] for r in client.scan("items", limit=9)] == list(range(9))
+
+
+def test_subscriptions(served: Running) -> None:
+    with vk.connect(served.address) as client:
+        deltas = client.subscribe("totals", timeout=20)
+        first = next(deltas)
+        assert (first.kind, first.rows.num_rows) == ("rows", 4)
+        client.put("items", {"item_id": 1, "category": "c1", "price": 500})
+        change = next(deltas)
+        (one,) = change.changes()
+        assert (one.kind, one.after["n"]) == ("update", 5)  # type: ignore[index]
+        deltas.close()  # type: ignore[attr-defined]
+        client.put("items", {"item_id": 1, "category": "c1", "price": 501})
+        resumed = client.subscribe("totals", change.token, timeout=20, progress=0.1)
+        after = next(d for d in resumed if d.kind == "changes")
+        assert [c.after["total"] - one.after["total"] for c in after.changes()] == [1]  # type: ignore[index]
+        assert next(resumed).kind == "progress"
+        assert list(client.subscribe("totals", after.token, timeout=0.3)) == []
+        with pytest.raises(UnknownName):
+            next(client.subscribe("nothing"))
+
+
+def test_a_subscription_outlives_its_server(shop: None, start: Callable[..., Running]) -> None:
+    running = start(maintain=True)
+    port = int(running.address.rpartition(":")[2])
+    seen: list[Any] = []
+    with vk.connect(running.address) as client:
+        deltas = client.subscribe("totals", timeout=60)
+        next(deltas)
+        running.put({"item_id": 1, "category": "c1", "price": 1000})
+        seen.append(next(deltas))
+        running.stop()
+        again = start(maintain=True, port=port)
+        again.put({"item_id": 1, "category": "c1", "price": 2000})
+        seen.append(next(deltas))
+    totals = [next(iter(d.changes())).after["total"] for d in seen]  # type: ignore[index]
+    assert totals[1] - totals[0] == 1000
+
+
+def test_for_asyncio(served: Running) -> None:
+    async def run() -> None:
+        async with vk.connect_async(served.address) as db:
+            token = await db.put("items", [{"item_id": 1, "category": "c1", "price": 100}])
+            assert (await db.get("totals", "c1", after=token))["n"] == 5  # type: ignore[index]
+            assert await db.get("items", 999) is None
+            assert [r["item_id"] async for r in db.scan("items", start=3, stop=5)] == [3, 4]
+            assert (await db.read("items")).num_rows == 20
+            assert (await db.sql("SHOW VIEWS")).to_pylist() == [{"name": "totals"}]
+            assert (await db.status()).views[0].name == "totals"
+            deltas = db.subscribe("totals")
+            assert (await anext(deltas)).kind == "rows"
+            await db.update("items", 1, {"price": 101})
+            assert (await anext(deltas)).kind == "changes"
+            await db.delete("items", 1)
+            assert (await anext(deltas)).kind == "changes"
+            await deltas.aclose()  # type: ignore[attr-defined]
+            many = await asyncio.gather(*(db.get("items", i) for i in range(2, 12)))
+            assert [row["item_id"] for row in many if row] == list(range(2, 12))
+            with pytest.raises(UnknownName):
+                await db.get("nothing", 1)
+
+    asyncio.run(run())
+
+
+def test_what_goes_wrong_on_the_way(shop: None, start: Callable[..., Running], tmp_path: Path) -> None:
+    token = TokenFile(tmp_path / "tokens").create("reader")
+    running = start(tokens=str(tmp_path / "tokens"))
+    with vk.connect(running.address, token=token) as client:
+        assert client.get("items", 1) is not None
+        with pytest.raises(vk.ViewkeeperError, match="needs the role writer"):
+            client.put("items", {"item_id": 1})
+        running.db.put("items", {"item_id": 1, "category": "z"})
+        with pytest.raises(Timeout):
+            client.get("totals", "z", vk.LATEST)
+    with vk.connect(running.address) as client, pytest.raises(Unauthorized):
+        client.get("items", 1)
+    with vk.connect("http://127.0.0.1:9", retry=0.1) as client, pytest.raises(Unreachable):
+        client.get("items", 1)
+    with pytest.raises(BadValue):
+        vk.connect("lmdb:./shop")
+
+
+def test_commands_on_a_server(
+    served: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIEWKEEPER_DB", served.address)
+
+    def vk_(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out = capsys.readouterr()
+        assert not ended.value.code, out.err
+        return out.out
+
+    assert vk_("put", "items", '{"item_id": 1, "category": "c1", "price": 9}').startswith("vk1:")
+    assert "c1" in vk_("get", "items", "1")
+    assert vk_("scan", "items", "--limit", "2", "-o", "json").count("\n") == 2
+    assert vk_("scan", "items", "3", "-o", "csv").splitlines()[1] == "3,c3,3"
+    assert "items" in vk_("sql", "SHOW TABLES; SHOW VIEWS")
+    assert vk_("sql", "UPSERT INTO items VALUES (80, 'x', 1)") == "1 put\n"
+    file = tmp_path / "more.csv"
+    file.write_text("item_id,category,price\n81,x,1\n82,x,wrong\n")
+    monkeypatch.chdir(tmp_path)
+    assert "rejected: 1" in vk_("load", "items", str(file))
+    assert vk_("load", "people", str(file), "--key", "item_id").startswith("table: people")
+    assert vk_("delete", "items", "81").startswith("vk1:")
+    assert '"name": "totals"' in vk_("status", "-o", "json")
+    writing = threading.Timer(0.5, lambda: served.put({"item_id": 1, "category": "c1", "price": 77}))
+    writing.start()
+    assert '"kind": "update"' in vk_("watch", "totals", "--changes", "1", "-o", "json")
+    writing.join()
+    with pytest.raises(SystemExit):
+        main(["get", "items", "999"])
+    assert "has no row" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""`vk serve` as a process: SIGTERM ends it in order, SIGKILL loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.server.conftest import filled
+
+import viewkeeper as vk
+
+_RUN = """
+import sys
+sys.path[:0] = [{root!r}]
+from tests.contract import planned
+planned.install()
+from viewkeeper.cli import main
+main(sys.argv[1:])
+"""
+ROOT = str(Path(__file__).parents[3])
+
+
+class Process:
+    """`vk serve --maintain`, started anew where it was."""
+
+    def __init__(self, place: Path, *options: str) -> None:
+        self.place, self.options, self.port = place, options, 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", _RUN.format(root=ROOT), "serve", "--db", f"lmdb:{self.place}"]
+        command += ["--listen", f"127.0.0.1:{self.port}", *self.options]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "http://" in line, self.process.stderr.read() if self.process.stderr else ""
+        self.address = "http://" + line.partition("http://")[2].partition(";")[0]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+@pytest.fixture
+def place(tmp_path: Path, planned_views: None) -> Path:
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        filled(db)
+    return tmp_path / "db"
+
+
+def test_sigterm_ends_it_in_order(place: Path) -> None:
+    server = Process(place, "--maintain")
+    try:
+        with httpx.stream("GET", f"{server.address}/v1/totals/changes", timeout=30) as response:
+            lines = response.iter_lines()
+            next(line for line in lines if line.startswith("id: "))
+            httpx.post(f"{server.address}/v1/items/rows", json={"item_id": 1, "category": "c1", "price": 50})
+            server.process.send_signal(signal.SIGTERM)
+            rest = "\n".join(lines)
+        assert "event: end" in rest
+        assert "resume" in rest
+    finally:
+        code = server.end(signal.SIGTERM)
+    assert code == 0
+    with vk.open(f"lmdb:{place}") as db:
+        assert db.status().maintainer is None
+        report = db.refresh()
+        assert db.get("totals", "c1") is not None
+        assert report.epoch >= 1
+
+
+def test_a_port_that_is_taken_and_a_database_that_is_not_there(place: Path, tmp_path: Path) -> None:
+    server = Process(place)
+    try:
+        for arguments in (
+            ["--db", f"lmdb:{place}", "--listen", f"127.0.0.1:{server.port}"],
+            ["--db", f"lmdb:{tmp_path / 'nothing'}"],
+            ["--db", f"lmdb:{place}", "--listen", "0.0.0.0:0"],
+        ):
+            found = subprocess.run(
+                [sys.executable, "-m", "viewkeeper", "serve", *arguments], capture_output=True, text=True, timeout=60
+            )
+            assert found.returncode == 1, found.stderr
+            assert found.stderr.startswith("error[VK")
+            assert found.stderr.count("\n") == 1
+    finally:
+        server.end(signal.SIGTERM)
+
+
+def _killed(place: Path, kills: int) -> None:
+    """A writer and subscribers go on while their server is killed again and again."""
+    server = Process(place, "--maintain")
+    acknowledged: list[int] = []
+    stop = threading.Event()
+    states: list[dict[str, Any]] = []
+    problems: list[BaseException] = []
+
+    def write() -> None:
+        number = 1000
+        with vk.connect(server.address) as client:
+            while not stop.is_set():
+                number += 1
+                try:
+                    client.put("items", {"item_id": number, "category": f"c{number % 5}", "price": 1})
+                    acknowledged.append(number)
+                except vk.ViewkeeperError:  # the server is gone: the row may be there or not
+                    acknowledged.append(-number)
+                    time.sleep(0.05)
+
+    def follow() -> None:
+        state: dict[str, Any] = {}
+        try:
+            with vk.connect(server.address, retry=120) as client:
+                for delta in client.subscribe("totals", timeout=120):
+                    for change in delta.changes():
+                        if change.before is not None:
+                            assert state.pop(change.before["category"]) == change.before
+                        if change.after is not None:
+                            assert change.after["category"] not in state
+                            state[change.after["category"]] = change.after
+                    if "last" in state:
+                        states.append(state)
+                        return
+        except BaseException as error:
+            problems.append(error)
+
+    followers = [threading.Thread(target=follow) for _ in range(4)]
+    writer = threading.Thread(target=write)
+    for one in (*followers, writer):
+        one.start()
+    try:
+        for _ in range(kills):
+            time.sleep(1.5)
+            assert server.end(signal.SIGKILL) == -signal.SIGKILL
+            server.start()
+        time.sleep(1.0)
+        stop.set()
+        writer.join(60)
+        httpx.post(f"{server.address}/v1/items/rows", json={"item_id": 9, "category": "last", "price": 1})
+        for one in followers:
+            one.join(120)
+        expected = httpx.get(f"{server.address}/v1/totals/rows?level=latest&timeout=30").json()["rows"]
+    finally:
+        stop.set()
+        server.end(signal.SIGTERM)
+    assert problems == []
+    assert len(states) == 4
+    counts = {row["category"]: int(row["n"]) for row in expected}
+    assert all({name: row["n"] for name, row in state.items()} == counts for state in states)
+    with vk.open(f"lmdb:{place}", mode="r") as db:
+        there = set(db.read("items")["item_id"].to_pylist())
+    assert {n for n in acknowledged if n > 0} <= there
+    assert len(acknowledged) > 10, json.dumps(acknowledged[:20])
+
+
+def test_killed_under_load_subscribers_lose_and_double_nothing(place: Path) -> None:
+    _killed(place, 1)
+
+
+@pytest.mark.deep
+def test_killed_again_and_again(place: Path) -> None:
+    _killed(place, 8)

@@ -1,0 +1,155 @@
+"""Rows in over HTTP: three kinds of bodies, one write call each, and nothing written by what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.integration.server.conftest import Running
+
+SQL = {"content-type": "application/sql"}
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def post(running: Running, body: Any, kind: str, method: str = "POST", path: str = "/v1/items/rows") -> Any:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return running.http.request(method, path, content=content, headers={"content-type": kind})
+
+
+def test_json_lines_and_arrow_are_one_write_each(served: Running) -> None:
+    rows = [{"item_id": 50 + i, "category": "n", "price": i} for i in range(3)]
+    head = served.db._store.head()
+    bodies = (
+        (json.dumps(rows).encode(), "application/json"),
+        ("\n".join(json.dumps({**row, "price": 7}) for row in rows).encode(), "application/x-ndjson"),
+        (
+            stream(pa.table({"item_id": [50, 51, 52], "category": ["n"] * 3, "price": pa.array([9] * 3, pa.int32())})),
+            "application/vnd.apache.arrow.stream",
+        ),
+    )
+    for price, (body, kind) in zip((0, 7, 9), bodies, strict=True):
+        found = post(served, body, kind)
+        assert found.json()["rows"] == 3
+        assert found.json()["token"] == found.headers["viewkeeper-token"]
+        assert served.http.get("/v1/items/rows/50").json()["price"] == price
+        total = served.http.get("/v1/totals/rows/n", params={"after": found.json()["token"]}).json()
+        assert total["n"] == "3"
+    entries = served.db._store.entries(served.db._catalog().table("items"), ["item_id"], head, served.db._store.head())
+    assert len({position for position, _, _ in entries}) == 3
+
+
+def test_some_columns_of_several_rows(served: Running) -> None:
+    found = post(served, [{"item_id": 1, "price": 100}, {"item_id": 2, "price": 200}], "application/json", "PATCH")
+    assert found.json()["rows"] == 2
+    assert served.db.get("items", 1) == {"item_id": 1, "category": "c1", "price": 100}
+    one = served.http.patch("/v1/items/rows/1", json={"category": "changed"})
+    assert one.status_code == 200
+    assert served.db.get("items", 1) == {"item_id": 1, "category": "changed", "price": 100}
+    before = served.db.read("items")
+    for body, code in (
+        ([{"item_id": 1, "price": 1}, {"item_id": 999, "price": 1}], "VK101"),
+        ([{"item_id": 1, "price": 1}, {"item_id": 2, "category": "x"}], "VK201"),
+        ([{"item_id": 1}], "VK201"),
+        ([{"price": 1}], "VK201"),
+        ([{"item_id": 1, "colour": 1}], "VK201"),
+        ([], "VK201"),
+    ):
+        refused = post(served, body, "application/json", "PATCH")
+        assert 400 <= refused.status_code < 500, body
+        assert refused.json()["code"] == code, body
+    assert served.db.read("items").equals(before)
+
+
+def test_delete(served: Running) -> None:
+    assert served.http.delete("/v1/items/rows/1").json()["rows"] == 1
+    assert served.http.delete("/v1/items/rows/1").json()["code"] == "VK105"
+    for keys in ([2, "3"], [{"item_id": 4}], [[5]]):
+        assert post(served, keys, "application/json", "DELETE").status_code == 200
+    assert [row["item_id"] for row in served.db.scan("items", limit=2)] == [0, 6]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[1]", "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"item_id": 1e999999999}', "application/json", 400),
+        (b'{"item_id": ' + b"9" * 5000 + b"}", "application/json", 400),
+        (b'{"item_id": NaN}', "application/json", 400),
+        (b'{"item_id": 1, "price": "x"}', "application/json", 400),
+        (b'{"item_id": 1, "price": 1.5}', "application/json", 400),
+        (b'{"item_id": null}', "application/json", 400),
+        (b'{"item_id": 1, "ITEM_ID": 2}', "application/json", 400),
+        (b'{"category": "no key"}', "application/json", 400),
+        (b'{"item_id": 1, "category": "\\ud800"}', "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b"item_id=1", "application/x-www-form-urlencoded", 415),
+        (b'{"item_id": 1}', "text/plain", 415),
+        (b'{"item_id": 1}', "", 415),
+        (b"not arrow", "application/vnd.apache.arrow.stream", 400),
+        (b"\xff\xff\xff\xff\x10\x00\x00\x00", "application/vnd.apache.arrow.stream", 400),
+    ],
+)
+def test_a_body_that_does_not_fit_changes_nothing(shared: Running, body: bytes, kind: str, status: int) -> None:
+    head = shared.db._store.head()
+    found = post(shared, body, kind)
+    assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json"), found.text
+    assert shared.db._store.head() == head
+
+
+def test_what_cannot_be_written(served: Running) -> None:
+    assert post(served, {"category": "x"}, "application/json", path="/v1/totals/rows").json()["code"] == "VK104"
+    assert post(served, {"x": 1}, "application/json", path="/v1/nothing/rows").json()["code"] == "VK101"
+    assert served.http.put("/v1/items/rows", json={}).headers["allow"] == "GET, POST, PATCH, DELETE, HEAD"
+
+
+def test_a_server_that_only_reads(shop: None, start: Callable[..., Running]) -> None:
+    running = start(read_only=True)
+    assert running.http.get("/v1/items/rows/1").status_code == 200
+    for found in (
+        post(running, {"item_id": 1}, "application/json"),
+        running.http.delete("/v1/items/rows/1"),
+        running.http.post("/v1/sql", content="UPSERT INTO items VALUES (1, 'x', 1)", headers=SQL),
+        running.http.post("/v1/sql", content="DROP TABLE kinds", headers=SQL),
+    ):
+        assert (found.status_code, found.json()["code"]) == (403, "VK104")
+
+
+def test_statements(served: Running) -> None:
+    def run(text: str, **headers: str) -> Any:
+        return served.http.post("/v1/sql", content=text, headers={**SQL, **headers})
+
+    assert run("UPSERT INTO items VALUES (200, 'sql', 4), (201, 'sql', 5)").json() == {"done": "2 put"}
+    assert run("SELECT price FROM items ORDER BY item_id DESC LIMIT 2").json()["rows"] == [{"price": 5}, {"price": 4}]
+    as_csv = run("SELECT * FROM kinds", accept="text/csv")
+    assert as_csv.text == "category,boss\r\n"
+    asked = served.http.post("/v1/sql", json={"sql": "SHOW TABLES"}).json()
+    assert [row["name"] for row in asked["rows"]] == ["items", "kinds"]
+    assert asked["columns"] == [{"name": "name", "type": "string"}]
+    assert run("CREATE TABLE more (k INT, PRIMARY KEY (k))").json() == {"done": ""}
+    assert served.http.get("/v1/more").json()["columns"][0]["name"] == "k"
+    for text, code in (
+        ("SELCT", "VK301"),
+        ("", "VK301"),
+        ("SELECT * FROM nothing", "VK101"),
+        ("DROP TABLE items", "VK103"),
+    ):
+        assert run(text).json()["code"] == code, text
+    assert served.http.post("/v1/sql", json={"query": "x"}).json()["code"] == "VK701"
+    events = run("SHOW VIEWS", accept="text/event-stream").text
+    assert events.startswith("event: done\ndata: {")
+    assert '"rows":[{"name":"totals"}]' in events
+    wrong = run("SELCT 1", accept="text/event-stream").text
+    assert "event: error" in wrong
+    assert '"line":1' in wrong
