@@ -58,8 +58,8 @@ def commands() -> list[str]:
 
 
 def test_every_command_of_the_issue_is_there() -> None:
-    there = "audit backup bench delete demo doctor explain get init load put refresh restore run scan sql status"
-    there += " verify watch"
+    there = "audit backup bench delete demo doctor explain get init load put refresh restore run scan serve sql"
+    there += " status verify watch"
     assert " ".join(sorted(commands())) == there
 
 
