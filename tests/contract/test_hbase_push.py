@@ -299,6 +299,22 @@ def test_the_spool_forgets_what_batches_have(shop: Shop) -> None:
     assert len(list(Path(str(settings.place(shop.store.state_path))).glob("*.touched"))) < 20
 
 
+def test_status_and_doctor_say_how_changes_are_found(shop: Shop) -> None:
+    def found() -> tuple[bool, str]:
+        [one] = [f for f in shop.store.examine() if f.check == "push"]
+        return one.ok, one.message
+
+    eventually(shop.is_pushed)
+    assert shop.db.status().capture == "pushed by HBase"
+    assert found()[0]
+    shop.server.others = ["live another,16020,7"]
+    shop.db.refresh()
+    assert shop.db.status().capture == "windows of time: region server another,16020,7 is not connected"
+    ok, text = found()
+    assert not ok
+    assert "another,16020,7 is not connected" in text
+
+
 def test_capture_is_as_the_url_says(shop: Shop, looked: list[str]) -> None:
     shop.db.close()
     shop.db = shop.open(capture="poll")
@@ -345,3 +361,34 @@ def test_a_receiver_in_another_process_is_asked(shop: Shop, looked: list[str]) -
     shop.check()
     eventually(shop.is_pushed)  # who maintains receives in its place
     assert shop.store._push.arrivals.inflow.receivers
+
+
+def test_the_commands_say_what_is_wrong(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from viewkeeper.cli import main
+
+    url = shop.store.url
+
+    def vk(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["hbase", "push", *arguments])
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out + printed.err
+
+    assert vk("enable", "--db", url, "--receiver", "nowhere") == (
+        1,
+        "error[VK201]: nowhere is not the address of a receiver. Write receivers as host:port, as the region servers"
+        " reach them.\n",
+    )
+    assert "TLS needs --ca, --certificate and --key" in vk("enable", "--db", url, "--receiver", "h:1", "--ca", "x")[1]
+    code, text = vk("status", "--db", url, "--conf", str(tmp_path))
+    assert code == 1
+    assert "has no hbase-site.xml" in text
+    shop.store.put_note(settings.NOTE, None)
+    assert "HBase pushes nothing" in vk("status", "--db", url, "--conf", str(tmp_path))[1]
+    jar = tmp_path / "made.jar"
+    jar.write_bytes(b"jar")
+    monkeypatch.setattr("viewkeeper.store.hbase.push.jar.jar", lambda: jar)
+    assert vk("install", str(tmp_path / "ext"))[0] == 0
+    assert (tmp_path / "ext" / "viewkeeper-push.jar").read_bytes() == b"jar"

@@ -1,4 +1,4 @@
-"""`vk doctor` on HBase: the gateway, the tables, a batch that waits to be finished, rows that were put aside."""
+"""`vk doctor` on HBase: the gateway, the tables, a batch that waits to be finished, the push, rows put aside."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.mapping import check
+from viewkeeper.store.hbase.push import settings
+from viewkeeper.store.hbase.push.settings import Agreed
 from viewkeeper.store.hbase.records import Records
 from viewkeeper.store.hbase.rejects import Rejects
 
@@ -32,6 +34,7 @@ def examine(client: Client, records: Records, layouts: Layouts, redo: Directory)
     )
     yield from _tables(client, layouts, catalog)
     yield from _claimed(records, redo)
+    yield from _pushed(records, layouts, catalog)
     for table in catalog.tables:
         if aside := Rejects(records).listed(table):
             text = f"{len(aside)} rows of {table.name} cannot be read; the first: {aside[0].key!r}, {aside[0].reason}"
@@ -62,6 +65,24 @@ def _table(client: Client, layouts: Layouts, table: Table) -> Iterator[Finding]:
     except ViewkeeperError as error:
         if not layout.owned or client.tables.exists(layout.name):
             yield Finding("tables", False, error.message, error.hint)
+
+
+def _pushed(records: Records, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
+    note, told = records.note(settings.NOTE), records.note(settings.STATUS)
+    if note is None:
+        return
+    agreed = Agreed.from_json(note)
+    names = [layouts.of(table).name for table in catalog.tables]
+    if lacking := sorted(name for name in names if not agreed.covers(name)):
+        text = f"the peer {agreed.peer} does not cover {', '.join(lacking)}: windows of time are scanned there"
+        yield Finding("push", False, text, "Call vk hbase push enable again.")
+    if told is None:
+        yield Finding("push", True, f"the peer {agreed.peer} is agreed; nobody maintains, and HBase may keep its WALs")
+    elif told["by"] != "push":
+        text = f"it cannot be shown that all has come, and windows of time are scanned: {told['reason']}"
+        yield Finding("push", False, text, "vk hbase push status shows the queues.")
+    else:
+        yield Finding("push", True, f"HBase pushes, through the peer {agreed.peer}")
 
 
 def _claimed(records: Records, redo: Directory) -> Iterator[Finding]:

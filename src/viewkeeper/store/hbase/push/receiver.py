@@ -33,6 +33,9 @@ LOG = logging.getLogger("viewkeeper.push")
 _GREETING = 10.0
 _SILENCE = 3600.0
 _PAUSE = 0.003
+_ANSWER = 5.0
+"""Seconds that a region server has for an answer. One that is slower is called again by itself, not waited for."""
+
 _MOST_CALLERS = 512
 
 
@@ -92,7 +95,7 @@ class Receiver:
             marks = {}
             asked = [(server, c, c.send("M", unwanted)) for server, c in controls.items()]  # 1
             for server, control, number in asked:
-                told = control.receive("M", number, deadline) if number is not None else None
+                told = control.receive("M", number) if number is not None else None
                 if told is not None:
                     marks[server] = reach.read_marks(told)
             lacks: Missing | None = Missing("no region server is connected")
@@ -100,7 +103,7 @@ class Receiver:
                 told = None
                 for server in marks:  # 2: any one of them, if it answers
                     number = controls[server].send("Q", ())
-                    told = None if number is None else controls[server].receive("Q", number, deadline)
+                    told = None if number is None else controls[server].receive("Q", number)
                     if told is not None:
                         break
                 if told is None:
@@ -232,11 +235,11 @@ class Control:
             return None
         return number
 
-    def receive(self, what: str, number: int, deadline: float) -> str | None:
+    def receive(self, what: str, number: int) -> str | None:
         """The answer; None if it did not come in time, or was that it cannot be said."""
         try:
             while True:
-                self._wire.settimeout(max(0.05, deadline - time.monotonic()))
+                self._wire.settimeout(_ANSWER)
                 first, _, rest = self._wire.receive().decode().partition("\n")
                 if first == f"{what} {number}":
                     break
