@@ -63,10 +63,16 @@ class Shop:
     """A database to which HBase pushes."""
 
     server: Server
-    url: str
+    namespace: str
+    state: Path
     agreed: Agreed
     admin: admin.Admin
     spark: Any
+
+    @property
+    def url(self) -> str:
+        """A gateway that starts again may have another port: who tries to connect meanwhile can take its old one."""
+        return f"hbase://{self.server.host}:{self.server.port}/{self.namespace}?create=true&lease=2&state={self.state}"
 
     def open(self) -> Any:
         return vk.open(self.url, spark=self.spark)
@@ -89,12 +95,15 @@ class Writer:
     """A plain client: puts with and without times, of some columns, deletes of columns and rows, several versions."""
 
     def __init__(self, server: Server, layout: Any) -> None:
-        self.name, self._key = layout.name, layout.keys.encode_one
-        self._client = Client(Gateway(server.host, server.port, connect_timeout=2, read_timeout=20))
+        self.name, self._key, self._server = layout.name, layout.keys.encode_one, server
+        self._connect()
         self._random = random.Random(5)
         self._stopped = threading.Event()
         self.acknowledged = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _connect(self) -> None:
+        self._client = Client(Gateway(self._server.host, self._server.port, connect_timeout=2, read_timeout=20))
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -112,6 +121,8 @@ class Writer:
                 self.acknowledged += 1
             except StoreError:  # whether it is done is not known: the table tells
                 self._stopped.wait(0.5)
+                self._client.close()
+                self._connect()
             self._stopped.wait(0.002)
 
     def write(self) -> None:
@@ -134,9 +145,8 @@ class Writer:
 @pytest.fixture
 def shop(pushes: Server, spark: Any, tmp_path: Path) -> Iterator[Shop]:
     namespace = f"vk_{secrets.token_hex(4)}"
-    url = f"hbase://{pushes.host}:{pushes.port}/{namespace}?create=true&lease=2&state={tmp_path / 'state'}"
     agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{_free_port()}",), (namespace,))
-    made = Shop(pushes, url, agreed, admin.Admin(pushes.data / "conf"), spark)
+    made = Shop(pushes, namespace, tmp_path / "state", agreed, admin.Admin(pushes.data / "conf"), spark)
     with made.open() as db:
         fill(db)
         secret = settings.secret(settings.place(db._store.state_path), make=True)
@@ -219,23 +229,47 @@ def test_a_peer_that_was_removed_is_noticed(shop: Shop) -> None:
     shop.check()
 
 
+def test_the_commands_enable_and_disable_it(pushes: Server, tmp_path: Path) -> None:
+    """What an administrator types, on a database without views."""
+    url = f"hbase://{pushes.host}:{pushes.port}/vk_{secrets.token_hex(4)}?create=true&state={tmp_path / 'state'}"
+    conf = ("--conf", str(pushes.data / "conf"))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "viewkeeper", *arguments, "--db", url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("init")[0] == 0
+    code, text = run("hbase", "push", "enable", "--receiver", f"127.0.0.1:{_free_port()}", *conf)
+    assert (code, "sends changes of" in text) == (0, True), text
+    code, text = run("hbase", "push", "status", *conf)
+    assert code == 1  # nobody maintains
+    for line in ("peer ", "covers ", "capture   nobody maintains", "lag ", "held ", "queue "):
+        assert line in text, text
+    assert "is removed" in run("hbase", "push", "disable", *conf)[1]
+    assert "HBase pushes nothing" in run("hbase", "push", "status", *conf)[1]
+
+
 class Process:
     """`vk …` in a process of its own, started again whenever it was killed."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self._command, self._log = [sys.executable, "-m", "viewkeeper", *arguments], log
+    def __init__(self, log: Path, shop: Shop, *arguments: str) -> None:
+        self._command, self._log, self._shop = [sys.executable, "-m", "viewkeeper", *arguments], log, shop
         self.start()
 
     def start(self) -> None:
+        self._url = self._shop.url
         with self._log.open("ab") as out:
-            self._process = subprocess.Popen(self._command, stdout=out, stderr=out)
+            self._process = subprocess.Popen([*self._command, "--db", self._url], stdout=out, stderr=out)
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def keep(self) -> None:
-        """Start it if it has ended, as a supervisor would."""
+        """Start it if it has ended, as a supervisor would, or speaks to a gateway that is elsewhere now."""
+        if self._process.poll() is None and self._url != self._shop.url:
+            self.stop()
         if self._process.poll() is not None:
             self.start()
 
@@ -251,9 +285,9 @@ class Process:
 @pytest.mark.parametrize("victim", ["maintainer", "receiver", "gateway", "hbase"])
 def test_nothing_is_missing_after_kills(shop: Shop, tmp_path: Path, victim: str) -> None:
     writer = shop.writer()
-    processes = [Process(tmp_path / "run.log", "run", "--standby", "--db", shop.url)]
+    processes = [Process(tmp_path / "run.log", shop, "run", "--standby")]
     if victim == "receiver":
-        processes.insert(0, Process(tmp_path / "listen.log", "hbase", "listen", "--db", shop.url))
+        processes.insert(0, Process(tmp_path / "listen.log", shop, "hbase", "listen"))
     chosen = random.Random(7)
     try:
         with writer:
