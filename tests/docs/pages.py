@@ -1,7 +1,8 @@
 """The code in a page of the docs, run in order.
 
 ```python            executed, one namespace a page; `expression  # → value` is checked
-```console           `$ vk …` is run; the lines below it are what it prints (… stands for anything)
+```console           `$ vk …` and `$ curl …` are run; the lines below are what they print (… stands for anything).
+                     `$ vk serve … &` goes on until the page ends; its port is another than the page says
 ```csv title="f"     the file that the page speaks of
 ```bash, ```text     only read
 """
@@ -12,8 +13,12 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
+import threading
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from viewkeeper.cli import main
@@ -40,30 +45,74 @@ def run_page(page: Path, **names: Any) -> int:
         assert got == said
 
     scope: dict[str, Any] = {"same": same, "Decimal": Decimal, **names}
-    for kind, title, body in FENCE.findall(page.read_text("utf-8")):
-        if kind == "python":
-            code = RESULT.sub(r"\1same(\2, \3)", body)
-            exec(compile(code, page.name, "exec"), scope)
-        elif kind == "console":
-            checked += _console(body)
-        elif title:
-            Path(title).write_text(body, encoding="utf-8")
+    with Servers() as servers:
+        for kind, title, body in FENCE.findall(page.read_text("utf-8")):
+            if kind == "python":
+                code = RESULT.sub(r"\1same(\2, \3)", servers.placed(body))
+                exec(compile(code, page.name, "exec"), scope)
+            elif kind == "console":
+                checked += _console(body, servers)
+            elif title:
+                Path(title).write_text(body, encoding="utf-8")
     return checked
 
 
-def _console(body: str) -> int:
+class Servers:
+    """The servers that a page starts, each at a port of its own."""
+
+    def __init__(self) -> None:
+        self._address = ""
+        self._ended = ExitStack()
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.close()
+
+    def start(self, url: str, maintain: bool) -> None:
+        import viewkeeper
+        from viewkeeper.server.process import serve
+        from viewkeeper.server.serving import Settings
+
+        told: Queue[Any] = Queue()
+        db = self._ended.enter_context(viewkeeper.open(url))
+        settings = Settings(port=0, maintain=maintain)
+        thread = threading.Thread(target=serve, args=(db, settings), kwargs={"ready": lambda *found: told.put(found)})
+        thread.start()
+        address, stop = told.get(timeout=60)
+        self._ended.callback(thread.join, 60)
+        self._ended.callback(stop)
+        self._address = address.removeprefix("http://")
+
+    def placed(self, text: str) -> str:
+        return text.replace("localhost:8080", self._address) if self._address else text
+
+
+def _console(body: str, servers: Servers) -> int:
     commands = re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]
     for command in commands:
         line, _, expected = command.partition("\n")
-        words = shlex.split(line)
+        words = shlex.split(servers.placed(line))
+        if words[:2] == ["vk", "serve"]:
+            servers.start(words[words.index("--db") + 1], "--maintain" in words)
+            continue
+        if words[0] == "curl":
+            found = subprocess.run(["curl", "--silent", *words[1:]], capture_output=True, text=True, timeout=60)
+            _same(line, found.stdout, expected)
+            continue
         assert words[0] == "vk", line
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             code = _exit_code(words[1:])
         assert code == 0, f"$ {line}\n{printed.getvalue()}"
-        pattern = "(?s)" + re.escape(expected.strip()).replace("…", ".*")
-        assert re.fullmatch(pattern, printed.getvalue().strip()), f"$ {line}\n{printed.getvalue()}"
+        _same(line, printed.getvalue(), expected)
     return len(commands)
+
+
+def _same(line: str, printed: str, expected: str) -> None:
+    pattern = "(?s)" + re.escape(expected.strip()).replace("…", ".*")
+    assert re.fullmatch(pattern, printed.replace("\r\n", "\n").strip()), f"$ {line}\n{printed}"
 
 
 def _exit_code(arguments: list[str]) -> int:

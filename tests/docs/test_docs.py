@@ -98,9 +98,9 @@ def test_links_of_the_pages_outside_the_site_exist() -> None:
 
 def test_pictures_are_pictures() -> None:
     found = sorted((ROOT / "docs" / "images").iterdir())
-    assert [picture.name for picture in found] == ["demo.png", "q9.svg"]
-    assert found[0].read_bytes().startswith(b"\x89PNG")
-    drawn = found[1].read_text(encoding="utf-8")
+    assert [picture.name for picture in found] == ["demo.png", "overview.png", "q9.svg", "view.png"]
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in found if picture.suffix == ".png")
+    drawn = found[2].read_text(encoding="utf-8")
     assert all(f"Δ {table}" in drawn for table in ("lineitem", "orders", "part", "partsupp", "supplier", "nation"))
 
 

@@ -82,10 +82,10 @@ class Serving:
         """A call that may wait for disk or locks, in a thread; over time it is given up, though it may still happen."""
         limit = self.limits.seconds if seconds is None else seconds
         future = self.loop.run_in_executor(self.pool, partial(work, *args, **named))
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
         try:
             return await asyncio.wait_for(asyncio.shield(future), limit)
         except TimeoutError:
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise Timeout(
                 f"The request was not done within {limit:g} s.", hint="It may still be: look before you repeat it."
             ) from None
