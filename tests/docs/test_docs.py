@@ -82,12 +82,18 @@ def test_what_sql_is_supported_is_documented(site: Path) -> None:
     from viewkeeper import errors
     from viewkeeper.plan.expressions import SUPPORTED
 
-    page = (site / "reference" / "sql" / "index.html").read_text("utf-8")
+    page = (site / "sql" / "index.html").read_text("utf-8")
     assert all(f"<td>{op}</td>" in page for op, _, _ in SUPPORTED)
     page = (site / "reference" / "errors" / "index.html").read_text("utf-8")
     codes = {v.code for v in vars(errors).values() if inspect.isclass(v) and hasattr(v, "code")} - {"VK000"}
     assert codes
     assert all(code in page for code in codes)
+
+
+def test_the_committed_reference_of_sql_is_that_of_the_code() -> None:
+    reference = runpy.run_path(str(ROOT / "tools" / "reference.py"))
+    made = reference["_MADE"] + "\n".join(reference["sql"]()).rstrip() + "\n"
+    assert (ROOT / "docs" / "sql.md").read_text("utf-8") == made, "run python tools/reference.py"
 
 
 def test_links_of_the_pages_outside_the_site_exist() -> None:

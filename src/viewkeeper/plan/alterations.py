@@ -1,12 +1,14 @@
 """ALTER: what may change about a table or view that is there.
 
-ALTER TABLE name ADD [COLUMN] column                         rows that are there hold NULL
-               | DROP [COLUMN] [IF EXISTS] column
-               | RENAME TO name
-               | RENAME COLUMN column TO column
-               | ALTER [COLUMN] column SET DEFAULT value     for rows that come
-               | ALTER [COLUMN] column DROP DEFAULT
-ALTER MATERIALIZED VIEW name SUSPEND | RESUME | RENAME TO name
+    ALTER TABLE name ADD [COLUMN] column                         rows that are there hold NULL
+                   | DROP [COLUMN] [IF EXISTS] column
+                   | RENAME TO name
+                   | RENAME COLUMN column TO column
+                   | ALTER [COLUMN] column SET DEFAULT value     for rows that come
+                   | ALTER [COLUMN] column DROP DEFAULT
+    ALTER MATERIALIZED VIEW name SUSPEND | RESUME | RENAME TO name
+
+What a view's query names keeps its name, and no row is rewritten.
 """
 
 from __future__ import annotations
