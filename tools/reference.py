@@ -2,8 +2,8 @@
 
     python tools/reference.py        writes docs/sql.md and docs/reference/*.md
 
-mkdocs runs it as a hook before every build, so the pages cannot be older than the code. docs/sql.md is committed, for who
-reads the repository, and a test compares it with the code; the others are not.
+mkdocs runs it as a hook before every build, so the pages cannot be older than the code. docs/sql.md is committed, for
+who reads the repository, and a test compares it with the code; the others are not.
 """
 
 from __future__ import annotations
@@ -168,15 +168,15 @@ def sql() -> Iterator[str]:
     yield "`db.sql`, `vk sql` and the server take:\n"
     for module in (statements, alterations, rows, values):
         yield _grammar(module.__doc__ or "")
-    yield "`:name` stands for a value that is given beside the statement: `db.sql(\"… WHERE k = :k\", k=3)`.\n"
+    yield '`:name` stands for a value that is given beside the statement: `db.sql("… WHERE k = :k", k=3)`.\n'
     yield "## Types\n"
     yield ", ".join(f"`{name.upper()}`" for name in types.NAMES) + ".\n"
     yield "## Queries\n"
     yield "Projection, selection, inner, outer, semi, anti and cross joins, GROUP BY with HAVING, DISTINCT, grouping"
     yield "sets, UNION, EXCEPT, INTERSECT, subqueries (scalar, IN, EXISTS, correlated), window functions, ORDER BY with"
     yield "LIMIT, common table expressions, views over views.\n"
-    yield "A SELECT by itself may be any query that Spark takes. What the embedded engine is known to mean as Spark does"
-    yield "([Ask by SQL](how-to/query.md)) needs neither Spark nor Java; EXPLAIN SELECT … says which it is.\n"
+    yield "A SELECT by itself may be any query that Spark takes. What the embedded engine is known to mean as Spark"
+    yield "does ([Ask by SQL](how-to/query.md)) needs neither Spark nor Java; EXPLAIN SELECT … says which it is.\n"
     yield "## Aggregate functions\n"
     yield "Every one may have FILTER, DISTINCT where Spark has it, and OVER where the table says so.\n"
     yield from _functions(functions.AGGREGATES)
