@@ -209,9 +209,9 @@ def markdown(results: Figures) -> str:
     machine_told = "\n".join(f"- {value}" for value in results["machine"].values())
     return f"""# TPC-DS at scale {results["scale"]:g}
 
-{results["rows"]:,} rows in 24 tables. A batch changes {results["share"]:.1%} of each table's rows, at least two and at
-most 300: updates, new rows and deletes, {results["changes"]:,.0f} rows in all. Every view was compared with Spark's
-recompute after the last batch.
+{results["rows"]:,} rows in 24 tables. A batch changes {results["share"]:.1%} of each table's rows, at most
+300, and one of a table of a few rows: updates, new rows and deletes, {results["changes"]:,.0f} rows in all. Every view
+was compared with Spark's recompute after the last batch.
 
 {len(found)} views together: made in {every["create_seconds"]:.0f} s, {every["create_peak_bytes"] / 1e9:.2f} GB of
 memory at most; a batch {every["batch_seconds"]:.1f} s (the first {every["first_batch_seconds"]:.1f} s),
