@@ -1,0 +1,42 @@
+"""Pages of a view without a unique key: a row that is there many times may be divided between them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
+from viewkeeper.server.pins import Cursor
+from viewkeeper.server.problems import Refused
+from viewkeeper.server.reading import _cut
+
+BAG = Table(1, "bag", (Column("k", "string"),), (KeyPart("k"),), is_view=True, is_bag=True)
+STORED = pa.table({"k": ["a", "b", "c"], COUNT: pa.array([1, 5, 2], pa.int64())}, schema=BAG.arrow)
+SERVING: Any = SimpleNamespace(store=SimpleNamespace(range_keys=encode_keys))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 7, 8, 9])
+def test_pages_of_a_bag_are_its_rows(limit: int) -> None:
+    keys = encode_keys(BAG, STORED).to_pylist()
+    start, skip, seen = keys[0], 0, []
+    for _ in range(20):
+        place = keys.index(start)
+        rows, more = _cut(SERVING, BAG, STORED.slice(place, limit + 1).to_batches(), limit, skip)
+        assert 0 < rows.num_rows <= limit
+        seen += rows["k"].to_pylist()
+        if more is None:
+            break
+        start, skip = more
+    assert seen == ["a", "b", "b", "b", "b", "b", "c", "c"]
+
+
+def test_a_cursor_is_read_again_and_nothing_else_is_one() -> None:
+    cursor = Cursor("uuid", 7, 3, b"\x00key", 2, None)
+    assert Cursor.parse(cursor.text()) == cursor
+    for text in ("", "x", "W10", "bnVsbA", "ü", cursor.text()[:-3]):
+        with pytest.raises(Refused):
+            Cursor.parse(text)
