@@ -77,7 +77,7 @@ def test_hbase_is_mounted(vk: Run) -> None:
 def test_init_makes_a_database_once(vk: Run) -> None:
     assert "is ready" in vk("init")[1]
     vk("sql", ITEMS)
-    assert vk("init")[1].endswith("is there already: 1 tables, 0 views\n")
+    assert vk("init")[1].endswith("is there already: 1 table, 0 views\n")
 
 
 def test_commands_do_not_make_a_database_by_accident(vk: Run, tmp_path: Path) -> None:
