@@ -173,9 +173,9 @@ class Called:
         self.db, self.naming = db, naming
 
     def sql(self, text: str) -> Any:
-        found = self.db.sql(self.naming.sql(text))
+        found = self.db.sql(self.naming.sql(text)).to_arrow()
         for column, back in (("name", self.naming.relation), ("column", self.naming.column)):
-            if found is not None and column in found.column_names:
+            if column in found.column_names:
                 words = pa.array([back(w) for w in found[column].to_pylist()], pa.string())
                 found = found.set_column(found.column_names.index(column), column, words)
         return found
