@@ -94,7 +94,7 @@ def _done(serving: Serving, text: str, what: str) -> Result:
         return run(serving.db, text, guarded=True)
     finally:
         if what == "define" and not serving.settings.maintain:
-            serving.db._let_go()  # whoever maintains, or will, must not wait for a server that only serves
+            serving.db._holding.end()  # whoever maintains, or will, must not wait for a server that only serves
 
 
 async def _pieces(rows: pa.Table, media: str, native: bool) -> AsyncIterator[bytes]:

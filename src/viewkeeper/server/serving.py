@@ -15,6 +15,7 @@ from viewkeeper.server.hub import Hub
 from viewkeeper.server.metrics import Metrics
 from viewkeeper.server.pins import Pins
 from viewkeeper.server.tokens import Keyring
+from viewkeeper.sql.query import TAG
 from viewkeeper.store.base import Store
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class Serving:
         """End the queries that Spark runs for this server: nobody waits for their answer any more."""
         session = self.db._session
         if session is not None:
-            self.pool.submit(session.sparkContext.cancelAllJobs)
+            self.pool.submit(session.sparkContext.cancelJobsWithTag, TAG)
 
     def writable(self) -> None:
         if self.settings.read_only:

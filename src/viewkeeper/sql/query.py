@@ -19,6 +19,9 @@ from viewkeeper.model.names import backticked
 from viewkeeper.sql.embedded import Embedded, NotProven, embedded
 from viewkeeper.sql.rows import rows_of, whole
 
+TAG = "viewkeeper-query"
+"""Marks the jobs of queries in Spark: who cancels those does not cancel a batch."""
+
 
 def select(db: Any, query: str, *, engine: str = "auto", guarded: bool = False) -> tuple[pa.Table, str]:
     """The query's rows, and which engine gave them.
@@ -80,7 +83,11 @@ def _by_spark(db: Any, query: str, guarded: bool) -> pa.Table:
             from viewkeeper.sql.guard import guard
 
             guard(spark, query)
-        answer: pa.Table = spark.sql(query).toArrow()
+        spark.sparkContext.addJobTag(TAG)
+        try:
+            answer: pa.Table = spark.sql(query).toArrow()
+        finally:
+            spark.sparkContext.removeJobTag(TAG)
         return answer
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.contract import planned
 from tests.integration.server.conftest import Running
 
 SQL = {"content-type": "application/sql"}
@@ -153,3 +154,11 @@ def test_statements(served: Running) -> None:
     wrong = run("SELCT 1", accept="text/event-stream").text
     assert "event: error" in wrong
     assert '"line":1' in wrong
+
+
+def test_a_server_that_only_serves_defines_and_lets_go(start: Any) -> None:
+    running = start()
+    for statement in (*planned.TABLES, f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}"):
+        found = running.http.post("/v1/sql", json={"sql": statement})
+        assert found.status_code == 200, found.text
+    assert running.db.status().maintainer is None  # another process can maintain it now

@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from viewkeeper.cli import helping
-from viewkeeper.cli.options import REPORTS, Conf, Db, Master, ReportOutput, cluster, one_of, open_database, wrong
+from viewkeeper.cli.options import (
+    REPORTS,
+    Budget,
+    Conf,
+    Db,
+    Master,
+    ReportOutput,
+    cluster,
+    one_of,
+    open_database,
+    wrong,
+)
 from viewkeeper.errors import MissingDependency
 
 token = typer.Typer(help="Tokens for `vk serve`: who may read, write, or define views.", no_args_is_help=True)
@@ -37,6 +48,7 @@ def serve(
     retention: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long subscribers may stay away; with --maintain.")
     ] = 60.0,
+    memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -88,7 +100,7 @@ def serve(
     else:
         with open_database(db):
             pass
-        database = viewkeeper.open(db, spark=cluster(master, conf), retention=retention)
+        database = viewkeeper.open(db, spark=cluster(master, conf), retention=retention, memory=memory)
     with database, saying(f"{db}", maintain) as ready:
         run(database, settings, certificate=certificate, ready=ready)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from viewkeeper.errors import UnknownName
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
@@ -79,8 +80,8 @@ class Builder:
 
     def _table(self, name: str, alias: str) -> Relation:
         found = self.catalog.find(name)
-        if found is None:
-            raise NotProven(f"there is no table or view {name}")
+        if found is None:  # Spark would not know it either
+            raise UnknownName(f"There is no table or view {name!r}.")
         table = found.table if isinstance(found, View) else found
         inside = {self._name("q"): c for c in table.columns}
         made = Input(self._name("t"), table, {q: c.name for q, c in inside.items()})
