@@ -82,9 +82,8 @@ TASKS = ["task.before", "run.write.before", "run.write.middle", "run.sync", "run
 
 def test_every_point_is_listed_and_used() -> None:
     source = Path(faults.__file__).parent
-    passed = {
-        name for path in source.rglob("*.py") for name in re.findall(r'faults\.point\("([^"]+)"\)', path.read_text())
-    }
+    spoken = re.compile(r'(?:faults\.point|fterwards(?:\(store\))?\.drop)\((?:[\w.]+, )?"([^"]+)"\)')
+    passed = {name for path in source.rglob("*.py") for name in spoken.findall(path.read_text())}
     assert passed == set(faults.POINTS)
     struck = {*BATCH, *MERGE, *(point.partition("@")[0] for _, point in DDL)}
     elsewhere = {"load.part.after", "backup.copied"}  # tests/contract: test_resumed_loads.py, test_backup.py

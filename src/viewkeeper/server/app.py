@@ -164,15 +164,13 @@ class App:
         self, reply: Reply, headers: list[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send piece by piece until the end, the client's end, or a piece that it does not take in time."""
-        assert not isinstance(reply.body, bytes)
         body: Any = reply.body
         if scope["method"] == "HEAD":
             await body.aclose()
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        pump = asyncio.current_task()
-        assert pump is not None
+        pump: Any = asyncio.current_task()
         left = asyncio.create_task(_left(receive, pump))
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
