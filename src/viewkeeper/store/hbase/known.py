@@ -47,6 +47,11 @@ class Known:
             if found.published >= self._state.published and found.catalog >= self._state.catalog:
                 self._state, self._at = found, asked
 
+    def expire(self) -> None:
+        """What is known is out of date: whoever needs it next asks."""
+        with self._lock:
+            self._at = float("-inf")
+
     def catalog(self, *, now: bool = False) -> Catalog:
         if self.state(now=now).catalog != self._catalog.version:
             found = self._records.catalog()

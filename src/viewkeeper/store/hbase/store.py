@@ -336,7 +336,8 @@ class HBaseStore(Store):
                 claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
-            with suppress(StoreError):  # it is published, and who reads next asks again
+            self._known.expire()  # should the next call fail, who reads next asks again: it is published
+            with suppress(StoreError):
                 self._known.learn(None)
             self._feed.arrivals.committed(batch.cut, batch.seen.values())
             for change in stored:
