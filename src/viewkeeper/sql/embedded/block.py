@@ -22,7 +22,8 @@ from viewkeeper.plan.expressions import can_raise, predicate, render
 from viewkeeper.plan.expressions.logic import operands
 from viewkeeper.plan.functions import aggregate_sql
 from viewkeeper.plan.nodes import Call, Expr, column
-from viewkeeper.sql.embedded.typing import Field, NotProven, Scope
+from viewkeeper.sql.embedded.coercion import NotProven
+from viewkeeper.sql.embedded.typing import Field, Scope
 
 _SELECT = {"type", "modifiers", "cte_map", "select_list", "from_table", "where_clause", "having"}
 _SELECT |= {"group_expressions", "group_sets", "aggregate_handling"}

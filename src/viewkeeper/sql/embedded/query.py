@@ -14,8 +14,9 @@ from viewkeeper.model.catalog import Catalog
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import expressions
 from viewkeeper.sql.embedded.block import Builder, Input
+from viewkeeper.sql.embedded.coercion import NotProven
 from viewkeeper.sql.embedded.syntax import tree
-from viewkeeper.sql.embedded.typing import Field, NotProven
+from viewkeeper.sql.embedded.typing import Field
 
 _KEYED = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
 """Types of key columns whose constants name keys."""

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from viewkeeper.plan.words import statements
-from viewkeeper.sql.embedded.typing import NotProven
+from viewkeeper.sql.embedded.coercion import NotProven
 
 _PLACES = ("query_location", "query_location_length")
 

@@ -7,24 +7,14 @@ is itself a comparison is left to Spark too: there the two grammars could bind o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from viewkeeper.model import types
 from viewkeeper.plan.nodes import Call, Expr, column
-
-INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-_MOST_DIGITS = 38
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-
-
-class NotProven(Exception):
-    """Nobody has shown that DuckDB means the same; the text says what."""
+from viewkeeper.sql.embedded.coercion import INTEGERS, MOST_DIGITS, NotProven, cast, common, fitted, in_digits
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,7 @@ def _decimal(text: str) -> Expr:
     _, digits, exponent = Decimal(text).as_tuple()
     scale = -int(exponent)
     precision = max(len(digits), scale)
-    if scale < 0 or precision > _MOST_DIGITS:
+    if scale < 0 or precision > MOST_DIGITS:
         raise NotProven(f"the number {text}")
     return Expr("literal", f"decimal({precision},{scale})", value=text, nullable=False)
 
@@ -256,7 +246,7 @@ def _arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if (left.type in INTEGERS and right.type in INTEGERS) or left.type == right.type == "double":
         left, right = common(left, right)
         return Expr(op, left.type, (left, right), ("ANSI",), nullable)
-    left, right = _in_digits(left), _in_digits(right)
+    left, right = in_digits(left), in_digits(right)
     one, other = types.decimal_digits(left.type), types.decimal_digits(right.type)
     if one is None or other is None or op == "Remainder":
         raise NotProven(f"{op} of {left.type} and {right.type}")
@@ -268,23 +258,7 @@ def _arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     else:
         scale = max(one[1], other[1])
         precision = scale + max(one[0] - one[1], other[0] - other[1]) + 1
-    return Expr(op, _fitted(precision, scale), (left, right), ("ANSI",), nullable)
-
-
-def _in_digits(number: Expr) -> Expr:
-    """An integer that meets a decimal: a constant has its own digits, a column those of its type."""
-    if number.type not in INTEGERS:
-        return number
-    digits = len(str(abs(number.value))) if number.op == "literal" else _DIGITS[number.type]
-    return cast(number, f"decimal({digits},0)")
-
-
-def _fitted(precision: int, scale: int) -> str:
-    """The decimal type of so many digits; where they are too many, digits after the point go, down to six."""
-    if precision > _MOST_DIGITS:
-        scale = max(_MOST_DIGITS - (precision - scale), min(scale, 6))
-        precision = _MOST_DIGITS
-    return f"decimal({precision},{scale})"
+    return Expr(op, fitted(precision, scale), (left, right), ("ANSI",), nullable)
 
 
 def _aggregated(scope: Scope, name: str, distinct: bool, inputs: Sequence[Any]) -> Expr:
@@ -309,11 +283,11 @@ def _summed_type(name: str, type_: str, distinct: bool) -> str:
         return type_
     if name == "sum" and type_ in INTEGERS:
         return "bigint"
-    if name == "sum" and digits is not None and digits[0] + 10 <= _MOST_DIGITS:
+    if name == "sum" and digits is not None and digits[0] + 10 <= MOST_DIGITS:
         return f"decimal({digits[0] + 10},{digits[1]})"
     if name == "avg" and type_ in ("tinyint", "smallint", "int"):
         return "double"
-    if name == "avg" and digits is not None and digits[0] + 10 <= _MOST_DIGITS:
+    if name == "avg" and digits is not None and digits[0] + 10 <= MOST_DIGITS:
         return f"decimal({digits[0] + 4},{digits[1] + 4})"
     raise NotProven(f"{name} of {type_}, which may depend on the order of rows")
 
@@ -336,66 +310,6 @@ def _cast(scope: Scope, node: Mapping[str, Any]) -> Expr:
     if type_ is None:
         raise NotProven(f"a cast to {name}")
     return cast(value, type_)
-
-
-def cast(value: Expr, type_: str) -> Expr:
-    if value.type == type_:
-        return value
-    if value.op == "literal" and value.type in INTEGERS and type_ in INTEGERS[INTEGERS.index(value.type) :]:
-        return Expr("literal", type_, value=value.value, nullable=False)
-    if value.op == "literal" and value.type == "string" and type_ in ("date", "timestamp", "timestamp_ntz"):
-        return _dated(str(value.value), type_)
-    return Expr("Cast", type_, (value,), ("ANSI",), value.nullable)
-
-
-def _dated(text: str, type_: str) -> Expr:
-    """A constant date or time, if it is written out in full: then it is what it looks like."""
-    try:
-        moment = datetime.strptime(text, "%Y-%m-%d" if _DAY.fullmatch(text) else "%Y-%m-%d %H:%M:%S")
-    except ValueError:
-        raise NotProven(f"the {type_} {text!r}") from None
-    seconds = int((moment - datetime(1970, 1, 1)).total_seconds())
-    value = seconds // 86_400 if type_ == "date" else seconds * 1_000_000
-    if type_ == "date" and not _DAY.fullmatch(text):
-        raise NotProven(f"the date {text!r}")
-    return Expr("literal", type_, value=value, nullable=False)
-
-
-def common(*exprs: Expr, texts: bool = True) -> tuple[Expr, ...]:
-    """The expressions in the one type in which Spark compares or chooses between them.
-
-    `texts`: whether a text constant is read as the date or time that it meets.
-    """
-    type_, texts = exprs[0].type, texts and all(e.op == "literal" for e in exprs if e.type == "string")
-    for expr in exprs[1:]:
-        type_ = _wider(type_, expr.type, texts)
-    return tuple(cast(e, type_) for e in exprs)
-
-
-def _wider(one: str, other: str, texts: bool) -> str:
-    if one == other:
-        return one
-    if one in INTEGERS and other in INTEGERS:
-        return max(one, other, key=INTEGERS.index)
-    for text, dated in ((one, other), (other, one)):
-        if text == "string" and dated in ("date", "timestamp", "timestamp_ntz") and texts:
-            return dated
-        if text == "timestamp" and dated == "timestamp_ntz":
-            return "timestamp"
-        if text == "double" and (dated in INTEGERS or types.decimal_digits(dated)):
-            return "double"
-    a, b = _as_decimal(one), _as_decimal(other)
-    if a is None or b is None:
-        raise NotProven(f"{one} with {other}")
-    scale = max(a[1], b[1])
-    precision = scale + max(a[0] - a[1], b[0] - b[1])
-    if precision > _MOST_DIGITS:
-        raise NotProven(f"{one} with {other}")
-    return f"decimal({precision},{scale})"
-
-
-def _as_decimal(type_: str) -> tuple[int, int] | None:
-    return (_DIGITS[type_], 0) if type_ in _DIGITS else types.decimal_digits(type_)
 
 
 _READERS: Mapping[str, Callable[[Scope, Mapping[str, Any]], Expr]] = {
