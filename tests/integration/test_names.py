@@ -112,6 +112,8 @@ def test_changes_of_columns_of_every_name_come_once(wide: Any) -> None:
 
 def test_spark_reads_and_writes_columns_of_every_name(wide: Any, spark: Any) -> None:
     register(spark)
+    # Spark looks a source for writing up in the thread's active session, which a new connection to the JVM has not.
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     url = wide._store.url
     source = spark.read.format("viewkeeper").options(db=url, table="a wide")
     frame = source.load()
