@@ -242,7 +242,7 @@ BAD = {
     "unsupported function": (
         lambda db: db.sql("CREATE MATERIALIZED VIEW v AS SELECT soundex(category) AS s FROM items"),
         Unsupported,
-        "SOUND_EX",
+        "soundex",
     ),
     "twice the same name": (lambda db: db.sql(ITEMS), NameTaken, "items"),
     "twice the same column": (

@@ -71,7 +71,7 @@ def test_tasks_read_their_shares_of_a_large_call(db: Any, monkeypatch: pytest.Mo
 
     def spied(lane: str, flow: Any, *rest: int) -> Any:
         found = capture(lane, flow, *rest)
-        captured.append({tables[flow.operators[n].table]: type(g).__name__ for n, g in found.items() if g.count})
+        captured.append({tables[flow.operators[n].table]: type(g).__name__ for n, g in found[0].items() if g.count})
         return found
 
     monkeypatch.setattr(stage, "captured", spied)

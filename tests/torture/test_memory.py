@@ -120,7 +120,7 @@ def test_memory_that_runs_out_halves_the_batch(url: str, ledger: Ledger, monkeyp
 
     def short(self: Stage, *span: Any) -> Any:
         found = changes(self, *span)
-        if sum(delta.num_rows for delta in found.values()) > most:
+        if sum(delta.num_rows for delta in found[0].values()) > most:
             raise duckdb.OutOfMemoryException("there is none left")
         return found
 
