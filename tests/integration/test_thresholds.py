@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from viewkeeper.rounds import site
+from viewkeeper.operators import threshold
 
 _SCALARS = {
     "avg": "SELECT avg(d) FROM levels",
@@ -78,8 +79,14 @@ def test_a_small_move_reads_few_rows(make_db: Callable[..., Any], spark: Any, mo
     db.sql("CREATE MATERIALIZED VIEW above AS SELECT id FROM facts WHERE v > (SELECT max(v) FROM levels)")
     db.refresh()
     read: list[int] = []
-    lookup = site.threshold.lookup
-    monkeypatch.setattr(site.threshold, "lookup", lambda *given: read.append((t := lookup(*given)).num_rows) or t)
+    lookup = threshold.lookup
+
+    def watched(*given: Any) -> Iterator[pa.Table]:
+        for found in lookup(*given):
+            read.append(found.num_rows)
+            yield found
+
+    monkeypatch.setattr(threshold, "lookup", watched)
     db.put("levels", [{"id": 1, "v": 3_004}])
     assert db.refresh(lane="driver").views == {"above": 4}
     assert 0 < sum(read) < 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -228,6 +228,11 @@ def _hashed(rng: Random, rows: int, hashes: Sequence[int]) -> pa.Table:
     )
 
 
+def _whole(pieces: Iterable[pa.Table], probe: pa.Table) -> pa.Table:
+    none = pa.table({"pk": probe["pk"], "ps": probe["ps"], "s": probe["ps"], "_w": probe["_w"]}).slice(0, 0)
+    return pa.concat_tables([none, *pieces])
+
+
 @given(seed=st.integers(0, 2**32), directory=st.booleans())
 def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory: bool) -> None:
     rng = Random(seed)
@@ -248,7 +253,9 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory
                     wanted[p["pk"], p["ps"], r["s"]] += p["_w"] * r["_w"]
         wanted = Counter({k: n for k, n in wanted.items() if n})
         if arrangement.runs:
-            assert reference.rows_of(lookup(probe, arrangement, ["s"])) == wanted
+            assert (
+                reference.rows_of(_whole(lookup(probe, arrangement, ["s"], rng.choice([1, 3, 1000])), probe)) == wanted
+            )
             asked = np.unique(probe["_h"].to_numpy())
             sliced = arrangement.slice(asked)
             assert sorted(sliced["_h"].to_pylist()) == sorted(
@@ -256,7 +263,7 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory
             )
             run = merge(duck, arrangement.runs)
             assert reference.rows_of(run.weighted) == reference.rows_of(arrangement.rows())
-            assert reference.rows_of(lookup(probe, Arrangement((run,)), ["s"])) == wanted
+            assert reference.rows_of(_whole(lookup(probe, Arrangement((run,)), ["s"], 1000), probe)) == wanted
             assert run.rows["_h"].to_pylist() == sorted(run.rows["_h"].to_pylist())
 
 
@@ -322,7 +329,12 @@ def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) ->
         runs = [arrange(_placed(duck, "v", kind, part)) for part in (rows[:25], rows[25:])]
         moves = [(0, rng.choice(values), -1), (1, rng.choice(values), 1)][number % 3 == 0 :]
         probe = _placed(duck, "s", kind, moves).rename_columns(["p", "s", "_w", "_h"])
-        found = threshold.lookup(probe, "s", Arrangement(tuple(runs)), ["id", "v"], "above" if ">" in op else "below")
+        reach = "above" if ">" in op else "below"
+        pieces = list(
+            threshold.lookup(probe, "s", Arrangement(tuple(runs)), ["id", "v"], reach, rng.choice([1, 5, 1000]))
+        )
+        none = duck.run("SELECT id, v, s, r._w FROM r, p LIMIT 0", r=runs[0].weighted, p=probe)
+        found = pa.concat_tables([none, *pieces], promote_options="permissive")
         net = "SELECT id, sum(_w)::BIGINT AS n FROM {} WHERE v {} s GROUP BY id HAVING sum(_w) <> 0 ORDER BY id"
         slow = "(SELECT id, v, s, r._w * p._w AS _w FROM r, p)"
         everything = Arrangement(tuple(runs)).rows(["id", "v"])

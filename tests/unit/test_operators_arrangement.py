@@ -10,7 +10,7 @@ import pytest
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.operators import arrangement as module
-from viewkeeper.operators.arrangement import Arrangement, arrange, choose_merges, merge
+from viewkeeper.operators.arrangement import Arrangement, arrange, choose_merges, merge, succession
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.join import lookup
@@ -61,20 +61,49 @@ def test_signed_hashes_are_refused() -> None:
 def test_a_lookup_multiplies_weights_over_all_runs() -> None:
     state = Arrangement((arrange(delta((5, "old", 2), (6, "x", 1))),)).plus(arrange(delta((5, "new", -1))))
     probe = pa.table({"p": ["p"], "_w": pa.array([3]), "_h": pa.array([5], pa.uint64())})
-    found = lookup(probe, state, ["v"]).sort_by("v")
+    (found,) = lookup(probe, state, ["v"], 100)
+    found = found.sort_by("v")
     assert found.to_pylist() == [{"p": "p", "v": "new", "_w": -3}, {"p": "p", "v": "old", "_w": 6}]
 
 
-def test_a_lookup_that_finds_nothing_keeps_the_types() -> None:
+def test_a_lookup_that_finds_nothing_gives_nothing() -> None:
     state = Arrangement((arrange(delta((5, "a", 1))),))
     probe = pa.table({"p": ["p"], "_w": pa.array([1]), "_h": pa.array([7], pa.uint64())})
-    assert lookup(probe, state, ["v"]).schema.types == [pa.string(), pa.string(), pa.int64()]
+    assert list(lookup(probe, state, ["v"], 100)) == []
+    asked, rows = state.probe(np.array([7], np.uint64), ["v"])
+    assert (len(asked), rows.schema.types) == (0, [pa.string(), pa.int64()])
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 1000])
+def test_a_lookup_in_pieces_is_the_same_lookup(most: int) -> None:
+    """Also where one probe row meets more rows than a piece has."""
+    rng = np.random.default_rng(most)
+    runs = [arrange(delta(*((int(h), f"{n}-{i}", 1) for i, h in enumerate(rng.integers(0, 4, 20))))) for n in range(3)]
+    state = Arrangement(tuple(runs))
+    probe = pa.table({"p": range(6), "_w": [1, -1, 2, 1, 1, 1], "_h": pa.array([1, 9, 1, 3, 0, 1], pa.uint64())})
+    pieces = list(lookup(probe, state, ["v"], most))
+    assert max(p.num_rows for p in pieces) <= most or len(pieces) == 1
+    (whole,) = lookup(probe, state, ["v"], 10**6)
+    order = [("p", "ascending"), ("v", "ascending")]
+    assert pa.concat_tables(pieces).sort_by(order).equals(whole.sort_by(order))
+
+
+def test_runs_that_follow_each_other_are_one() -> None:
+    first, last = arrange(delta((1, "a", 1), (2, "b", 1))), arrange(delta((7, "c", -1), (9, "d", 1)))
+    columns: list[pa.Table] = []
+    run = succession([first, last], lambda table: columns.append(table) or table)
+    assert run.rows.to_pylist() == [*first.weighted.to_pylist(), *last.rows.to_pylist()]
+    assert [t.num_columns for t in columns] == [1, 1, 1]
 
 
 def test_rows_are_counted_when_no_column_is_wanted() -> None:
     state = Arrangement((arrange(delta((5, "a", 1), (5, "b", 1))), arrange(delta((5, "c", -1)))))
     probe = pa.table({"p": ["p"], "_w": pa.array([1]), "_h": pa.array([5], pa.uint64())})
-    assert lookup(probe, state, []).to_pylist() == [{"p": "p", "_w": 1}, {"p": "p", "_w": 1}, {"p": "p", "_w": -1}]
+    assert pa.concat_tables(lookup(probe, state, [], 100)).to_pylist() == [
+        {"p": "p", "_w": 1},
+        {"p": "p", "_w": 1},
+        {"p": "p", "_w": -1},
+    ]
 
 
 def test_an_arrangement_has_the_columns_that_all_its_runs_have(duck: Duck) -> None:

@@ -7,7 +7,7 @@ it has read is brought to the cut (`parts`) and not read again. A store that can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from viewkeeper.capture.parts import Consolidate, CutMoved, Part, at_cut, edges,
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.base import Store
+from viewkeeper.store.memory import Memory
 
 Progress = Callable[[str, int, int], None]
 
@@ -26,7 +27,8 @@ def whole_table(
     columns: Sequence[str],
     cut: int,
     consolidate: Consolidate,
-    progress: Progress | None,
+    memory: Memory,
+    progress: Progress | None = None,
     parts: Sequence[Part] = (),
     kept: Kept | None = None,
 ) -> pa.Table:
@@ -45,7 +47,7 @@ def whole_table(
     if done and left and progress is not None:
         progress(f"resuming {table.name}", done, max(done, store.count(table)))
     for start, stop in left:
-        rows, clean = table_at(store, table, columns, cut, progress, start, stop, done)
+        rows, clean = table_at(store, table, columns, cut, memory, progress, start, stop, done)
         rows = rows if clean else consolidate(rows)
         if kept is not None and len(left) > 1:
             kept.save(table, Part(start, stop, cut, rows.drop_columns([WEIGHT])))
@@ -82,6 +84,7 @@ def table_at(
     table: Table,
     columns: Sequence[str],
     cut: int,
+    memory: Memory,
     progress: Progress | None,
     start: bytes | None = None,
     stop: bytes | None = None,
@@ -93,12 +96,15 @@ def table_at(
     """
     expected = store.count(table)
     schema = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())])
-    batches: list[pa.RecordBatch] = []
-    for batch in store.scan_at(table, columns, cut, start=start, stop=stop):
-        batches.append(batch)
-        done += batch.num_rows
-        if progress is not None:
-            progress(f"scanning {table.name}", done, max(done, expected))
-    rows = pa.Table.from_batches(batches, schema)  # many chunks: each of its users makes what it needs of them
+
+    def scanned() -> Iterator[pa.RecordBatch]:
+        read = done
+        for batch in store.scan_at(table, columns, cut, start=start, stop=stop):
+            yield batch
+            read += batch.num_rows
+            if progress is not None:
+                progress(f"scanning {table.name}", read, max(read, expected))
+
+    rows = memory.gathered(scanned(), schema)  # many chunks: each of its users makes what it needs of them
     weights = rows[WEIGHT].to_numpy()
     return rows, bool((weights == 1).all())

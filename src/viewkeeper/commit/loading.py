@@ -103,7 +103,7 @@ def load(
     given |= {name: rows for name, rows in (known or {}).items() if name in given}
     scanned = [rows.table for rows in given.values() if isinstance(rows, StoreScan)]
     before = _watched(stage, scanned, cut, {} if alone or seen is None else seen, alone)
-    site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
+    site = Site(stage.duck, flow, stage.state.arrangement, plan.active, stage.memory)
     for name in plan.whole:
         given[name] = Computed(partial(full, site, flow.operators[name]))
     only = None if keep else frozenset[str]()
@@ -168,7 +168,7 @@ def regenerate(
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
         given[name] = _whole_table(stage, flow, frozenset(), table, cut, progress)
-    site = Site(stage.duck, flow, stage.state.arrangement, plan.active)
+    site = Site(stage.duck, flow, stage.state.arrangement, plan.active, stage.memory)
     for name in plan.whole:
         given[name] = Computed(partial(full, site, flow.operators[name]))
     outcome = stage.run(0, chosen, flow, plan.active, given, names, only=frozenset())

@@ -188,11 +188,13 @@ class Stage:
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
         written: dict[str, RunEntry] = {}
 
-        def keep(slot: str, run: Run) -> None:
-            if run.num_rows >= _ROWS_AT_ONCE and (only is None or slot in only):
-                [written[slot]] = self.state.write(number, {slot: run}, self.durable)
+        def keep(slot: str, run: Run) -> Run:
+            if run.num_rows < _ROWS_AT_ONCE or (only is not None and slot not in only):
+                return run
+            [written[slot]] = self.state.write(number, {slot: run}, self.durable)
+            return self.state.mapped(written[slot])
 
-        site = Site(duck, flow, partial(self._old, hidden), active, keep)
+        site = Site(duck, flow, partial(self._old, hidden), active, self.memory, keep)
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock, self.made = site.clock, site.made
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}

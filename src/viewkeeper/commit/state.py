@@ -41,6 +41,10 @@ class State:
         self._open |= {e: runs[e.slot] for e in entries if e.rows <= _KEPT_ROWS}
         return entries
 
+    def mapped(self, entry: RunEntry) -> Run:
+        """A run that this process has just written, from its file: in memory it would stay."""
+        return self._open.get(entry) or open_run(self.directory, entry, verify=False)
+
     def adopt(self, manifest: Manifest) -> None:
         """The manifest was published: it is the state from now on."""
         self.manifest = manifest

@@ -6,6 +6,7 @@ equal rows and drops the zeros, so a record's timeline inside one batch telescop
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -53,14 +54,20 @@ def identical(one: pa.Table, other: pa.Table, *, but: str = "") -> npt.NDArray[n
     return same
 
 
-def rearranged(table: pa.Table, places: pa.Array | None = None) -> pa.Table:
-    """One chunk a column, the rows at these places or all. A few columns at a time: few copies exist at once."""
+def rearranged(
+    table: pa.Table, places: pa.Array | None = None, aside: Callable[[pa.Table], pa.Table] | None = None
+) -> pa.Table:
+    """One chunk a column, the rows at these places or all. A few columns at a time: few copies exist at once.
+
+    `aside` is given each column when it is done, as a table of one.
+    """
 
     def moved(column: pa.ChunkedArray) -> pa.Array:
         whole = column.combine_chunks()
-        return whole if places is None else whole.take(places)
+        done = whole if places is None else whole.take(places)
+        return done if aside is None else aside(pa.table([done], names=[""])).column(0).chunk(0)
 
-    if table.num_rows < _MANY_ROWS:
+    if table.num_rows < _MANY_ROWS or aside is not None:
         columns = [moved(c) for c in table.columns]
     else:  # Arrow copies outside of Python's lock
         with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:

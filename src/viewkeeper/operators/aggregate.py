@@ -27,14 +27,15 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators import extremes, finish
-from viewkeeper.operators.arrangement import Arrangement, Run, distinct_hashes, merge
+from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge
+from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.groups import group
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
 from viewkeeper.operators.wide import Wide
 from viewkeeper.plan.dataflow import HASH, AggregateSpec, Measure
 
-__all__ = ["AggregateSpec", "Measure", "additive_merge", "full", "ports", "prepare", "step"]
+__all__ = ["AggregateSpec", "Measure", "additive_merge", "compacted", "full", "ports", "prepare", "step"]
 
 
 def ports(spec: AggregateSpec) -> int:
@@ -96,6 +97,18 @@ def additive_merge(duck: Duck, spec: AggregateSpec, port: int, runs: Sequence[Ru
     if port == 0:
         return merge(duck, runs, plan.additive, keep_zero=not spec.keys)
     return merge(duck, runs, order=[plan.values[port - 1]])
+
+
+def compacted(duck: Duck, spec: AggregateSpec, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+    """What arrived at a port, from many pieces of the rows, with one row for each group or value.
+
+    A vector of zeros stays: it says that the group is touched.
+    """
+    plan = layout(spec)
+    whole = pa.concat_tables(deltas)
+    if port == 0:
+        return duck.run(addition(whole.schema, plan.additive, keep_zero=True), delta=whole)
+    return duck.run(consolidation(whole.schema), delta=whole)
 
 
 def _vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool) -> pa.Table:

@@ -14,7 +14,7 @@ reads the whole column, so it is built for long runs and long probes only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,7 @@ from viewkeeper.plan.dataflow import HASH
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
+_ALL = np.iinfo(np.int64).max
 _BUCKET_ROWS = 64
 _DIRECTORY_ROWS = 1 << 18
 _DIRECTORY_PROBES = 512
@@ -157,21 +158,33 @@ class Arrangement:
 
     def probe(self, hashes: Hashes, columns: Sequence[str]) -> tuple[Places, pa.Table]:
         """Every (index into `hashes`, row) with the same hash; the rows have `columns` and `_w`."""
+        found = list(self.probed(hashes, columns, _ALL))
+        return found[0] if found else (np.zeros(0, np.int64), self._no_rows(columns))
+
+    def probed(self, hashes: Hashes, columns: Sequence[str], most: int) -> Iterator[tuple[Places, pa.Table]]:
+        """The same, at most so many at a time. How many there are is known before any row is taken."""
         _check_type(hashes, np.uint64)
         order = np.argsort(hashes, kind="stable")
         ascending = hashes[order]
-        asked: list[Places] = []
-        found: list[pa.Table] = []
-        for run in self.runs:
-            start, stop = run.ranges(ascending)
-            count = stop - start
-            places = spans(start, count)
-            if len(places):
-                asked.append(np.repeat(order, count))
-                found.append(run.take(places, columns))
-        if not found:
-            return np.zeros(0, np.int64), self._no_rows(columns)
-        return np.concatenate(asked), _joined(found)
+        ranges = [(run, *run.ranges(ascending)) for run in self.runs]
+        met = [(run, start, stop - start) for run, start, stop in ranges if bool((stop > start).any())]
+        if not met:
+            return
+        if sum(int(count.sum()) for *_, count in met) <= most:
+            asked = [np.repeat(order, count) for *_, count in met]
+            yield np.concatenate(asked), _joined([run.take(spans(start, n), columns) for run, start, n in met])
+            return
+        for run, start, count in met:
+            ends = np.cumsum(count)
+            for low in range(0, int(ends[-1]), most):
+                high = min(low + most, int(ends[-1]))
+                first, last = (int(i) for i in np.searchsorted(ends, [low, high - 1], "right"))
+                begin, length = start[first : last + 1].copy(), count[first : last + 1].copy()
+                skipped = low - int(ends[first] - count[first])
+                begin[0] += skipped
+                length[0] -= skipped
+                length[-1] -= int(ends[last]) - high
+                yield np.repeat(order[first : last + 1], length), run.take(spans(begin, length), columns)
 
     def slice(self, hashes: Hashes) -> pa.Table:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `_w` and `_h`."""
@@ -199,13 +212,24 @@ class Arrangement:
         return pa.schema([*unknown, (WEIGHT, pa.int64())]).empty_table()
 
 
-def arrange(delta: pa.Table) -> Run:
-    """The rows as a run: sorted by hash, equal hashes in the order given; weights left out when all are one."""
+def arrange(delta: pa.Table, aside: Callable[[pa.Table], pa.Table] | None = None) -> Run:
+    """The rows as a run: sorted by hash, equal hashes in the order given; weights left out when all are one.
+
+    `aside`: where each column goes as soon as it is sorted, if they are too large to be held together.
+    """
     hashes = hashes_of(delta)
     if WEIGHT in delta.column_names and bool((weights_of(delta) == 1).all()):
         delta = delta.drop_columns([WEIGHT])
     falls = int(np.count_nonzero(hashes[1:] < hashes[:-1]))
-    return Run(rearranged(delta, pa.array(_order(hashes, falls)) if falls else None))
+    return Run(rearranged(delta, pa.array(_order(hashes, falls)) if falls else None, aside))
+
+
+def succession(runs: Sequence[Run], aside: Callable[[pa.Table], pa.Table]) -> Run:
+    """Runs whose hashes follow each other as one."""
+    rows = [run.rows for run in runs]
+    if any(WEIGHT in r.column_names for r in rows):
+        rows = _alike([run.weighted for run in runs])
+    return Run(rearranged(pa.concat_tables(rows), None, aside))
 
 
 def _order(hashes: Hashes, falls: int) -> Places:
@@ -241,7 +265,7 @@ def merge(
     if additive is None:
         sql = consolidation(base.schema)
     else:
-        sql = _addition(base.schema, additive, keep_zero)
+        sql = addition(base.schema, additive, keep_zero)
     anew = duck.run(f"{sql} ORDER BY {', '.join(map(quoted, [HASH, *order]))}", delta=changed)
     kept = np.delete(np.arange(base.num_rows), touched)
     places = np.concatenate([kept, np.arange(base.num_rows, base.num_rows + anew.num_rows)])
@@ -249,7 +273,8 @@ def merge(
     return arrange(_joined([base, anew]).take(pa.array(places[sequence])))
 
 
-def _addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str:
+def addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str:
+    """The statement that adds up the vectors of a table `delta`: rows equal in all other columns are one."""
     keys = [quoted(f.name) for f in schema if f.name not in additive and f.name != WEIGHT]
     sums = {
         f.name: f"sum({quoted(f.name)})::{_sum_type(f.type)} AS {quoted(f.name)}" for f in schema if f.name in additive

@@ -5,7 +5,7 @@ Weights multiply. Rows meet by hash only; the segment that follows compares the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,13 +15,16 @@ from viewkeeper.operators.arrangement import Arrangement, hashes_of
 from viewkeeper.plan.dataflow import HASH
 
 
-def lookup(probe: pa.Table, arrangement: Arrangement, columns: Sequence[str]) -> pa.Table:
-    """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `_w`."""
-    asked, rows = arrangement.probe(hashes_of(probe), columns)
+def lookup(probe: pa.Table, arrangement: Arrangement, columns: Sequence[str], most: int) -> Iterator[pa.Table]:
+    """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `_w`.
+
+    At most so many rows at a time: what follows is linear, so it does with each piece what it would do with the sum.
+    """
     kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
-    left = probe.select([*kept, WEIGHT]).take(pa.array(asked))
-    weight = pc.multiply_checked(left.column(WEIGHT), rows.column(WEIGHT))
-    return pa.table(
-        [*(left.column(c) for c in kept), *(rows.column(c) for c in columns), weight],
-        names=[*kept, *columns, WEIGHT],
-    )
+    for asked, rows in arrangement.probed(hashes_of(probe), columns, most):
+        left = probe.select([*kept, WEIGHT]).take(pa.array(asked))
+        weight = pc.multiply_checked(left.column(WEIGHT), rows.column(WEIGHT))
+        yield pa.table(
+            [*(left.column(c) for c in kept), *(rows.column(c) for c in columns), weight],
+            names=[*kept, *columns, WEIGHT],
+        )

@@ -9,7 +9,7 @@ comparison holds are. The rows lie in the order of v (`plan.segments`); the segm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,20 +25,23 @@ _SLACK = 2
 _LAST = 2**64 - 1
 
 
-def lookup(probe: pa.Table, value: str, arrangement: Arrangement, columns: Sequence[str], reach: str) -> pa.Table:
+def lookup(
+    probe: pa.Table, value: str, arrangement: Arrangement, columns: Sequence[str], reach: str, most: int
+) -> Iterator[pa.Table]:
     """Each change of the scalar (its `value`) with each row whose comparison it may change, as in `join.lookup`."""
     probe = probe.filter(pc.is_valid(probe[value]))  # compared with NULL nothing holds
     low, high = _between(probe, reach)
-    found = []
+    kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
+    step = max(1, most // max(1, int(probe.num_rows)))
     for run in arrangement.runs:
         start, stop = np.searchsorted(run.hashes, low, "left"), np.searchsorted(run.hashes, high, "right")
-        found.append(run.take(np.arange(start, max(start, stop)), columns))
-    rows = pa.concat_tables(found).combine_chunks()
-    kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
-    left = probe.select([*kept, WEIGHT]).take(pa.array(np.repeat(np.arange(probe.num_rows), rows.num_rows)))
-    right = rows.take(pa.array(np.tile(np.arange(rows.num_rows), probe.num_rows)))
-    weight = pc.multiply_checked(left[WEIGHT], right[WEIGHT])
-    return pa.table([*(left[c] for c in kept), *(right[c] for c in columns), weight], names=[*kept, *columns, WEIGHT])
+        for first in range(int(start), int(stop), step):
+            rows = run.take(np.arange(first, min(first + step, int(stop))), columns)
+            left = probe.select([*kept, WEIGHT]).take(pa.array(np.repeat(np.arange(probe.num_rows), rows.num_rows)))
+            right = rows.take(pa.array(np.tile(np.arange(rows.num_rows), probe.num_rows)))
+            weight = pc.multiply_checked(left[WEIGHT], right[WEIGHT])
+            columned = [*(left[c] for c in kept), *(right[c] for c in columns), weight]
+            yield pa.table(columned, names=[*kept, *columns, WEIGHT])
 
 
 def _between(probe: pa.Table, reach: str) -> tuple[np.uint64, np.uint64]:

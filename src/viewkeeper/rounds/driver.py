@@ -14,20 +14,26 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
+from viewkeeper.operators import aggregate
 from viewkeeper.operators.crew import Crew
-from viewkeeper.plan.dataflow import Image, Input, Operator, Sink
+from viewkeeper.plan.dataflow import Aggregate, Image, Input, Lookup, Operator, Sink
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given
 from viewkeeper.rounds.site import Fed, Feed, Site
+from viewkeeper.store.memory import width
 
 OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
+_CROWD = 1 << 20
+"""Rows at an aggregate's port from which they are added up before more come."""
 
 
 def run_in_driver(
@@ -59,11 +65,9 @@ def _work(site: Site, schedule: _Schedule, on_error: OnError | None) -> None:
         started = time.perf_counter()
         try:
             if task.feed is None:
-                output, feeds = _ran(site, operator, schedule)
-                site.made[task.name] = 0 if output is None else output.num_rows
-                schedule.ran(task, output, feeds)
+                _run(site, schedule, task, operator)
             else:
-                schedule.fed(task, site.fed(task.feed, task.output))
+                _feed(site, schedule, task, task.feed)
         except BaseException as error:
             if on_error is not None and isinstance(error, Exception):
                 failed = error.operator if isinstance(error, Failed) else operator.id
@@ -74,14 +78,55 @@ def _work(site: Site, schedule: _Schedule, on_error: OnError | None) -> None:
         schedule.took(site.clock, task.name, time.perf_counter() - started)
 
 
-def _ran(site: Site, operator: Operator, schedule: _Schedule) -> tuple[pa.Table | None, list[Feed]]:
-    """The operator's output, if there is any, and the ways that it takes."""
+def _run(site: Site, schedule: _Schedule, task: _Task, operator: Operator) -> None:
+    """The operator's output, to be fed each way; if it is more than a piece, it goes all ways as it is made."""
     if operator.id in schedule.given:
-        output: pa.Table | None = schedule.given[operator.id].rows(site.duck)
+        found = iter([schedule.given[operator.id].rows(site.duck, site.memory)])
     else:
         ports = schedule.ports(operator.id)
-        output = site.run(operator, [ports.get(i, []) for i in range(operator.arity)])
-    return output, site.feeds(operator) if output is not None and output.num_rows else []
+        found = iter(site.run(operator, [ports.get(i, []) for i in range(operator.arity)]))
+    pieces = schedule.counted(site, operator, found)
+    begun = list(islice(pieces, 2))
+    if len(begun) < 2:
+        schedule.ran(task, begun[0] if begun else None, site.feeds(operator) if begun else ())
+        return
+    ways = site.feeds(operator)
+    for piece in chain(_emptied(begun), pieces):
+        for way, feed in enumerate(ways):
+            _pass(site, schedule, task._replace(way=way), feed, piece)
+    schedule.ran(task)
+
+
+def _feed(site: Site, schedule: _Schedule, task: _Task, feed: Feed) -> None:
+    """An output one way."""
+    several = task.output.num_rows > site.memory.rows(width(task.output))
+    for piece in site.memory.pieces(task.output):
+        if several:
+            _pass(site, schedule, task, feed, piece)
+        else:
+            schedule.bring(site, task, site.fed(feed, piece))
+    schedule.fed(task)
+
+
+def _pass(site: Site, schedule: _Schedule, task: _Task, feed: Feed, output: pa.Table) -> None:
+    """A piece of a large output one way, and through the lookups at its end if what they read is there: they too are
+    linear, so what they make of it is gone before the next piece comes."""
+    for consumer, port, delta in site.fed(feed, output):
+        operator = site.flow.operators[consumer]
+        if not isinstance(operator, Lookup) or not schedule.is_there(operator):
+            schedule.bring(site, task, [(consumer, port, delta)])
+            continue
+        ways = site.feeds(operator)
+        for piece in schedule.counted(site, operator, site.run(operator, [[delta]])):
+            for way in ways:
+                _pass(site, schedule, task, way, piece)
+
+
+def _emptied(tables: list[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, each let go of when it is handed out."""
+    tables.reverse()
+    while tables:
+        yield tables.pop()
 
 
 class _Task(NamedTuple):
@@ -91,7 +136,16 @@ class _Task(NamedTuple):
     way: int
     name: str
     feed: Feed | None = None
-    output: pa.Table | None = None
+    output: Any = None
+
+
+class _Arrived(NamedTuple):
+    """A delta at a port, from where, and how many bytes of memory it takes (none if it is in a file)."""
+
+    place: int
+    way: int
+    size: int
+    delta: Any
 
 
 class _Schedule:
@@ -105,13 +159,18 @@ class _Schedule:
         self._flow = flow
         order = _order(flow, active)
         self._place, self._after, self._missing = order.place, order.after, dict(order.missing)
-        self._waiting: dict[str, dict[int, list[tuple[int, int, pa.Table]]]] = defaultdict(lambda: defaultdict(list))
+        self._waiting: dict[str, dict[int, list[_Arrived]]] = defaultdict(lambda: defaultdict(list))
         self._ready: list[_Task] = []
         self._ways: Counter[tuple[str, str]] = Counter()
         """Ways from a source to a consumer that are still to go."""
         self._running = 0
+        self._held = 0
+        """Bytes of the rows that wait at ports, and are in memory."""
+        self._compacted: dict[tuple[str, int], int] = {}
+        """Rows that were left at an aggregate's port when they were last added up."""
+        self._done: set[str] = set()
         for consumer, port, delta in seeds:
-            self._waiting[consumer][port].append((_SEED, 0, delta))
+            self._waiting[consumer][port].append(_Arrived(_SEED, 0, 0, delta))
         for name in [n for n, count in self._missing.items() if not count]:  # releasing one may release others
             self._release(name)
 
@@ -128,9 +187,41 @@ class _Schedule:
     def ports(self, name: str) -> dict[int, list[pa.Table]]:
         """What arrived at an operator's ports, in the order of the sources."""
         found = self._waiting.pop(name, {})
-        return {port: [d for *_, d in sorted(deltas, key=lambda d: d[:2])] for port, deltas in found.items()}
+        with self._changed:
+            self._held -= sum(a.size for arrived in found.values() for a in arrived)
+        return {port: [a.delta for a in sorted(arrived, key=lambda a: a[:2])] for port, arrived in found.items()}
 
-    def ran(self, task: _Task, output: pa.Table | None, feeds: Sequence[Feed]) -> None:
+    def is_there(self, operator: Operator) -> bool:
+        """Whether all that it looks up is in its fresh state."""
+        return all(a in self._done or a not in self._place for a in operator.looked_up)
+
+    def bring(self, site: Site, task: _Task, outputs: Iterable[Fed]) -> None:
+        """Deltas to ports, where they wait: beyond what may wait in memory, in a file."""
+        for consumer, port, delta in outputs:
+            size = int(delta.nbytes)
+            if self._held + size > site.memory.waiting:
+                delta, size = site.memory.aside(delta), 0
+            with self._changed:
+                arrived = self._waiting[consumer][port]
+                arrived.append(_Arrived(task.place, task.way, size, delta))
+                self._held += size
+                rows = sum(int(a.delta.num_rows) for a in arrived)
+                crowded = rows > max(_CROWD, 2 * self._compacted.get((consumer, port), 0))
+            operator = self._flow.operators[consumer]
+            if crowded and isinstance(operator, Aggregate):
+                self._compact(site, operator, port)
+
+    def _compact(self, site: Site, operator: Aggregate, port: int) -> None:
+        """Add up what waits at a port: groups come again in every piece of a large output."""
+        with self._changed:
+            found, self._waiting[operator.id][port] = self._waiting[operator.id][port], []
+            self._held -= sum(a.size for a in found)
+        whole = site.memory.aside(aggregate.compacted(site.duck, operator.spec, port, [a.delta for a in found]))
+        with self._changed:
+            self._waiting[operator.id][port].append(_Arrived(*min(a[:2] for a in found), 0, whole))
+            self._compacted[operator.id, port] = int(whole.num_rows)
+
+    def ran(self, task: _Task, output: pa.Table | None = None, feeds: Sequence[Feed] = ()) -> None:
         """The operator has run. Consumers that are not fed by it may go on; the others when they are fed."""
         with self._changed:
             for way, feed in enumerate(feeds):
@@ -140,17 +231,26 @@ class _Schedule:
             self._running -= 1
             self._changed.notify_all()
 
-    def fed(self, task: _Task, outputs: Sequence[Fed]) -> None:
+    def fed(self, task: _Task) -> None:
         """The output has gone one way."""
         if task.feed is None:
             raise Defect(f"{task.name} has gone no way.")
         with self._changed:
-            for consumer, port, delta in outputs:
-                self._waiting[consumer][port].append((task.place, task.way, delta))
             self._ways[task.name, task.feed[0]] -= 1
             self._reach(task.name, task.feed[0])
             self._running -= 1
             self._changed.notify_all()
+
+    def counted(self, site: Site, operator: Operator, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The pieces of an operator's output that hold rows, which are counted as they go by."""
+        with self._changed:
+            site.made.setdefault(operator.id, 0)
+            site.clock.setdefault(operator.id, 0.0)  # where it runs within its source's task, the time is the source's
+        for piece in pieces:
+            if piece.num_rows:
+                with self._changed:
+                    site.made[operator.id] += int(piece.num_rows)
+                yield piece
 
     def took(self, clock: dict[str, float], name: str, seconds: float) -> None:
         with self._changed:
@@ -163,6 +263,7 @@ class _Schedule:
             self._changed.notify_all()
 
     def _finish(self, name: str) -> None:
+        self._done.add(name)
         for consumer in self._after.get(name, ()):
             self._reach(name, consumer)
 
@@ -202,13 +303,33 @@ def _order(flow: Flow, active: frozenset[str]) -> _Order:
         place = {name: i for i, name in enumerate(n for n in flow.operators if n in active)}
         missing: dict[str, int] = {}
         after: dict[str, list[str]] = defaultdict(list)
+        waits = _waits(flow, place)
         for name in place:
-            sources = {s for s in _sources(flow.operators[name]) if s in place}
+            sources = waits[name]
             missing[name] = len(sources)
             for source in sources:
                 after[source].append(name)
         found = flow.orders[active] = _Order(place, missing, after)
     return found
+
+
+def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
+    """For each operator what must have run before it. A lookup waits also for what the lookups after it read: then its
+    output can go through them piece by piece, however large it is. (Unless that is made of the output itself.)"""
+    plain = {name: {s for s in _sources(flow.operators[name]) if s in place} for name in place}
+    ahead: dict[str, set[str]] = {}
+    for name in reversed(list(place)):
+        if isinstance(operator := flow.operators[name], Lookup):
+            after = [c for c, _, _ in flow.consumers.get(name, ()) if c in ahead]
+            ahead[name] = {a for a in operator.looked_up if a in place}.union(*(ahead[c] for c in after))
+    wanted = {name: found | ahead.get(name, set()) for name, found in plain.items()}
+    for name in ahead:
+        wanted[name] = {s for s in wanted[name] if s in plain[name] or name not in flow.behind([s])}
+    try:
+        TopologicalSorter(wanted).prepare()
+    except CycleError:
+        return plain
+    return wanted
 
 
 def _sources(operator: Operator) -> Iterator[str]:

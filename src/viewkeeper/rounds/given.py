@@ -24,6 +24,8 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run
 from viewkeeper.store.base import Store
+from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory, budget
 from viewkeeper.store.registry import open_store
 
 
@@ -40,10 +42,10 @@ class Given(Protocol):
     def count(self) -> int | None:
         """How many rows, if that is known beforehand."""
 
-    def rows(self, duck: Duck) -> pa.Table:
-        """All rows, as a consolidated delta."""
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
+        """All rows, as a consolidated delta; in a file, if they are many."""
 
-    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         """The same rows in up to `parts` shares."""
 
 
@@ -57,13 +59,13 @@ class Rows:
     def count(self) -> int:
         return int(self.table.num_rows)
 
-    def rows(self, duck: Duck) -> pa.Table:
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
         return self.table
 
     def fetch(self, duck: Duck) -> pa.Table:
         return self.table
 
-    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         step = max(1, -(-self.table.num_rows // parts))
         return [Rows(self.table.slice(at, step)) for at in range(0, self.table.num_rows, step)]
 
@@ -99,11 +101,12 @@ class Computed:
     def count(self) -> None:
         return None
 
-    def rows(self, duck: Duck) -> pa.Table:
-        return self.make()
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
+        found = self.make()
+        return memory.aside(found) if found.nbytes > memory.waiting else found
 
-    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
-        return Rows(self.make()).shares(duck, parts)
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
+        return Rows(self.make()).shares(duck, parts, memory)
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,11 @@ class ImageRows:
     def count(self) -> int:
         return sum(e.rows for e in self.entries)
 
-    def rows(self, duck: Duck) -> pa.Table:
-        return self.fetch(duck)
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
+        parts = -(-sum(e.length for e in self.entries) // memory.waiting) if len(self.entries) > 1 else 1
+        if parts == 1:
+            return self.fetch(duck)
+        return pa.concat_tables([memory.aside(share.fetch(duck)) for share in self.shares(duck, 4 * parts, memory)])
 
     def fetch(self, duck: Duck) -> pa.Table:
         runs = [_between(open_run(self.directory, e, verify=False), self.low, self.high) for e in self.entries]
@@ -129,7 +135,7 @@ class ImageRows:
         # One run is consolidated by itself: merging consolidates, and a first load's rows are distinct by key.
         return rows if len(runs) == 1 else consolidate(duck, rows)
 
-    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         edges = [2**64 * i // parts for i in range(parts + 1)]
         return [ImageRows(self.directory, self.entries, self.columns, low, high - 1) for low, high in pairwise(edges)]
 
@@ -150,7 +156,7 @@ class LogRows:
     part: int = 0
     parts: int = 1
 
-    def rows(self, duck: Duck) -> pa.Table:
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
         return self.fetch(duck)
 
     def fetch(self, duck: Duck) -> pa.Table:
@@ -161,7 +167,7 @@ class LogRows:
         finally:
             store.close()
 
-    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         whole = (self.url, self.table, self.columns, self.after, self.upto, self.count)
         return [LogRows(*whole, part, parts) for part in range(parts)]
 
@@ -180,7 +186,8 @@ class StoreRows:
     def fetch(self, duck: Duck) -> pa.Table:
         store = open_store(self.url, "r")
         try:
-            rows, clean = table_at(store, self.table, self.columns, self.cut, None, self.start, self.stop)
+            memory = Memory(budget()).beside(Directory(store.state_path))
+            rows, clean = table_at(store, self.table, self.columns, self.cut, memory, None, self.start, self.stop)
         finally:
             store.close()
         return rows if clean else consolidate(duck, rows)
@@ -203,13 +210,14 @@ class StoreScan:
     def count(self) -> int:
         return self.store.count(self.table)
 
-    def rows(self, duck: Duck) -> pa.Table:
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
         net = partial(consolidate, duck)
-        return whole_table(self.store, self.table, self.columns, self.cut, net, self.progress, self.parts, self.kept)
+        wanted = (self.store, self.table, self.columns, self.cut, net, memory)
+        return whole_table(*wanted, self.progress, self.parts, self.kept)
 
-    def shares(self, duck: Duck, parts: int) -> Sequence[Share]:
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         if not self.store.shows_past(self.table):
-            return Rows(self.rows(duck)).shares(duck, parts)
+            return Rows(self.rows(duck, memory)).shares(duck, parts, memory)
         edges: list[bytes | None] = [None, *self.store.split_points(self.table, parts), None]
         return [
             StoreRows(self.store.url, self.table, self.columns, self.cut, start, stop)

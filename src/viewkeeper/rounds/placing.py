@@ -73,7 +73,7 @@ def is_few(given: Given) -> bool:
 
 
 def _at_hand(site: Site, given: Given) -> Given:
-    return given if isinstance(given, Rows) else Rows(given.rows(site.duck))
+    return given if isinstance(given, Rows) else Rows(given.rows(site.duck, site.memory))
 
 
 def _live(flow: Flow, active: frozenset[str], given: Iterable[str], seeded: Iterable[str]) -> frozenset[str]:

@@ -7,9 +7,8 @@ operator's output for the deltas at its ports, `feed` passes an output through t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,15 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators import aggregate, join, recompute, threshold, topk
-from viewkeeper.operators.arrangement import Arrangement, Hashes, Run, arrange
-from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators import aggregate, recompute, topk
+from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes, quick_hashes
 from viewkeeper.plan.dataflow import (
     HASH,
     Aggregate,
-    Arrange,
-    BulkJoin,
-    Consolidate,
     Image,
     Input,
-    Lookup,
     Operator,
     Recompute,
     Segment,
@@ -40,8 +34,9 @@ from viewkeeper.plan.dataflow import (
 )
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.blame import Ports, in_operator, in_segment
+from viewkeeper.rounds.kernels import joined, outputs
+from viewkeeper.store.memory import Memory
 
-_PIECE_ROWS = 1 << 19
 _GATHERED = np.uint64(16)
 
 Fed = tuple[str, int, pa.Table]
@@ -59,33 +54,38 @@ class Site:
     flow: Flow
     old: Callable[[str], Arrangement]
     active: frozenset[str]
-    keep: Callable[[str, Run], None] | None = None
-    """Called with a slot and its run as soon as that is made."""
+    memory: Memory
+    keep: Callable[[str, Run], Run] | None = None
+    """Called with a slot and its run as soon as that is made; gives the run, or the same one from a file."""
     added: dict[str, Run] = field(default_factory=dict)
     carried: dict[str, Run] = field(default_factory=dict)
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
     clock: dict[str, float] = field(default_factory=dict)
-    made: dict[str, int] = field(default_factory=dict)
     """Seconds that each operator took, with the segments over it."""
+    made: dict[str, int] = field(default_factory=dict)
+    """Rows that each gave."""
 
-    def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> pa.Table | None:
-        """The operator's output delta for what arrived at its ports; None for an arrangement, which has none.
+    def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> Iterator[pa.Table]:
+        """The operator's output delta for what arrived at its ports, in pieces; an arrangement has none.
 
         An error that its rows cause is raised as `Failed` and names one of them; so in `fed`.
         """
-        kernel, joined = _KERNELS[operator.kind], [_joined(tables) for tables in ports]
         try:
-            return kernel(self, operator, joined)
+            yield from outputs(self, operator, ports)
         except Exception as error:
             aside = replace(self, keep=None, added=dict(self.added), clock={})
-            work = partial(kernel, aside, operator)
-            in_operator(self.duck, self.flow, operator, joined, lambda part: work(list(part)), error)
+
+            def work(part: Ports) -> object:
+                return sum(1 for _ in outputs(aside, operator, [[] if p is None else [p] for p in part]))
+
+            in_operator(self.duck, self.flow, operator, [joined(tables) for tables in ports], work, error)
             raise
 
     def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The output through every segment over it, ready for the consumers' ports."""
         for feed in self.feeds(source):
-            yield from self.fed(feed, output)
+            for piece in self.memory.pieces(output):
+                yield from self.fed(feed, piece)
 
     def feeds(self, source: Operator) -> list[Feed]:
         """The ways that an operator's output takes; they do not depend on each other."""
@@ -94,7 +94,7 @@ class Site:
         return [way for way in ways if way[0] in self.active]
 
     def fed(self, feed: Feed, output: pa.Table) -> list[Fed]:
-        """What arrives at the end of one way."""
+        """What arrives at the end of one way, of a piece of the output."""
         consumer, port, segment = feed
         operator = self.flow.operators[consumer]
         if segment is None:
@@ -118,12 +118,11 @@ class Site:
             if delta.num_rows:
                 yield consumer, port, delta
             return
-        # A group may have vectors from several pieces, and those of a piece are few: memory is used again.
-        for piece in _pieces(output):
-            delta = self._through(segment, piece)
-            if delta.num_rows:
-                prepared = aggregate.prepare(self.duck, operator.spec, delta)
-                yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
+        # A group may have vectors from several pieces, and those of a piece are few.
+        delta = self._through(segment, output)
+        if delta.num_rows:
+            prepared = aggregate.prepare(self.duck, operator.spec, delta)
+            yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
 
     def _through(self, segment: Segment, output: pa.Table) -> pa.Table:
         delta = _passed(segment, output)
@@ -149,12 +148,10 @@ class Site:
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]
 
-    def add(self, operator: Operator, deltas: Sequence[pa.Table]) -> None:
-        for slot, delta in zip(slots(operator), deltas, strict=True):
-            if delta.num_rows:
-                run = self.added[slot] = arrange(delta)
-                if self.keep is not None:
-                    self.keep(slot, run)
+    def add(self, operator: Operator, runs: Sequence[Run]) -> None:
+        for slot, run in zip(slots(operator), runs, strict=True):
+            if run.num_rows:
+                self.added[slot] = run if self.keep is None else self.keep(slot, run)
 
     def fresh(self, slot: str) -> Arrangement:
         """The state with what this batch has added so far."""
@@ -192,10 +189,6 @@ def _arrow(name: str) -> Any:
     return types.arrow(name)
 
 
-def _pieces(output: pa.Table) -> Iterator[pa.Table]:
-    return (output.slice(start, _PIECE_ROWS) for start in range(0, output.num_rows, _PIECE_ROWS))
-
-
 def _passed(segment: Segment, output: pa.Table) -> pa.Table | None:
     """The output through a segment that only picks columns, and hashes some of them; None if DuckDB is needed."""
     if segment.passes is None:
@@ -208,90 +201,3 @@ def _passed(segment: Segment, output: pa.Table) -> pa.Table | None:
     if found is None:
         return None
     return delta.append_column(HASH, pa.array(found >> _GATHERED if segment.gather else found))
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table | None:
-    if not tables:
-        return None
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-
-
-def _arrange(site: Site, operator: Image | Arrange, ports: list[pa.Table | None]) -> None:
-    if ports[0] is not None:
-        site.add(operator, [ports[0]])
-
-
-def _lookup(site: Site, operator: Lookup, ports: list[pa.Table | None]) -> pa.Table | None:
-    probe = ports[0]
-    if probe is None:
-        return None
-    slot = f"{operator.arrangement}/0"
-    arrangement = site.fresh(slot) if operator.fresh else site.old(slot)
-    if not arrangement.runs:
-        return None
-    taken = [name for name, _ in operator.take]
-    if operator.reach:
-        key = operator.probe[0].key
-        if key is None:
-            raise Defect(f"{operator.id} is probed without a key.")
-        found = threshold.lookup(probe, key[0], arrangement, taken, operator.reach)
-    else:
-        found = join.lookup(probe, arrangement, taken)
-    return found.rename_columns([c.name for c in operator.columns] + [WEIGHT])
-
-
-def _consolidate(site: Site, operator: Consolidate, ports: list[pa.Table | None]) -> pa.Table | None:
-    return None if ports[0] is None else consolidate(site.duck, ports[0]).drop_columns([HASH])
-
-
-def _aggregate(site: Site, operator: Aggregate, ports: list[pa.Table | None]) -> pa.Table | None:
-    if ports[0] is None:
-        return None
-    output, added = aggregate.step(site.duck, operator.spec, site.state(operator), ports)
-    site.add(operator, added)
-    return output
-
-
-def _recompute(site: Site, operator: Recompute, ports: list[pa.Table | None]) -> pa.Table | None:
-    shared = {
-        port: partial(_slice, site, f"{arrangement}/0", operator.inputs[port][0])
-        for port, arrangement in enumerate(operator.shared)
-        if arrangement is not None
-    }
-    output, added = recompute.step(site.duck, operator, site.state(operator), ports, shared)
-    site.add(operator, added)
-    return output
-
-
-def _slice(site: Site, slot: str, segment: Segment, hashes: Hashes) -> pa.Table:
-    """The rows of these hashes from a shared arrangement, as the operator's own segment shows them."""
-    arrangement = site.fresh(slot)
-    if not arrangement.runs:
-        return recompute.no_rows(segment.columns)
-    return site.duck.run(segment.sql, input=arrangement.slice(hashes))
-
-
-def _topk(site: Site, operator: TopK, ports: list[pa.Table | None]) -> pa.Table | None:
-    if ports[0] is None:
-        return None
-    output, added = topk.step(site.duck, operator, site.state(operator), ports[0])
-    site.add(operator, added)
-    return output
-
-
-def _bulk_join(site: Site, operator: BulkJoin, ports: list[pa.Table | None]) -> pa.Table | None:
-    if any(p is None for p in ports):
-        return None
-    return site.duck.run(operator.sql, **{f"input{i}": table for i, table in enumerate(ports)})
-
-
-_KERNELS: Mapping[str, Callable[[Site, Any, list[pa.Table | None]], pa.Table | None]] = {
-    "image": _arrange,
-    "arrange": _arrange,
-    "lookup": _lookup,
-    "consolidate": _consolidate,
-    "aggregate": _aggregate,
-    "recompute": _recompute,
-    "topk": _topk,
-    "bulkjoin": _bulk_join,
-}

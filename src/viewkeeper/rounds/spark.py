@@ -65,7 +65,7 @@ def run_on_spark(
     parts = min(PARTITIONS, max(1, spark.sparkContext.defaultParallelism))
     seeds = list(seeds)
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
-    placing = place(Site(duck, flow, lambda _: Arrangement(), active), given, seeds, sizes, near)
+    placing = place(Site(duck, flow, lambda _: Arrangement(), active, memory), given, seeds, sizes, near)
     arranged = _written(directory, number, placing.arranged, durable)
     written: list[Path] = []
     messages: list[Message] = []
@@ -75,7 +75,7 @@ def run_on_spark(
             written.append(Directory(directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
             divided = filed(source.table, str(written[-1]), parts)
         else:
-            divided = source.shares(duck, parts)
+            divided = source.shares(duck, parts, memory)
         for index, share in enumerate(divided):
             shares[name, index] = share
             messages.append((index % parts, name, index, b""))

@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,8 @@ class Level:
         if job.reach is not None and not job.reach.sees():  # an executor that has joined since the session began
             yield as_batch([*onward, (0, "!elsewhere", 0, machine().encode())])
             return
-        site = Site(_duck(job.directory, job.memory), job.flow, lambda slot: _old(job, slot), job.active)
+        memory = Memory(job.memory).beside(Directory(job.directory))
+        site = Site(_duck(job.directory, job.memory), job.flow, lambda slot: _old(job, slot), job.active, memory)
         known = {slot: arrange(_joined(tables)) for slot, tables in carried.items()}
         site.carried = known | {slot: _open(job.directory, entry) for slot, entry in job.arranged.items()}
         onward += self._run(job, site, waiting, fetched, here)
@@ -126,11 +127,10 @@ class Level:
             if name not in waiting and name not in fetched:
                 continue
             try:
-                outputs = [share.fetch(site.duck) for share in fetched.get(name, ())]
+                outputs: Iterable[pa.Table] = (share.fetch(site.duck) for share in fetched.get(name, ()))
                 if name in waiting:
                     ports = waiting.pop(name)
-                    output = site.run(operator, [ports.get(i, []) for i in range(operator.arity)])
-                    outputs += [] if output is None else [output]
+                    outputs = chain(outputs, site.run(operator, [ports.get(i, []) for i in range(operator.arity)]))
                 for output in outputs:
                     if output.num_rows:
                         for consumer, port, delta in site.feed(operator, output):

@@ -118,14 +118,13 @@ class Memory:
     def piece(self) -> int:
         return min(self.total // 32, _PIECE)
 
-    def rows(self, table: pa.Table) -> int:
-        """How many rows of a table like this one are a piece."""
-        each = max(1, int(table.nbytes) // max(1, int(table.num_rows)))
-        return max(1024, min(PIECE_ROWS, self.piece // each))
+    def rows(self, width: float) -> int:
+        """How many rows of so many bytes are a piece."""
+        return max(1024, min(PIECE_ROWS, int(self.piece / max(width, 1))))
 
     def pieces(self, table: pa.Table) -> Iterator[pa.Table]:
         """The table a piece at a time."""
-        step = self.rows(table)
+        step = self.rows(width(table))
         return (table.slice(start, step) for start in range(0, table.num_rows, step))
 
     def aside(self, table: pa.Table) -> pa.Table:
@@ -141,9 +140,14 @@ class Memory:
         for batch in waiting:
             held.append(batch)
             size += batch.nbytes
-            if size >= self.piece and self.directory is not None:
+            if size >= self.waiting and self.directory is not None:
                 return _filed(self.directory, schema, _chained(held, waiting))
         return pa.Table.from_batches(held, schema)
+
+
+def width(table: pa.Table) -> float:
+    """Bytes of a row."""
+    return float(table.nbytes) / max(1, int(table.num_rows))
 
 
 def _chained(held: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
