@@ -26,6 +26,7 @@ from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.names import COUNT, EXPECTED, FOUND, TIMES, backticked, quoted
 from viewkeeper.model.schema import Table
+from viewkeeper.plan.tokens import tokens
 from viewkeeper.read.findings import Audit, Difference, ViewAudit
 from viewkeeper.read.reader import outside
 from viewkeeper.store.base import Pinned, Store
@@ -56,8 +57,8 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
     started = time.perf_counter()
     for name in names:
         store.catalog().view(name)
-    state = _state(store)
-    wanted = {n.lower() for n in names} or {v.table.name.lower() for v in state.catalog.views}
+    state = _state(store, names)
+    wanted = _wanted(state.catalog, names)
     needed = _needed(state.catalog, wanted)
     found: dict[str, ViewAudit] = {}
     if any(v.table.name in state.views for v in needed):
@@ -71,11 +72,11 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
 # -- step 1 -----------------------------------------------------------------------------------------------------------
 
 
-def _state(store: Store) -> _State:
+def _state(store: Store, names: Sequence[str]) -> _State:
     for _ in range(_TRIES):
         pinned = store.pin()
         try:
-            found = _pinned_state(store, pinned)
+            found = _pinned_state(store, pinned, names)
         finally:
             pinned.close()
         if found is not None:
@@ -86,7 +87,7 @@ def _state(store: Store) -> _State:
     )
 
 
-def _pinned_state(store: Store, pinned: Pinned) -> _State | None:
+def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State | None:
     """None if a table without a past is not what the batch saw: a change of it waits."""
     catalog = pinned.catalog
     live: list[int] = []
@@ -104,8 +105,10 @@ def _pinned_state(store: Store, pinned: Pinned) -> _State | None:
         return outside(table, pa.Table.from_batches(found, table.arrow))
 
     kept, skipped = _auditable(catalog, pinned.batch.cut)
-    tables = {t.name: rows(t) for t in catalog.tables}
-    views = {t.name: rows(t) for t in kept}
+    wanted = _wanted(catalog, names)
+    read = {word for view in _needed(catalog, wanted) for word in _words(view)}
+    tables = {t.name: rows(t) for t in catalog.tables if t.name.lower() in read}
+    views = {t.name: rows(t) for t in kept if t.name.lower() in wanted}
     if live and store.pending(pinned.batch.cut, live).calls:
         return None
     return _State(catalog, pinned.batch.number, tables, views, skipped)
@@ -124,10 +127,23 @@ def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]
     return kept, skipped
 
 
+def _wanted(catalog: Catalog, names: Sequence[str]) -> set[str]:
+    return {n.lower() for n in names} or {v.table.name.lower() for v in catalog.views}
+
+
 def _needed(catalog: Catalog, wanted: set[str]) -> list[View]:
-    """The wanted views and those that they may read: all that were made before the last of them."""
-    last = max((i for i, v in enumerate(catalog.views) if v.table.name.lower() in wanted), default=-1)
-    return list(catalog.views[: last + 1])
+    """The wanted views and those that they may read. A view reads only what was made before it."""
+    found, named = [], set(wanted)
+    for view in reversed(catalog.views):
+        if view.table.name.lower() in named:
+            found.append(view)
+            named |= _words(view)
+    return found[::-1]
+
+
+def _words(view: View) -> set[str]:
+    """All that may be a table's name in the view's text: whatever the planner leaves out, Spark looks it up."""
+    return {token.value.lower() for token in tokens(view.query) if token.kind in ("word", "name", "number")}
 
 
 # -- steps 2 and 3 ----------------------------------------------------------------------------------------------------
@@ -142,7 +158,7 @@ def _judged(
 
     found: dict[str, ViewAudit] = {}
     with at_work(spark):
-        for table in state.catalog.tables:
+        for table in (t for t in state.catalog.tables if t.name in state.tables):
             _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(backticked(table.name))
         for view in needed:
             name = view.table.name
