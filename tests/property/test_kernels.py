@@ -7,6 +7,7 @@ import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,9 +25,11 @@ from viewkeeper.operators.arrangement import Arrangement, arrange, merge
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.join import lookup
+from viewkeeper.operators.ranges import in_ranges
 from viewkeeper.plan.dataflow import AggregateSpec, Measure, Recompute, Segment
 from viewkeeper.plan.nodes import Expr, Named, column
 from viewkeeper.plan.segments import ORDERED_TYPES
+from viewkeeper.store.memory import Memory
 
 from . import reference
 from .reference import Row, Rows
@@ -263,6 +266,10 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory
             )
             run = merge(duck, arrangement.runs)
             assert reference.rows_of(run.weighted) == reference.rows_of(arrangement.rows())
+            patch.setattr(Memory, "piece", rng.choice([4, 64, 1 << 20]))
+            divided = in_ranges(arrangement.runs, Memory(1 << 28), partial(merge, duck))
+            assert reference.rows_of(divided.weighted) == reference.rows_of(run.weighted)
+            assert divided.hashes.tolist() == run.hashes.tolist()
             assert reference.rows_of(_whole(lookup(probe, Arrangement((run,)), ["s"], 1000), probe)) == wanted
             assert run.rows["_h"].to_pylist() == sorted(run.rows["_h"].to_pylist())
 

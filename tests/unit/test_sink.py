@@ -16,10 +16,22 @@ from viewkeeper.errors import Contradiction
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import StreamChange, ViewChange
+from viewkeeper.store.memory import Memory
+
+
+class Little(Memory):
+    """Three rows are a part of their own."""
+
+    piece = 16  # type: ignore[assignment]
+
+    def rows(self, width: float) -> int:
+        return 3
+
 
 COLUMNS = (Column("k", "bigint"), Column("v", "double"))
 KEYED = Table(1, "v", COLUMNS, (KeyPart("k"),), is_view=True)
 STREAM = Table(1, "v", COLUMNS, (KeyPart("k"),), is_view=True, options=(("store", "none"),))
+MEMORIES = (Memory(1 << 28), Little(1 << 28))
 VALUES = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
 
 
@@ -43,8 +55,10 @@ def told(value: Any) -> Any:
 WALKS = st.dictionaries(st.none() | st.integers(0, 5), st.lists(st.none() | VALUES.map(lambda v: (v,)), min_size=2))
 
 
-@given(WALKS, st.randoms())
-def test_puts_and_deletes_are_what_is_left_of_each_key(duck: Duck, walks: dict[Any, list[Any]], random: Any) -> None:
+@given(WALKS, st.randoms(), st.sampled_from(MEMORIES))
+def test_puts_and_deletes_are_what_is_left_of_each_key(
+    duck: Duck, walks: dict[Any, list[Any]], random: Any, memory: Memory
+) -> None:
     delta = []
     for key, states in walks.items():
         for before, after in itertools.pairwise(states):
@@ -57,7 +71,7 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(duck: Duck, walks: dict[A
     expected_puts = {row for row, weight in net.items() if weight > 0}
     gone = {row[0] for row, weight in net.items() if weight < 0} - {row[0] for row in expected_puts}
 
-    change = resolve(duck, None, KEYED, [rows(*delta)])  # type: ignore[arg-type]
+    change = resolve(duck, None, KEYED, [rows(*delta)], memory)  # type: ignore[arg-type]
     if change is None:
         assert not expected_puts
         assert not gone
@@ -66,7 +80,7 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(duck: Duck, walks: dict[A
         assert {(told(r["k"]), told(r["v"])) for r in change.puts.to_pylist()} == expected_puts
         assert {told(r["k"]) for r in change.deletes.to_pylist()} == gone
 
-    stream = resolve(duck, None, STREAM, [rows(*delta)])  # type: ignore[arg-type]
+    stream = resolve(duck, None, STREAM, [rows(*delta)], memory)  # type: ignore[arg-type]
     found = Counter[tuple[str, str]]()
     if stream is not None:
         assert isinstance(stream, StreamChange)
@@ -77,4 +91,4 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(duck: Duck, walks: dict[A
 
 def test_two_rows_of_one_key_are_wrong_state(duck: Duck) -> None:
     with pytest.raises(Contradiction, match="several rows of one key"):
-        resolve(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))])  # type: ignore[arg-type]
+        resolve(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))], MEMORIES[0])  # type: ignore[arg-type]

@@ -317,7 +317,7 @@ class Batches:
 
         def change(duck: Duck, view: int) -> ViewChange | StreamChange | None:
             with own_rows(tables[view]):
-                return resolve(duck, self.store, tables[view], reached[view])
+                return resolve(duck, self.store, tables[view], reached[view], self.memory)
 
         return [c for c in self.stage.crew.map(change, list(reached)) if c is not None]
 

@@ -293,7 +293,8 @@ class Bringing(Batches):
             if view.table.id in there:
                 rows.append(self._stored(view.table))
             with own_rows(view.table):
-                found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+                left = [r for r in rows if r.num_rows]
+                found = resolve(self.stage.duck, self.store, view.table, left, self.memory)
             changes.extend([found] if found else [])
         manifest = loaded.beside(flow, shared)
 
@@ -306,7 +307,7 @@ class Bringing(Batches):
 
     def _stored(self, table: Table) -> pa.Table:
         """What a view's table holds now, as the delta that takes it away."""
-        rows = pa.Table.from_batches(list(self.store.scan(table)), table.arrow)
+        rows = self.memory.gathered(self.store.scan(table), table.arrow)
         names = [f"o{i}" for i in range(len(table.columns))]
         if table.is_bag:
             weights = pc.negate(rows[COUNT])

@@ -311,7 +311,8 @@ class Maintainer(Bringing):
         elif made.whole and not is_new:
             rows.append(self._stored(view.table))
         with own_rows(view.table):
-            found = resolve(self.stage.duck, self.store, view.table, [r for r in rows if r.num_rows])
+            left = [r for r in rows if r.num_rows]
+            found = resolve(self.stage.duck, self.store, view.table, left, self.memory)
         before = self._sets
         self._sets = {**self._sets, view.table.id: made.manifest or Manifest()}
         at = OwnCut(self.batch.number + 1, made.low, made.cut, time.time())

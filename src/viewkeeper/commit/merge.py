@@ -20,6 +20,7 @@ from viewkeeper.commit.state import State
 from viewkeeper.operators import aggregate
 from viewkeeper.operators.arrangement import Run, choose_merges, merge
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.ranges import in_ranges
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
@@ -117,7 +118,7 @@ class Merger:
 
     def _merge(self, tasks: Sequence[_Task], file: str) -> list[RunEntry]:
         began, started = time.time(), time.perf_counter()
-        merged: Mapping[str, Run] = {t.slot: _merged(self._duck, t) for t in tasks}
+        merged: Mapping[str, Run] = {t.slot: _merged(self._duck, self._memory, t) for t in tasks}
         faults.point("merge.write.before")
         written = write_container(self.state.directory, file, merged, fsync=self.durable)
         faults.point("merge.write.after")
@@ -127,7 +128,9 @@ class Merger:
         return written
 
 
-def _merged(duck: Duck, task: _Task) -> Run:
-    if isinstance(task.operator, Aggregate):
-        return aggregate.additive_merge(duck, task.operator.spec, int(task.slot.split("/")[1]), task.runs)
-    return merge(duck, task.runs)
+def _merged(duck: Duck, memory: Memory, task: _Task) -> Run:
+    operator = task.operator
+    if isinstance(operator, Aggregate):
+        port = int(task.slot.split("/")[1])
+        return in_ranges(task.runs, memory, lambda runs: aggregate.additive_merge(duck, operator.spec, port, runs))
+    return in_ranges(task.runs, memory, lambda runs: merge(duck, runs))

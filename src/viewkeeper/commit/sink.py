@@ -2,12 +2,13 @@
 
 For each key: a row with positive weight is a put; if there is none, the key is deleted. A bag's rows have no unique
 key: the stored count is read, the weight added, and the row goes when its count reaches zero. A view that is not
-stored passes its delta on as it is.
+stored passes its delta on as it is. A large delta is divided by the hash of the key: what becomes of a key depends on
+its own rows only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +22,31 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.wide import Ints
 from viewkeeper.store.base import Store, StreamChange, ViewChange
+from viewkeeper.store.memory import Memory
+
+_PIECES = 4
+"""Pieces that are one part's work."""
 
 
-def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) -> ViewChange | StreamChange | None:
+def resolve(
+    duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table], memory: Memory
+) -> ViewChange | StreamChange | None:
     """The change of one view, from everything that reached its sink; None when nothing is left of it."""
     if not deltas:
         return None
-    delta = pa.concat_tables(deltas, promote_options="permissive").combine_chunks()
-    delta = _typed(table, delta.rename_columns([*(c.name for c in table.columns), WEIGHT]))
+    delta = pa.concat_tables(deltas, promote_options="permissive")
+    delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
+    parts = -(-int(delta.nbytes) // (_PIECES * memory.piece))
+    if parts <= 1 or not table.key:
+        return _resolved(duck, store, table, delta.combine_chunks())
+    found = (
+        _aside(_resolved(duck, store, table, rows), memory) for rows in _divided(duck, table, delta, parts, memory)
+    )
+    return _together(table, [change for change in found if change is not None])
+
+
+def _resolved(duck: Duck, store: Store, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
+    delta = _typed(table, delta)
     if not table.is_bag:
         return _keyed(duck, table, delta)
     # A bag's key is the whole row, in which −0.0 and 0.0 are one; elsewhere an update from one to the other shows.
@@ -36,6 +54,35 @@ def resolve(duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table]) 
     if net.num_rows == 0:
         return None
     return _bag(duck, store, table, net) if table.is_stored else StreamChange(table, _typed(table, net))
+
+
+def _divided(duck: Duck, table: Table, delta: pa.Table, parts: int, memory: Memory) -> Iterator[pa.Table]:
+    """The rows by key: all of a key are in one part."""
+    keys = [k.column for k in table.key]
+    part = f"SELECT CAST(hash({', '.join(map(quoted, keys))}) % {parts} AS BIGINT) AS part FROM input"
+    pieces = list(memory.pieces(delta))
+    numbers = [duck.run(part, input=piece.select(keys))["part"].to_numpy() for piece in pieces]
+    for number in range(parts):
+        chosen = [(p, np.flatnonzero(n == number)) for p, n in zip(pieces, numbers, strict=True)]
+        rows = [piece.combine_chunks().take(pa.array(places)) for piece, places in chosen if len(places)]
+        if rows:
+            yield pa.concat_tables(rows).combine_chunks()
+
+
+def _aside(change: ViewChange | StreamChange | None, memory: Memory) -> ViewChange | StreamChange | None:
+    if isinstance(change, ViewChange):
+        return ViewChange(change.table, memory.aside(change.puts), change.deletes)
+    return change if change is None else StreamChange(change.table, memory.aside(change.delta))
+
+
+def _together(table: Table, found: Sequence[ViewChange | StreamChange]) -> ViewChange | StreamChange | None:
+    if not found:
+        return None
+    streams = [change.delta for change in found if isinstance(change, StreamChange)]
+    if streams:
+        return StreamChange(table, pa.concat_tables(streams))
+    stored = [change for change in found if isinstance(change, ViewChange)]
+    return ViewChange(table, *(pa.concat_tables([getattr(c, side) for c in stored]) for side in ("puts", "deletes")))
 
 
 def _merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:

@@ -19,6 +19,7 @@ from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.memory import RAN_OUT, out_of_memory
 from viewkeeper.commit.state import State
 from viewkeeper.errors import UnknownName
+from viewkeeper.model.schema import Table
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
@@ -138,7 +139,7 @@ class Stage:
 
         def changed(duck: Duck, table: int) -> tuple[pa.Table, Seen]:
             names = [c.name for c in flow.used[table]]
-            delta = self.store.net_changes(flow.tables[table], names, after, upto) if has_befores else None
+            delta = self._net(flow.tables[table], names, after, upto, rows) if has_befores else None
             if delta is not None:
                 return delta, Seen()
             known = partial(self._known, duck, flow, table, names)
@@ -152,6 +153,18 @@ class Stage:
             found = self.crew.map(changed, tables)
         each = list(zip(tables, found, strict=True))
         return {Input(t).id: delta for t, (delta, _) in each}, {t: now for t, (_, now) in each}
+
+    def _net(self, table: Table, names: list[str], after: int, upto: int, rows: int | None) -> pa.Table | None:
+        """A table's net changes. One call that did much is read in parts: it names a key once, so they are net too."""
+        parts = 1
+        if (rows is None or rows >= _ROWS_AT_ONCE) and self.store.divides_log and table.is_stored:
+            waiting = self.store.pending(after, [table.id])
+            if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto:
+                parts = -(-waiting.size // self.memory.piece)
+        if parts == 1:
+            return self.store.net_changes(table, names, after, upto)
+        read = partial(self.store.part_of_changes, table, names, after, upto)
+        return pa.concat_tables([self.memory.aside(read(part, parts)) for part in range(parts)])
 
     def run(
         self,

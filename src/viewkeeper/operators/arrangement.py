@@ -212,23 +212,21 @@ class Arrangement:
         return pa.schema([*unknown, (WEIGHT, pa.int64())]).empty_table()
 
 
-def arrange(delta: pa.Table, aside: Callable[[pa.Table], pa.Table] | None = None) -> Run:
-    """The rows as a run: sorted by hash, equal hashes in the order given; weights left out when all are one.
-
-    `aside`: where each column goes as soon as it is sorted, if they are too large to be held together.
-    """
+def arrange(delta: pa.Table) -> Run:
+    """The rows as a run: sorted by hash, equal hashes in the order given; weights left out when all are one."""
     hashes = hashes_of(delta)
     if WEIGHT in delta.column_names and bool((weights_of(delta) == 1).all()):
         delta = delta.drop_columns([WEIGHT])
     falls = int(np.count_nonzero(hashes[1:] < hashes[:-1]))
-    return Run(rearranged(delta, pa.array(_order(hashes, falls)) if falls else None, aside))
+    return Run(rearranged(delta, pa.array(_order(hashes, falls)) if falls else None))
 
 
 def succession(runs: Sequence[Run], aside: Callable[[pa.Table], pa.Table]) -> Run:
-    """Runs whose hashes follow each other as one."""
+    """Runs whose hashes follow each other as one. Each column goes `aside` as soon as it is whole."""
     rows = [run.rows for run in runs]
     if any(WEIGHT in r.column_names for r in rows):
-        rows = _alike([run.weighted for run in runs])
+        rows = [run.weighted for run in runs]
+    rows = _alike(rows)
     return Run(rearranged(pa.concat_tables(rows), None, aside))
 
 

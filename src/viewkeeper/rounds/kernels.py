@@ -106,10 +106,14 @@ def _bulk_join(site: Site, operator: BulkJoin, ports: Ports) -> Iterator[pa.Tabl
 
 
 def _arrange(site: Site, operator: Image | Arrange, ports: Ports) -> Iterator[pa.Table]:
-    if ports[0]:
-        rows = stacked(ports[0])
-        large = rows.nbytes > site.memory.waiting
-        site.add(operator, [arrange(rows, site.memory.aside) if large else arrange(joined(ports[0]))])
+    if not ports[0]:
+        return iter(())
+    aside = site.memory.aside
+    if sum(int(table.nbytes) for table in ports[0]) <= site.memory.waiting:
+        site.add(operator, [arrange(joined(ports[0]))])
+    else:
+        runs = [Run(aside(arrange(part[0]).rows)) for part in _ranges(site, ports) if part[0] is not None]
+        site.add(operator, [succession(runs, aside)])
     return iter(())
 
 

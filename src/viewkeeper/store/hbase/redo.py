@@ -19,7 +19,7 @@ import secrets
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -30,6 +30,8 @@ from viewkeeper.store.hbase.records import Published
 
 _MAGIC = b"VKREDO1\n"
 _SUFFIX = ".redo"
+_ROWS = 65_536
+"""Rows that are written, and later replayed, together."""
 
 
 @dataclass(frozen=True)
@@ -60,49 +62,51 @@ class Redo:
 def write(directory: Directory, redo: Redo) -> tuple[str, str]:
     """The file's name and digest, once it is on disk."""
     directory.make()
-    streams: list[bytes] = []
     tables = []
     for table in redo.tables:
-        puts, deletes = _stream(table.puts), _stream(table.deletes)
-        streams += [puts, deletes]
+        puts, deletes = _length(table.puts), _length(table.deletes)
         head = {"name": table.name, "family": dict(table.family), "fresh": table.fresh}
         splits = [key.hex() for key in table.splits]
-        tables.append({**head, "splits": splits, "puts": len(puts), "deletes": len(deletes)})
+        tables.append({**head, "splits": splits, "puts": puts, "deletes": deletes})
     text = json.dumps({"published": redo.published.to_json(), "catalog": redo.catalog, "tables": tables}).encode()
-    digest = hashlib.sha256()
     name = f"b{redo.batch.number}-{secrets.token_hex(4)}{_SUFFIX}"
     with (directory / name).open("xb") as file:
-        for part in (_MAGIC, struct.pack(">I", len(text)), text, *streams):
-            digest.update(part)
-            file.write(part)
+        sink = _Digested(file)
+        for part in (_MAGIC, struct.pack(">I", len(text)), text):
+            sink.write(part)
+        for table in redo.tables:
+            _write(sink, table.puts)
+            _write(sink, table.deletes)
         file.flush()
         os.fsync(file.fileno())
     _sync(directory)
     directory.save(name)
-    return name, digest.hexdigest()
+    return name, sink.digest.hexdigest()
 
 
 def read(directory: Directory, name: str, digest: str) -> Redo:
     """The redo of a claim. CorruptState if it is not there or not the one that was claimed."""
     path = directory.fetch(name)
     try:
-        data = path.read_bytes()
+        with pa.memory_map(str(path)) as file:  # the rows stay where they are until they are written
+            data = file.read_buffer()
     except OSError as error:
         raise CorruptState(
             f"The redo {name} in {directory} of a batch that was begun cannot be read: {error.strerror}.",
             hint="Maintain the database where its state directory is (option state=), or copy the directory here.",
         ) from error
-    if hashlib.sha256(data).hexdigest() != digest or not data.startswith(_MAGIC):
+    view = memoryview(data)
+    if hashlib.sha256(view).hexdigest() != digest or view[: len(_MAGIC)] != _MAGIC:
         raise CorruptState(f"The redo {path} is damaged: its digest is wrong.", hint="Restore the file.")
     at = len(_MAGIC) + 4
-    length = struct.unpack(">I", data[at - 4 : at])[0]
-    head = json.loads(data[at : at + length])
+    length = struct.unpack(">I", view[at - 4 : at])[0]
+    head = json.loads(bytes(view[at : at + length]))
     at += length
     tables = []
     for one in head["tables"]:
-        puts = pa.ipc.open_stream(pa.py_buffer(data)[at : at + one["puts"]]).read_all()
+        puts = pa.ipc.open_stream(data.slice(at, one["puts"])).read_all()
         at += one["puts"]
-        deletes = pa.ipc.open_stream(pa.py_buffer(data)[at : at + one["deletes"]]).read_all()
+        deletes = pa.ipc.open_stream(data.slice(at, one["deletes"])).read_all()
         at += one["deletes"]
         splits = tuple(bytes.fromhex(key) for key in one["splits"])
         tables.append(TableRedo(one["name"], one["family"], one["fresh"], splits, puts, deletes))
@@ -117,11 +121,33 @@ def collect(directory: Directory, below: int) -> None:
             directory.remove(name)
 
 
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
+class _Digested:
+    """A file that is hashed as it is written."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, part: Any) -> int:
+        self.digest.update(part)
+        self._file.write(part)
+        return len(part)
+
+    def flush(self) -> None:
+        pass
+
+
+def _length(table: pa.Table) -> int:
+    sink = pa.MockOutputStream()
+    _write(sink, table)
+    return int(sink.size())
+
+
+def _write(sink: Any, table: pa.Table) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
+        writer.write_table(table, max_chunksize=_ROWS)
 
 
 def _sync(directory: Directory) -> None:
