@@ -201,21 +201,21 @@ class _Schedule:
             size = int(delta.nbytes)
             if self._held + size > site.memory.waiting:
                 delta, size = site.memory.aside(delta), 0
+            operator = self._flow.operators[consumer]
             with self._changed:
                 arrived = self._waiting[consumer][port]
                 arrived.append(_Arrived(task.place, task.way, size, delta))
                 self._held += size
                 rows = sum(int(a.delta.num_rows) for a in arrived)
                 crowded = rows > max(_CROWD, 2 * self._compacted.get((consumer, port), 0))
-            operator = self._flow.operators[consumer]
-            if crowded and isinstance(operator, Aggregate):
-                self._compact(site, operator, port)
+                if not crowded or not isinstance(operator, Aggregate):
+                    continue
+                self._waiting[consumer][port] = []  # taken at once: another thread may be bringing rows to this port
+                self._held -= sum(a.size for a in arrived)
+            self._compact(site, operator, port, arrived)
 
-    def _compact(self, site: Site, operator: Aggregate, port: int) -> None:
-        """Add up what waits at a port: groups come again in every piece of a large output."""
-        with self._changed:
-            found, self._waiting[operator.id][port] = self._waiting[operator.id][port], []
-            self._held -= sum(a.size for a in found)
+    def _compact(self, site: Site, operator: Aggregate, port: int, found: Sequence[_Arrived]) -> None:
+        """Add up what waited at a port: groups come again in every piece of a large output."""
         whole = site.memory.aside(aggregate.compacted(site.duck, operator.spec, port, [a.delta for a in found]))
         with self._changed:
             self._waiting[operator.id][port].append(_Arrived(*min(a[:2] for a in found), 0, whole))
