@@ -6,6 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test deep torture fuzz audit lint format bench docs clean setup java wheel
@@ -16,8 +17,9 @@ help:            ## what there is
 demo: setup      ## five analytical views over a stream of orders, live; then checked against recompute
 	@$(BIN)/vk demo
 
-test: setup      ## all tests: first those that need no Java, then those on Spark
-	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/torture tests/docs -m "not deep" $(ARGS)
+test: setup      ## all tests, by two workers (WORKERS=…), each with a JVM of its own
+	$(PYTEST) tests/unit tests/contract tests/golden tests/property tests/integration tests/torture tests/docs -m "not deep" \
+		--numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 deep: setup      ## the long tests: clusters, kills, consistency of every strategy, HBase's faults
 	$(PYTEST) tests -m deep $(ARGS)

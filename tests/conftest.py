@@ -45,11 +45,17 @@ ODD_SESSION = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses `spark` or `hbase` is marked so, and `-m "not spark and not hbase"` leaves the JVMs out."""
+    """A test that uses `spark` or `hbase` is marked so, and `-m "not spark and not hbase"` leaves the JVMs out.
+
+    Of several workers one gets all that need HBase, since it is started once; the others' tests stay with their file.
+    """
     for item in items:
+        uses = getattr(item, "fixturenames", ())
         for server in ("spark", "hbase"):
-            if server in getattr(item, "fixturenames", ()):
+            if server in uses:
                 item.add_marker(server)
+        on_hbase = item.get_closest_marker("hbase") is not None
+        item.add_marker(pytest.mark.xdist_group("hbase" if on_hbase else item.path.as_posix()))
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEDGER] = Ledger()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker gives its part of the table to the process that prints it."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["faults"] = dict(session.config.stash[_LEDGER].rows)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    rows = node.config.stash[_LEDGER].rows
+    for fault, counts in getattr(node, "workeroutput", {}).get("faults", {}).items():
+        rows[fault] = [old + new for old, new in zip(rows[fault], counts, strict=True)]
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     rows = config.stash[_LEDGER].rows
     if not rows:

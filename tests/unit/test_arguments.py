@@ -13,7 +13,15 @@ import pytest
 import viewkeeper as vk
 from viewkeeper.engine import Database
 
-ODD: tuple[Any, ...] = (None, 5, 5.5, -1, True, math.nan, b"x", [], {}, ("a",), object(), "nonsense")
+
+class Thing:
+    """Of no type that is asked for; printed the same by every process, so that workers agree about the tests' names."""
+
+    def __repr__(self) -> str:
+        return "Thing()"
+
+
+ODD: tuple[Any, ...] = (None, 5, 5.5, -1, True, math.nan, b"x", [], {}, ("a",), Thing(), "nonsense")
 TIMES, COUNTS = (5, 5.5), (5,)
 
 # Method, how it is called rightly, and for each argument what of ODD is right too.
