@@ -172,7 +172,7 @@ class Bench:
 def worked(db: vk.Database, name: str) -> list[dict[str, Any]]:
     """The operators in which the last batch spent its time, most first, as EXPLAIN tells them."""
     maintainer = db._maintain()
-    flow, clock = maintainer.flow, maintainer.stage.clock
+    flow, clock = maintainer.publisher.flow, maintainer.stage.clock
     shown = [o for o in flow.operators.values() if not isinstance(o, BulkJoin)]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     lines = db.explain(name).splitlines()

@@ -85,10 +85,10 @@ def by_view(runs: Sequence[dict[str, Any]], states: dict[str, int]) -> dict[str,
 def shares(db: vk.Database) -> dict[str, float]:
     """Seconds of the last batch by view; an operator that several views share is split between them."""
     maintainer = db._maintain()
-    names = {v.table.id: v.table.name for v in maintainer.catalog.views}
+    names = {v.table.id: v.table.name for v in maintainer.publisher.catalog.views}
     found: dict[str, float] = dict.fromkeys(names.values(), 0.0)
     for operator, seconds in maintainer.stage.clock.items():
-        views = maintainer.flow.views_of[operator]
+        views = maintainer.publisher.flow.views_of[operator]
         for view in views:
             found[names[view]] += seconds / len(views)
     return found
@@ -96,7 +96,7 @@ def shares(db: vk.Database) -> dict[str, float]:
 
 def base_bytes(db: vk.Database, model: Model) -> int:
     """Arrow bytes of the base columns that the views use."""
-    flow = db._maintain().flow
+    flow = db._maintain().publisher.flow
     return sum(
         model.rows(f"SELECT {', '.join(c.name for c in columns)} FROM {flow.tables[table].name}").nbytes
         for table, columns in flow.used.items()

@@ -124,7 +124,7 @@ def machine() -> dict[str, str]:
 def settled(db: vk.Database) -> float:
     """Wait until no merge runs beside what is measured next; the seconds that took."""
     started = time.perf_counter()
-    merger = db._maintain()._merger
+    merger = db._maintain().publisher.merger
     while merger._work is not None and not merger._work.done():
         time.sleep(0.005)
     return time.perf_counter() - started

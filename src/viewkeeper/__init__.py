@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from viewkeeper.client.asynchronous import AsyncClient, connect_async
     from viewkeeper.client.connection import Client, connect
     from viewkeeper.commit.backup import restore
-    from viewkeeper.commit.continuous import Maintenance
-    from viewkeeper.commit.maintainer import BatchReport
+    from viewkeeper.commit.report import BatchReport
     from viewkeeper.engine import Database
     from viewkeeper.engine import open_database as open
     from viewkeeper.errors import ViewkeeperError
+    from viewkeeper.maintain.continuous import Maintenance
     from viewkeeper.model.token import Token
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
@@ -72,11 +72,11 @@ _PLACES = {
     "Client": ("viewkeeper.client.connection", "Client"),
     "connect": ("viewkeeper.client.connection", "connect"),
     "connect_async": ("viewkeeper.client.asynchronous", "connect_async"),
-    "BatchReport": ("viewkeeper.commit.maintainer", "BatchReport"),
+    "BatchReport": ("viewkeeper.commit.report", "BatchReport"),
     "Database": ("viewkeeper.engine", "Database"),
     "Delta": ("viewkeeper.read.subscribe", "Delta"),
     "Examination": ("viewkeeper.read.doctor", "Examination"),
-    "Maintenance": ("viewkeeper.commit.continuous", "Maintenance"),
+    "Maintenance": ("viewkeeper.maintain.continuous", "Maintenance"),
     "Snapshot": ("viewkeeper.read.snapshot", "Snapshot"),
     "Status": ("viewkeeper.read.status", "Status"),
     "Token": ("viewkeeper.model.token", "Token"),

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.commit.continuous import Maintenance, Pace
-from viewkeeper.commit.holding import Closed, Holding
-from viewkeeper.defining import Defining
 from viewkeeper.errors import BadValue, ReadOnly
+from viewkeeper.maintain.continuous import Maintenance, Pace
+from viewkeeper.maintain.holding import Closed, Holding
 from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
@@ -34,7 +33,8 @@ from viewkeeper.store.memory import LEAST, budget
 from viewkeeper.store.registry import open_store
 
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
-    from viewkeeper.commit.maintainer import BatchReport, Maintainer
+    from viewkeeper.commit.report import BatchReport
+    from viewkeeper.maintain.maintainer import Maintainer
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
     from viewkeeper.read.plan import Plan
@@ -45,7 +45,7 @@ RETENTION = 60.0
 """Seconds for which changes stay in the log after the views have them."""
 
 
-class Database(Defining):
+class Database:
     """An open database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
 
     Any number of processes may read and write; one at a time maintains: the first that refreshes or makes a view holds
@@ -140,7 +140,7 @@ class Database(Defining):
         """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark."""
         maintainer = self._maintain()
         report = maintainer.refresh(lane)
-        maintainer.remake(now=True)
+        maintainer.scheduler.run(now=True)
         return report
 
     def maintain(

@@ -18,7 +18,7 @@ from tests.contract.conftest import STORES
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
 from viewkeeper import faults
-from viewkeeper.commit import batches, merge
+from viewkeeper.commit import merge, tidying
 from viewkeeper.engine import Database
 from viewkeeper.errors import PublicationUnknown, StoreError
 from viewkeeper.store.files import Directory
@@ -33,7 +33,7 @@ MANY = ["lmdb", *(pytest.param(kind, marks=pytest.mark.deep) for kind in KINDS[1
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     kind, _, remote = request.param.partition(", ")
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(batches, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(tidying, "_TIDY_SECONDS", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "there").mkdir()
     options = {"state": f"file://{tmp_path / 'there'}"} if remote else {}
@@ -119,7 +119,7 @@ def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest
     assert shop.refresh().afterwards == ()
     check(shop)
     clean(shop)
-    listed = shop._maintain().state.manifest.files() | shop._maintain()._merger.files
+    listed = shop._maintain().publisher.state.manifest.files() | shop._maintain().publisher.merger.files
     assert set(Directory(shop._store.state_path).names("b*.vkr")) <= listed
 
 
@@ -241,7 +241,7 @@ def test_a_commit_of_which_nobody_knows_says_so_and_is_settled_by_the_next_batch
         return published()
 
     shop.put("items", [item(3, 9)])
-    before = maintainer.batch.number
+    before = maintainer.publisher.batch.number
     with monkeypatch.context() as fault:
         fault.setattr(shop._store, "commit", fails)
         fault.setattr(shop._store, "published", asked)

@@ -26,7 +26,7 @@ def tampered(url: str) -> Any:
         db.sql(statement)
     db.put("items", [{"item_id": n, "category": "a", "price": n} for n in range(9)])
     db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-    state = db._maintain().state
+    state = db._maintain().publisher.state
     groups = {slot for slot in state.manifest.runs if slot.startswith("aggregate")}
     state.adopt(state.manifest.only(frozenset(state.manifest.runs) - groups))
     db.delete("items", 3)
@@ -50,7 +50,7 @@ def test_a_contradiction_is_an_error_by_name_and_nothing_is_published(
         assert db.status().epoch == epoch
         [finding] = [f for f in db.doctor().findings if "contradicted itself" in f.message]
         assert not finding.ok
-        db._maintain().rebuild()
+        db._maintain().mender.rebuild()
         db.refresh()
         assert db.read("totals").to_pylist() == [{"category": "a", "n": 8, "total": 33}]
         assert all("contradicted itself" not in f.message for f in db.doctor().findings)

@@ -15,8 +15,8 @@ from tests.contract import planned
 from tests.contract.conftest import ITEMS, STORES, ids, items, put
 
 from viewkeeper import faults
-from viewkeeper.commit import bringing
 from viewkeeper.engine import Database
+from viewkeeper.maintain import loader
 from viewkeeper.model.rows import rows_table
 from viewkeeper.store.base import Store
 from viewkeeper.store.hbase import windows
@@ -77,7 +77,7 @@ def test_while_the_overlap_is_not_over_it_is_read_again(store: Store, looked: li
 )
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(bringing, "_FINAL_ROWS", 0)
+    monkeypatch.setattr(loader, "_FINAL_ROWS", 0)
     store = STORES[request.param](tmp_path, request)(overlap=600)  # a busy machine must not end it
     with Database(store, mode="w", spark=None, progress=None) as db:
         for statement in planned.TABLES:
@@ -124,9 +124,9 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
             shop.put("items", [item(n) for n in range(40, 50)])
         if left and name == left[0]:
             left.clear()
-            appear(shop, item(number, 7), maintainer.batch.cut)
+            appear(shop, item(number, 7), maintainer.publisher.batch.cut)
 
-    original, load, catch_up = faults.point, bringing.load, bringing.catch_up
+    original, load, catch_up = faults.point, loader.load, loader.catch_up
 
     def point(name: str) -> None:
         original(name)
@@ -142,8 +142,8 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
         return call
 
     monkeypatch.setattr(faults, "point", point)
-    monkeypatch.setattr(bringing, "load", watched("load.1", load))
-    monkeypatch.setattr(bringing, "catch_up", watched("catch_up", catch_up))
+    monkeypatch.setattr(loader, "load", watched("load.1", load))
+    monkeypatch.setattr(loader, "catch_up", watched("catch_up", catch_up))
     shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
     assert not left, "the step was not reached"
     shop.refresh()
@@ -157,12 +157,12 @@ def test_what_becomes_visible_late_beside_damage_reaches_every_view(shop: Databa
     """State that is made anew at the last batch's cut reads what the views beside it have not seen yet."""
     shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
     shop.refresh()
-    appear(shop, item(3, 7), shop._maintain().batch.cut)
+    appear(shop, item(3, 7), shop._maintain().publisher.batch.cut)
     shop._holding.end()
     maintainer = shop._maintain()
-    [image] = [slot for slot in maintainer.state.manifest.runs if slot.startswith("image")]
-    entry = maintainer.state.manifest.runs[image][0]
-    path = maintainer.state.directory / entry.file
+    [image] = [slot for slot in maintainer.publisher.state.manifest.runs if slot.startswith("image")]
+    entry = maintainer.publisher.state.manifest.runs[image][0]
+    path = maintainer.publisher.state.directory / entry.file
     data = bytearray(path.read_bytes())
     data[entry.offset + entry.length // 2] ^= 0xFF
     path.write_bytes(data)

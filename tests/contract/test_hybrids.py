@@ -140,7 +140,7 @@ def test_a_view_made_in_the_middle_of_writes_is_exact(make_shop: Any, kind: Any,
         shop.db.refresh()
         shop.check()
     shop.busy = True
-    shop.db._maintain().rebuild()
+    shop.db._maintain().mender.rebuild()
     shop.busy = False
     shop.check()
     shop.db.sql("DROP MATERIALIZED VIEW v1")

@@ -13,14 +13,15 @@ from tests.contract.planned import DEAR, TABLES, TOTALS
 
 import viewkeeper as vk
 from viewkeeper import faults
-from viewkeeper.commit import batches, bringing
+from viewkeeper.commit import publisher, tidying
+from viewkeeper.maintain import loader
 
 
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(bringing, "_FINAL_ROWS", 0)
-    monkeypatch.setattr(batches, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(loader, "_FINAL_ROWS", 0)
+    monkeypatch.setattr(tidying, "_TIDY_SECONDS", 0.0)
     with vk.open(f"lmdb:{tmp_path / 'db'}", retention=0) as opened:
         for statement in TABLES:
             opened.sql(statement)
@@ -36,7 +37,7 @@ def item(number: int) -> dict[str, Any]:
 
 def test_rebuilds_beside_a_load_do_not_take_its_files(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The load has caught up once, and waits with files that no batch lists while others load, publish and tidy."""
-    monkeypatch.setattr(bringing, "id", lambda _: 7, raising=False)  # an object's number is given again when it is gone
+    monkeypatch.setattr(publisher, "id", lambda _: 7, raising=False)  # numbers of objects are given again
     caught_up, go_on = threading.Event(), threading.Event()
     original = faults.point
 
@@ -63,11 +64,11 @@ def test_rebuilds_beside_a_load_do_not_take_its_files(db: Any, monkeypatch: pyte
     creation.start()
     assert caught_up.wait(60)
     state = Path(db._store.state_path)
-    listed = set(db._maintain().state.manifest.files())
+    listed = set(db._maintain().publisher.state.manifest.files())
     mine = {p.name for p in state.glob("b*.vkr")} - listed
     assert mine
     for n in range(5):
-        db._maintain().rebuild()
+        db._maintain().mender.rebuild()
         db.put("items", item(1000 + n))
         db.refresh()
     assert mine <= {p.name for p in state.glob("b*.vkr")}, "files of a load that is under way were removed"

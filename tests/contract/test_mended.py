@@ -31,7 +31,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def damage(db: Any) -> None:
     """Flip a byte in every run, and forget the copies in memory."""
     db._holding.end()
-    state = db._maintain().state
+    state = db._maintain().publisher.state
     for entry in [e for runs in state.manifest.runs.values() for e in runs]:
         path = state.directory / entry.file
         data = bytearray(path.read_bytes())

@@ -171,7 +171,7 @@ def test_parts_that_do_not_help_are_read_again(path: Path, monkeypatch: pytest.M
             db.sql(CREATE)
         db._store.release_hold(kept.HOLD)
         changes(db)
-        db._maintain().retention = 0.0
+        db._maintain().tidying.retention = 0.0
         db.refresh()
         db._store.truncate(db._store.head())  # the log is gone, from which they would be brought up to date
         db.interrupt_after, db.scanned = None, 0

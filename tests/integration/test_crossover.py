@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.commit import crossover
+from viewkeeper.maintain import crossover
 
 ROWS = 5_000
 

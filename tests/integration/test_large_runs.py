@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.commit import stage
+from viewkeeper.maintain import stage
 
 
 def test_views_are_right_when_runs_are_written_as_they_are_made(
@@ -21,7 +21,7 @@ def test_views_are_right_when_runs_are_written_as_they_are_made(
     db.put("names", [{"g": g, "name": f"name {g}"} for g in range(6)])
     db.sql("CREATE MATERIALIZED VIEW sums AS SELECT g, sum(n) AS n, max(n) AS m FROM t GROUP BY g")
     db.sql("CREATE MATERIALIZED VIEW named AS SELECT t.id, name, n FROM t LEFT JOIN names ON t.g = names.g")
-    runs = [run for runs in db._maintain().state.manifest.runs.values() for run in runs]
+    runs = [run for runs in db._maintain().publisher.state.manifest.runs.values() for run in runs]
     large = [run.file for run in runs if run.rows >= 50]
     assert large
     assert all([run.file for run in runs].count(file) == 1 for file in large)

@@ -175,8 +175,8 @@ def test_a_creation_that_crashes_leaves_the_database_as_it_was(shop: Any, point:
         assert [v.name for v in db.status().views] == ["by_category"]
         db.put("items", item(100))
         assert db.refresh().views == {"by_category": 1}
-        named = {r.file for runs in db._maintainer.state.manifest.runs.values() for r in runs}
-        files = {p.name for p in Path(db._maintainer.state.directory).glob("*.vkr")}
+        named = {r.file for runs in db._maintainer.publisher.state.manifest.runs.values() for r in runs}
+        files = {p.name for p in Path(db._maintainer.publisher.state.directory).glob("*.vkr")}
         assert len(files - named) <= 1, "what the crash left was collected"
 
 

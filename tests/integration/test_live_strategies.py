@@ -103,13 +103,13 @@ def test_a_snapshot_over_different_cuts_is_refused_with_the_cuts(shop: Any) -> N
 
 
 def test_incremental_snapshots_read_only_the_keys_that_changed(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from viewkeeper.commit import maintainer
+    from viewkeeper.maintain import scheduler
 
     shop.put("items", [item(i) for i in range(1000)])
     shop.sql(f"CREATE MATERIALIZED VIEW v WITH (strategy = 'ISN', interval = 3600) AS {TOTALS}")
     made: list[Any] = []
-    remake = maintainer.remake
-    monkeypatch.setattr(maintainer, "remake", lambda *args: made.append(remake(*args)) or made[-1])
+    remake = scheduler.remake
+    monkeypatch.setattr(scheduler, "remake", lambda *args: made.append(remake(*args)) or made[-1])
     shop.put("items", [item(i, "books") for i in (5, 6, 7, 500)])
     shop.refresh()
     assert [(m.whole, m.tracked) for m in made] == [(False, 4)]
@@ -189,10 +189,10 @@ def test_every_write_call_is_a_state_of_its_own(shop: Any, strategy: str) -> Non
 def test_dropping_a_scheduled_view_frees_its_state(shop: Any) -> None:
     shop.put("items", [item(i) for i in range(100)])
     shop.sql(f"CREATE MATERIALIZED VIEW v WITH (strategy = 'ISN', interval = 3600) AS {TOTALS}")
-    assert "sets" in shop._maintainer.batch.record
+    assert "sets" in shop._maintainer.publisher.batch.record
     shop.sql("DROP MATERIALIZED VIEW v")
-    assert not shop._maintainer.batch.record.get("sets")
-    assert shop._maintainer.state.directory.names("*.vkr") == []
+    assert not shop._maintainer.publisher.batch.record.get("sets")
+    assert shop._maintainer.publisher.state.directory.names("*.vkr") == []
 
 
 def test_bad_strategies_are_refused(shop: Any) -> None:

@@ -52,7 +52,7 @@ def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest
             db.put("shops", [{"id": rng.randrange(410), "zone": rng.randrange(6)}])
         db.refresh(lane="spark")
         assert db.audit().differences == 0
-    flow = db._maintain().flow
+    flow = db._maintain().publisher.flow
     looked_up = {flow.tables[flow.operators[flow.operators[n].arrangement].table].name for n in placed[0].staying}
     assert looked_up == {"zones"}
     # orders → shops (exchange) → zones (none) → sums (exchange): three levels where there were four.
@@ -65,7 +65,7 @@ def test_tasks_read_their_shares_of_a_large_call(db: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(reach, "all_near", lambda *_: True)
     monkeypatch.setattr(placing, "FEW_ROWS", 5)
     db.sql(VIEW)
-    stage, tables = db._maintain().stage, {t.id: t.name for t in db._maintain().catalog.tables}
+    stage, tables = db._maintain().stage, {t.id: t.name for t in db._maintain().publisher.catalog.tables}
     captured: list[dict[str, str]] = []
     capture = stage.captured
 

@@ -90,8 +90,8 @@ def test_two_maintainers_never_both_publish(url: str, ledger: Ledger) -> None:
         maintainer = db._maintain()
         batch: Any = db._store.published()
         db._store.commit(type(batch)(batch.number + 1, batch.cut, batch.record), [])  # somebody else
-        maintainer.batch = batch
+        maintainer.publisher.batch = batch
         with pytest.raises(MaintainerBusy):
-            maintainer._publish(batch.number + 1, batch.cut, maintainer.state.manifest, [])
+            maintainer.publisher.publish(batch.number + 1, batch.cut, maintainer.publisher.state.manifest, [])
         db.refresh("driver")
         ledger.check("maintainer stalls, loses its lease", db)

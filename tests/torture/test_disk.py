@@ -180,7 +180,7 @@ def test_a_merge_that_cannot_be_written(url: str, ledger: Ledger) -> None:
         for step in range(40 if DEEP else 15):
             shop.change(db, step)
             db.refresh("driver")
-            work = db._maintainer._merger._work
+            work = db._maintainer.publisher.merger._work
             if failed < 2 and work is not None:
                 with faults.failing("run.write.before", errno.ENOSPC):
                     shop.change(db, 1000 + step)
@@ -189,7 +189,7 @@ def test_a_merge_that_cannot_be_written(url: str, ledger: Ledger) -> None:
                     failed += isinstance(work.exception(), StoreError)
             ledger.check("disk full, merging", db)
         ledger.injected("disk full, merging", failed)
-        assert max(len(r) for r in db._maintainer.state.manifest.runs.values()) <= 17
+        assert max(len(r) for r in db._maintainer.publisher.state.manifest.runs.values()) <= 17
 
 
 _FLUSH = r"""
@@ -295,7 +295,7 @@ def test_a_clock_that_jumps(url: str, ledger: Ledger, monkeypatch: pytest.Monkey
 def test_a_scheduled_view_does_not_wait_for_a_clock_that_was_put_back() -> None:
     from dataclasses import replace
 
-    from viewkeeper.commit.schedule import due
+    from viewkeeper.maintain.schedule import due
     from viewkeeper.model.catalog import OwnCut, View
     from viewkeeper.model.schema import Table
 

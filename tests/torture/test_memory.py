@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import viewkeeper as vk
-from viewkeeper.commit import memory
-from viewkeeper.commit.stage import Stage
 from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.maintain import fitting
+from viewkeeper.maintain.stage import Stage
 from viewkeeper.store.base import Pending
 from viewkeeper.store.memory import Memory, budget, machine_share, parse_size
 
@@ -27,9 +27,9 @@ from .harness import DEEP, Ledger
 
 
 def test_what_fits() -> None:
-    assert memory.fitting(Pending(10, 1_000, 0.0, size=1_000), 1 << 20) is None
-    assert memory.fitting(Pending(10, 1_000, 0.0, size=1 << 20), 1 << 20) == 1_000 // memory.EXPANSION
-    assert memory.fitting(Pending(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
+    assert fitting.fitting(Pending(10, 1_000, 0.0, size=1_000), 1 << 20) is None
+    assert fitting.fitting(Pending(10, 1_000, 0.0, size=1 << 20), 1 << 20) == 1_000 // fitting.EXPANSION
+    assert fitting.fitting(Pending(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_a_killed_process_spilled_is_removed(make_db: Callable[..., Any]) -
 def test_a_backlog_larger_than_memory_is_several_batches(
     url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "EXPANSION", 1_000)  # as if every row took kilobytes
+    monkeypatch.setattr(fitting, "EXPANSION", 1_000)  # as if every row took kilobytes
     with vk.open(url, memory="64MiB") as db:
         before = db.status().epoch
         rng = random.Random(1)

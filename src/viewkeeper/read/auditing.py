@@ -19,7 +19,7 @@ from viewkeeper.read.findings import NOTE, Audit, noted, noted_failure, repaired
 from viewkeeper.store.base import Store
 
 if TYPE_CHECKING:
-    from viewkeeper.commit.maintainer import Maintainer
+    from viewkeeper.maintain.maintainer import Maintainer
 
 _log = logging.getLogger("viewkeeper.audit")
 
@@ -44,7 +44,7 @@ def audit_database(
 
 
 def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], Maintainer], report: Audit) -> Audit:
-    from viewkeeper.commit.maintainer import CONTRADICTION
+    from viewkeeper.maintain.mending import CONTRADICTION
 
     wrong = [v.view for v in report.views if v.differences]
     contradicted = store.note(CONTRADICTION) is not None
@@ -53,7 +53,7 @@ def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], M
     maintainer = maintain()
     try:
         if contradicted:
-            maintainer.rebuild()
+            maintainer.mender.rebuild()
         else:
             maintainer.repair(frozenset(store.catalog().view(name).table.id for name in wrong))
     except ViewkeeperError as error:

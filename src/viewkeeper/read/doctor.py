@@ -12,13 +12,12 @@ from typing import Any
 
 from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
 from viewkeeper.commit.afterwards import in_words
-from viewkeeper.commit.continuous import NOTE as MAINTENANCE
-from viewkeeper.commit.maintainer import CONTRADICTION
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.mending import damaged
 from viewkeeper.commit.report import MENDED
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, ViewkeeperError
+from viewkeeper.maintain.continuous import NOTE as MAINTENANCE
+from viewkeeper.maintain.mending import CONTRADICTION, damaged
 from viewkeeper.model.shown import counted
 from viewkeeper.plan import expressions
 from viewkeeper.read.findings import NOTE as AUDIT

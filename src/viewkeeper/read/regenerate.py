@@ -9,11 +9,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.commit.loading import regenerate
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.stage import Stage
 from viewkeeper.commit.state import State
 from viewkeeper.errors import BadValue, CorruptState, Defect, SnapshotGone
+from viewkeeper.maintain.loading import regenerate
+from viewkeeper.maintain.stage import Stage
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.model.strategies import runs_alone

@@ -11,12 +11,12 @@ import numpy as np
 
 from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
 from viewkeeper.commit.afterwards import in_words
-from viewkeeper.commit.continuous import NOTE
-from viewkeeper.commit.crossover import crossover_text
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.recent import STAGES
 from viewkeeper.commit.report import MENDED
 from viewkeeper.errors import SnapshotGone
+from viewkeeper.maintain.continuous import NOTE
+from viewkeeper.maintain.crossover import crossover_text
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of

@@ -59,7 +59,7 @@ async def plan(serving: Serving, asked: Asked) -> Reply:
 
 def _plan(serving: Serving, name: str) -> dict[str, Any]:
     maintainer = serving.db._maintainer
-    timed = maintainer.recent.operators() if maintainer is not None else None
+    timed = maintainer.publisher.recent.operators() if maintainer is not None else None
     picture, ids = picture_of(serving.store, serving.store.catalog(), name)
     boxes = []
     for box in picture.boxes:

@@ -100,7 +100,7 @@ class Pulse:
         maintainer = self._serving.db._maintainer
         if batch is None or (batch.number == self._epoch and maintainer is None):
             return []
-        listed = maintainer.recent.listed() if maintainer is not None else batch.record.get("batches", ())
+        listed = maintainer.publisher.recent.listed() if maintainer is not None else batch.record.get("batches", ())
         new = [dict(b) for b in listed if b["epoch"] > self._epoch and b["epoch"] <= batch.number]
         self._epoch = max([self._epoch, *(b["epoch"] for b in new)])
         for one in new:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper.defining import define
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName, ViewkeeperError
 from viewkeeper.model import arguments
 from viewkeeper.model.names import backticked
@@ -75,7 +76,7 @@ def run(
             return Result(pa.table({"plan": explain(db, words.rest())}))
         if not any(words.at(word) for word in _CORE):
             raise BadStatement(f"{words.shown()} starts no statement known here.", hint=f"Statements: {STATEMENTS}.")
-    return Result(db._define(text))
+    return Result(define(db, text))
 
 
 @dataclass(frozen=True)

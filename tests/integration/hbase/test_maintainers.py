@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.integration.hbase.shop import expected, totals
 
-from viewkeeper.commit import holding
 from viewkeeper.errors import MaintainerBusy
+from viewkeeper.maintain import holding
 from viewkeeper.store.hbase import commit as commits
 
 LEASE = 3
@@ -38,7 +38,7 @@ def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_n
     monkeypatch.setattr(commits, "publish", lambda records, redo: held.append((records, redo)))
     shop.refresh()  # it slept before step 4
     monkeypatch.setattr(commits, "publish", publish)
-    shop._maintainer.lease._done.set()  # nor does it renew its lease
+    shop._maintainer.publisher.lease._done.set()  # nor does it renew its lease
     time.sleep(LEASE + 0.2)
     other = open_db()
     other.put("items", {"id": 5, "category": "newer", "price": 1})

@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 
 from viewkeeper.capture.mktree import MKTree
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.commit.loading import Live, load, scan_first
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.stage import Stage, given_rows, in_batches
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Defect, SnapshotGone, Unsupported
+from viewkeeper.maintain.loading import Live, load, scan_first
+from viewkeeper.maintain.stage import Stage, given_rows, in_batches
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import WEIGHT, quoted

@@ -24,9 +24,9 @@ import pyarrow as pa
 from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.parts import CutMoved, Part
 from viewkeeper.capture.snapshot import Progress, scan_live
-from viewkeeper.commit.load import Load, loaded_tables, missing_state, plan_load
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.stage import Stage, choose_lane, given_rows, in_batches
+from viewkeeper.maintain.load_plan import Load, loaded_tables, missing_state, plan_load
+from viewkeeper.maintain.stage import Stage, choose_lane, given_rows, in_batches
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.dataflow import Image, Input
@@ -149,7 +149,7 @@ def catch_up(
     """
     behind = flow.behind([*(flow.sinks[v].id for v in loaded.rows), *loaded.new])
     tables = [t for t in flow.used if Input(t).id in behind]
-    deltas, seen = stage.changes(flow, loaded.cut, batch.cut, loaded.seen, tables)
+    deltas, seen = stage.capture.changes(flow, loaded.cut, batch.cut, loaded.seen, tables)
     shared = [flow.tables[t] for t in tables if t in batch.seen]
     seen |= _watched(stage, shared, batch.cut, batch.seen, alone=False)
     chosen = choose_lane(lane, sum(d.num_rows for d in deltas.values()))

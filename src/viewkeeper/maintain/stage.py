@@ -6,7 +6,7 @@ the state as it was at one published batch: runs are immutable, so the two do no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.capture.feed import table_changes
+from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture
 from viewkeeper.commit.isolation import BrokenViews
-from viewkeeper.commit.memory import RAN_OUT, out_of_memory
 from viewkeeper.commit.state import State
 from viewkeeper.errors import UnknownName
-from viewkeeper.model.schema import Table
+from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
 from viewkeeper.operators.arrangement import Arrangement, Run
-from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.image import taken_back
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import Input, Operator
@@ -46,9 +43,6 @@ _OPERATORS_FOR_MORE = 24
 _ROWS_AT_ONCE = 1_000_000
 """A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
 
-_ROWS_FOR_MORE = 20_000
-"""Changes from which threads are worth waking: below, one is done before the second has begun."""
-
 
 @dataclass
 class Outcome:
@@ -56,6 +50,27 @@ class Outcome:
 
     reached: Mapping[int, list[pa.Table]]
     entries: list[RunEntry]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a database's work has: its store, Spark where that is needed, threads, and a budget of memory."""
+
+    store: Store
+    spark: Callable[[], Any]
+    durable: bool
+    threads: int
+    memory: Memory
+
+    @property
+    def beside(self) -> Memory:
+        """What work beside the batches may take."""
+        return self.memory.divided(2)
+
+    def stage(self, state: State, memory: Memory | None = None) -> Stage:
+        return Stage(
+            self.store, state, self.spark, durable=self.durable, threads=self.threads, memory=memory or self.memory
+        )
 
 
 class Stage:
@@ -77,6 +92,7 @@ class Stage:
         self.durable = durable
         self.memory = (memory or Memory(budget())).beside(state.directory)
         self.crew = Crew(threads, self.memory, expressions.setup)
+        self.capture = Capture(store, self.crew, self.memory, state.arrangement)
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
         self.made: Mapping[str, int] = {}
@@ -118,53 +134,8 @@ class Stage:
                 if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto and not is_few(found):
                     left[table] = found
         here = [t for t in flow.used if t not in left]
-        deltas, now = self.changes(flow, after, upto, seen, here, rows)
+        deltas, now = self.capture.changes(flow, after, upto, seen, here, rows)
         return given_rows(deltas) | {Input(t).id: found for t, found in left.items()}, now
-
-    def changes(
-        self,
-        flow: Flow,
-        after: int,
-        upto: int,
-        seen: Mapping[int, Seen],
-        tables: Sequence[int],
-        rows: int | None = None,
-    ) -> tuple[dict[str, pa.Table], dict[int, Seen]]:
-        """What happened to each of these tables, consolidated before any expression runs, and what was seen of them.
-
-        `rows`: about how many there are, if that is known.
-        """
-
-        has_befores = self.store.capabilities.before_images
-
-        def changed(duck: Duck, table: int) -> tuple[pa.Table, Seen]:
-            names = [c.name for c in flow.used[table]]
-            delta = self._net(flow.tables[table], names, after, upto, rows) if has_befores else None
-            if delta is not None:
-                return delta, Seen()
-            known = partial(self._known, duck, flow, table, names)
-            delta, now = table_changes(self.store, flow.tables[table], names, after, upto, known, seen.get(table))
-            return consolidate(duck, delta) if delta.num_rows else delta, now
-
-        if rows is not None and rows < _ROWS_FOR_MORE:
-            duck = self.crew.alone(1)
-            found = [changed(duck, t) for t in tables]
-        else:
-            found = self.crew.map(changed, tables)
-        each = list(zip(tables, found, strict=True))
-        return {Input(t).id: delta for t, (delta, _) in each}, {t: now for t, (_, now) in each}
-
-    def _net(self, table: Table, names: list[str], after: int, upto: int, rows: int | None) -> pa.Table | None:
-        """A table's net changes. One call that did much is read in parts: it names a key once, so they are net too."""
-        parts = 1
-        if (rows is None or rows >= _ROWS_AT_ONCE) and self.store.divides_log and table.is_stored:
-            waiting = self.store.pending(after, [table.id])
-            if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto:
-                parts = -(-waiting.size // self.memory.piece)
-        if parts == 1:
-            return self.store.net_changes(table, names, after, upto)
-        read = partial(self.store.part_of_changes, table, names, after, upto)
-        return pa.concat_tables([self.memory.aside(read(part, parts)) for part in range(parts)])
 
     def run(
         self,
@@ -197,7 +168,7 @@ class Stage:
         # batch has many short statements.
         kinds = {flow.operators[name].kind for name in active & (new or active)}
         divides = "image" in kinds and "bulkjoin" not in kinds if new else len(active) >= _OPERATORS_FOR_MORE
-        small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < _ROWS_FOR_MORE
+        small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < ROWS_FOR_MORE
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
         written: dict[str, RunEntry] = {}
 
@@ -212,12 +183,6 @@ class Stage:
         self.clock, self.made = site.clock, site.made
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
-
-    def _known(self, duck: Duck, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
-        """What the table's image by primary key holds for these keys, as the delta that takes it away."""
-        key = tuple(k.column for k in flow.tables[table].key)
-        image = next(i for i in flow.images[table] if i.key == key)
-        return taken_back(duck, self.state.arrangement(slots(image)[0]), flow.tables[table], columns, keys)
 
     def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
         return Arrangement(()) if slot in hidden else self.state.arrangement(slot)

@@ -23,8 +23,8 @@ from viewkeeper.store.base import Store
 from viewkeeper.store.lost import when_lost
 
 if TYPE_CHECKING:
-    from viewkeeper.commit.continuous import Maintenance
-    from viewkeeper.commit.maintainer import Maintainer
+    from viewkeeper.maintain.continuous import Maintenance
+    from viewkeeper.maintain.maintainer import Maintainer
 
 _PATIENCE = 60.0
 """Seconds to wait for a maintainer of this process that ends, and is still at its last batch."""
@@ -80,10 +80,10 @@ class Holding:
             with held.lock:
                 found = held.maintainer
                 if found is None:
-                    from viewkeeper.commit.maintainer import Maintainer
+                    from viewkeeper.maintain.maintainer import Maintainer
 
                     found = held.maintainer = Maintainer(self._store, self._spark, **self._options)
-                if not found.lease.lost:
+                if not found.publisher.lease.lost:
                     held.users.add(self)
                     return found
             self.end()

@@ -22,15 +22,16 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from viewkeeper.commit.holding import Holding
 from viewkeeper.errors import MaintainerBusy, StoreError, Timeout, ViewkeeperError
+from viewkeeper.maintain.holding import Holding
 from viewkeeper.model import arguments
 from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
 
 if TYPE_CHECKING:  # who only looks at the note imports no maintainer
-    from viewkeeper.commit.maintainer import BatchReport, Maintainer
+    from viewkeeper.commit.report import BatchReport
+    from viewkeeper.maintain.maintainer import Maintainer
 
 SHARES = {"views": 1.0, "balanced": 0.5, "writers": 0.2}
 """How much of the time batches may run while writers are busy."""
@@ -79,7 +80,7 @@ class Maintenance:
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         self.pace = pace.checked()
-        from viewkeeper.commit.stage import choose_lane
+        from viewkeeper.maintain.stage import choose_lane
 
         choose_lane(lane, 0)
         self.error: Exception | None = None
@@ -194,14 +195,14 @@ class Maintenance:
         try:
             maintainer = self._maintainer or self._stand_by()
             if maintainer is not None:
-                maintainer.suspends, maintainer.on_batch = True, self._after_batch
+                maintainer.suspender.by_itself, maintainer.on_batch = True, self._after_batch
                 self._maintain(maintainer)
         except Exception as error:
             self.error = error
             self._give_up(error)
         finally:
             if self._maintainer is not None:
-                self._maintainer.suspends, self._maintainer.on_batch = False, None
+                self._maintainer.suspender.by_itself, self._maintainer.on_batch = False, None
             with self._room:
                 self._room.notify_all()
             self._holding.ran()
@@ -224,7 +225,7 @@ class Maintenance:
             self._news.clear()
             head = self._store.head()
             try:
-                steps = maintainer.remake()
+                steps = maintainer.scheduler.run()
                 if head == seen:
                     if steps:  # a view that goes from call to call may have more of them
                         continue

@@ -12,10 +12,10 @@ from typing import Any
 
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.merge import Merger
-from viewkeeper.commit.schedule import Remade
-from viewkeeper.commit.stage import Stage, given_rows, in_batches
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, Defect
+from viewkeeper.maintain.schedule import Remade
+from viewkeeper.maintain.stage import Stage, given_rows, in_batches
 from viewkeeper.model.catalog import View
 from viewkeeper.plan.flow import Flow
 from viewkeeper.store.base import Store
@@ -60,7 +60,7 @@ class Alone:
             _log.warning(
                 "%s: merging runs of %s failed and is tried again: %s", self._store.url, view.table.name, error
             )
-        deltas, _ = self._stage.changes(self.flow, after, cut, {}, tables, 1)
+        deltas, _ = self._stage.capture.changes(self.flow, after, cut, {}, tables, 1)
         names = {view.table.id: view.table.name}
         outcome = self._stage.run(number, "driver", self.flow, in_batches(self.flow), given_rows(deltas), names)
         manifest = self._state.manifest.plus(outcome.entries)

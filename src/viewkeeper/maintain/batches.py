@@ -1,0 +1,124 @@
+"""Batches: every view is brought to a cut of the log, one batch at a time (`commit.publisher` has the steps)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from viewkeeper import faults
+from viewkeeper.commit.isolation import own_rows
+from viewkeeper.commit.publisher import Publisher
+from viewkeeper.commit.report import BatchReport
+from viewkeeper.commit.sink import resolve
+from viewkeeper.commit.tidying import Tidying
+from viewkeeper.maintain.crossover import rows_beyond
+from viewkeeper.maintain.fitting import fitting
+from viewkeeper.maintain.stage import Stage, choose_lane, in_batches
+from viewkeeper.operators.duck import Duck
+from viewkeeper.store.base import StreamChange, ViewChange
+
+_MERGING = "merging runs"
+
+
+class Batches:
+    """Runs one batch at a time on `stage`. `rebuild` makes everything anew at a cut, where that is cheaper."""
+
+    def __init__(self, publisher: Publisher, tidying: Tidying, stage: Stage, rebuild: Callable[[int], None]) -> None:
+        self.stage = stage
+        self._publisher = publisher
+        self._tidying = tidying
+        self._rebuild = rebuild
+        self._tried = 0
+        self._fits: int | None = None
+
+    def run(self, lane: str, max_changes: int | None) -> BatchReport:
+        """One batch, of about `max_changes` rows at most; or none if nothing waits. The lock is held."""
+        started = time.perf_counter()
+        publisher, afterwards = self._publisher, self._publisher.afterwards
+        choose_lane(lane, 0)  # a wrong name is refused also when nothing waits
+        if afterwards.damage is not None:
+            damage, afterwards.damage = afterwards.damage, None
+            raise damage
+        publisher.follow()
+        faults.point("commit.1.before")
+        store, before, flow = publisher.store, publisher.batch, publisher.flow
+        tables = [t.id for t in publisher.catalog.tables]
+        cut = store.head()  # step 1
+        waiting = store.pending(before.cut, tables)
+        if waiting.calls == 0:
+            return BatchReport(before.number, 0, "none", time.perf_counter() - started, afterwards=afterwards.failed)
+        if (instead := self._made_anew(waiting.rows, started)) is not None:
+            return instead
+        limits = [n for n in (max_changes, self._fits, fitting(waiting, publisher.memory.total)) if n is not None]
+        self._tried = min([waiting.rows, *limits])
+        if self._tried < waiting.rows:
+            cut = store.cut_after(before.cut, tables, self._tried)
+        faults.point("commit.1.after")
+        with afterwards.of(_MERGING):
+            publisher.merger.adopt()
+        number = before.number + 1
+        expected = choose_lane(lane, self._tried)
+        deltas, seen = self.stage.captured(expected, flow, before.cut, cut, self._tried, before.seen)  # step 2
+        changes = sum(d.count or 0 for d in deltas.values())
+        chosen = choose_lane(lane, changes)
+        faults.point("commit.2.before")
+        captured = time.perf_counter()
+        outcome = self.stage.run(number, chosen, flow, in_batches(flow), deltas, publisher.names)
+        faults.point("commit.2.after")
+        ran = time.perf_counter()
+        views = self._resolve(outcome.reached)
+        recent = publisher.recent
+        recent.begun(number, changes, chosen, captured - started, ran - captured)
+        publisher.publish(number, cut, publisher.state.manifest.plus(outcome.entries), views, seen=seen)
+        done = time.perf_counter()
+        recent.committed(done - ran)
+        recent.timed(self.stage.clock, self.stage.made)
+        recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
+        if self._fits is not None:  # what was short may not be any more
+            self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
+        self._tidying.after({e.slot for e in outcome.entries})
+        changed = {c.table.name: _size(c) for c in views}
+        seconds = time.perf_counter() - started
+        return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed)
+
+    def halve(self) -> bool:
+        """Memory ran out: the next batch is of half as many rows. False if it was of one already."""
+        if self._tried <= 1:
+            return False
+        self._fits = self._tried // 2
+        return True
+
+    def _made_anew(self, rows: int, started: float) -> BatchReport | None:
+        """Everything anew where that is cheaper than a batch of so many changes (`crossover`).
+
+        Not where each write call's state must show, nor under views that are not stored, whose subscribers would have
+        to start over.
+        """
+        publisher = self._publisher
+        changed = rows_beyond(publisher.store, publisher.flow, publisher.batch.cut, rows)
+        if changed is None or publisher.complete or not all(v.table.is_stored for v in publisher.catalog.views):
+            return None
+        self._rebuild(publisher.store.head())
+        seconds = time.perf_counter() - started
+        publisher.recent.add(seconds, changed, (0.0, seconds, 0.0))
+        publisher.recent.begun(publisher.batch.number, changed, "rebuild", 0.0, seconds)
+        publisher.recent.committed(0.0)
+        return BatchReport(publisher.batch.number, changed, "rebuild", seconds)
+
+    def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
+        publisher = self._publisher
+        tables = {v.table.id: v.table for v in publisher.catalog.views}
+
+        def change(duck: Duck, view: int) -> ViewChange | StreamChange | None:
+            with own_rows(tables[view]):
+                return resolve(duck, publisher.store, tables[view], reached[view], publisher.memory)
+
+        return [c for c in self.stage.crew.map(change, list(reached)) if c is not None]
+
+
+def _size(change: ViewChange | StreamChange) -> int:
+    if isinstance(change, StreamChange):
+        return int(change.delta.num_rows)
+    return int(change.puts.num_rows + change.deletes.num_rows)

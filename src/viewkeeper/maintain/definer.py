@@ -1,0 +1,116 @@
+"""Views that come, change and go, beside the batches.
+
+A view is loaded while batches go on (`loading`), and published with its catalog entry in one batch; so is another
+definition of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from viewkeeper.capture.snapshot import Progress
+from viewkeeper.commit.publisher import Publisher
+from viewkeeper.commit.tidying import Tidying
+from viewkeeper.maintain.definitions import refuse_altered
+from viewkeeper.maintain.loader import Loader, restarted
+from viewkeeper.maintain.mending import Mender
+from viewkeeper.maintain.scheduler import Scheduler
+from viewkeeper.maintain.suspending import Suspender
+from viewkeeper.model.catalog import Catalog, View
+
+
+class Definer:
+    """Creates, replaces, drops and resumes views."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        tidying: Tidying,
+        loader: Loader,
+        mender: Mender,
+        suspender: Suspender,
+        scheduler: Scheduler,
+    ) -> None:
+        self._publisher = publisher
+        self._tidying = tidying
+        self._loader = loader
+        self._mender = mender
+        self._suspender = suspender
+        self._scheduler = scheduler
+
+    def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
+        """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
+        if self._publisher.runs_alone(view):
+            self._scheduler.make(view, is_new=True, progress=progress)
+            return
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            refuse_altered(catalog, view)
+            return catalog.with_view(replace(view, since=since))
+
+        self._bring_in(frozenset([view.table.id]), change, lane, progress)
+
+    def replace(
+        self,
+        old: View,
+        new: View,
+        users: frozenset[int],
+        lane: str = "auto",
+        progress: Progress | None = None,
+    ) -> None:
+        """Build another definition beside the old one and switch in one batch, with the views that read it.
+
+        If it has the same table, its rows change by the difference; else the old rows go with the old view.
+        """
+        publisher = self._publisher
+        active = [v for v in publisher.catalog.views if v.suspended is None and v.table.id in users]
+        maintained = [v for v in active if not publisher.runs_alone(v)]
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            refuse_altered(catalog, new)
+            if new.table.id != old.table.id:
+                return catalog.without(old.table.id).with_view(replace(new, since=since))
+            for view in (replace(new, since=old.since), *maintained):
+                catalog = catalog.replacing(restarted(view, since))
+            return catalog
+
+        views = frozenset([new.table.id, *(v.table.id for v in maintained)])
+        self._bring_in(views, change, lane, progress)
+        if new.table.id != old.table.id:
+            publisher.afterwards.drop(old.table, "view.published")
+        for view in active:
+            if publisher.runs_alone(view):  # what it was made from is another view now
+                self._scheduler.make_whole(view)
+
+    def drop(self, view: View) -> None:
+        """Forget a view and the state that no other view shares."""
+        publisher = self._publisher
+        with publisher.defining, publisher.lock:
+            self._suspender.leave_out(lambda c: c.without(view.table.id))
+            publisher.afterwards.drop(view.table, "view.dropped")
+            self._tidying.after((), now=True)
+
+    def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
+        """Build a suspended view's state anew and bring its table in line with it."""
+        if self._publisher.runs_alone(view):
+            self._scheduler.make_whole(replace(view, suspended=None), progress)
+            return
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            return catalog.replacing(restarted(replace(view, suspended=None), since))
+
+        self._bring_in(frozenset([view.table.id]), change, lane, progress)
+
+    def _bring_in(
+        self,
+        views: frozenset[int],
+        change: Callable[[Catalog, int], Catalog],
+        lane: str,
+        progress: Progress | None,
+    ) -> None:
+        """Load views beside the batches that go on, catch up, and publish them with the catalog's change."""
+        with self._publisher.defining, self._mender.noting_contradictions():
+            while not self._mender.mending(partial(self._loader.load, views, change, lane, progress)):
+                pass

@@ -1,0 +1,163 @@
+"""The maintainer of a database, made of parts; `refresh` brings every view to the head of the log.
+
+Publisher   the lease, the published batch and its state; how the next takes its place    commit/publisher.py
+Tidying     what comes after a batch: merging, cutting the log, removing files            commit/tidying.py
+Batches     one batch after the other                                                     batches.py
+Loader      state that is missing is loaded and published                                 loader.py
+Mender      state that is damaged, or another version's, is made anew                     mending.py
+Suspender   views that fail on their own rows are taken out                               suspending.py
+Scheduler   views that run at intervals or from call to call                              scheduler.py
+Definer     views that come, change and go                                                definer.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from viewkeeper.capture.kept import Kept
+from viewkeeper.commit.isolation import BrokenViews
+from viewkeeper.commit.publisher import Publisher
+from viewkeeper.commit.report import BatchReport
+from viewkeeper.commit.tidying import Tidying
+from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
+from viewkeeper.maintain.batches import Batches
+from viewkeeper.maintain.definer import Definer
+from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
+from viewkeeper.maintain.loader import Loader
+from viewkeeper.maintain.mending import Mender
+from viewkeeper.maintain.scheduler import Scheduler
+from viewkeeper.maintain.stage import Resources
+from viewkeeper.maintain.suspending import Suspender
+from viewkeeper.plan import expressions
+from viewkeeper.store.base import Store
+from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory, budget
+
+
+class Maintainer:
+    """One at a time for each database.
+
+    `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
+    `memory`: what all of it may take (`store.memory`).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        spark: Callable[[], Any],
+        *,
+        durable: bool = True,
+        threads: int = 2,
+        retention: float = 0.0,
+        memory: int | str | None = None,
+    ) -> None:
+        self.store = store
+        self.on_batch: Callable[[BatchReport], None] | None = None
+        whole = Memory(budget(memory)).beside(Directory(store.state_path))
+        resources = Resources(store, spark, durable, threads, whole)
+        self.publisher = Publisher(store, durable=durable, memory=resources.memory)
+        try:
+            self.stage = resources.stage(self.publisher.state)
+            self.tidying = Tidying(self.publisher, retention)
+            self.loader = Loader(self.publisher, self.tidying, resources, self.stage, self.refresh)
+            self.mender = Mender(self.publisher, self.loader)
+            self.batches = Batches(self.publisher, self.tidying, self.stage, self.mender.rebuild)
+            self.suspender = Suspender(self.publisher, self.loader, self.mender)
+            self.scheduler = Scheduler(self.publisher, resources, self.stage, self.loader, self.suspender)
+            self.tidying.in_use = self.scheduler.files
+            self.definer = Definer(
+                self.publisher, self.tidying, self.loader, self.mender, self.suspender, self.scheduler
+            )
+        except BaseException:
+            self.publisher.close()
+            raise
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        """State of another version, or of a record that is damaged, is made anew before the first batch."""
+        publisher = self.publisher
+        publisher.afterwards.owe("forgetting old parts of loads", Kept(self.store, publisher.state.directory).forget)
+        made, record = publisher.state.manifest.fingerprint, publisher.batch.record
+        if made != expressions.fingerprint():
+            publisher.sets = {}
+            # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
+            known = "manifest" in record
+            cut = None if known else self.store.head()
+            why = f"it was made with {made}, this is {expressions.fingerprint()}"
+            self.loader.tell([why if known else "the record of the last batch is damaged"])
+            self.suspender.going_on(lambda: self.mender.rebuild(cut), always=True)
+        elif record and record.get("plan") != publisher.flow.fingerprint:
+            self.suspender.going_on(self.mender.adapt, always=True)
+
+    def close(self) -> None:
+        self.scheduler.close()
+        with self.publisher.lock:
+            self.stage.close()
+            self.publisher.close()
+
+    def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
+        """Bring every view to the head of the log, or `max_changes` further, in one batch.
+
+        State or log that are damaged are mended first. A view that fails on its own rows stops the batch; if the
+        suspender acts by itself, it is taken out and the others go on.
+        """
+        with self.publisher.lock, self.mender.noting_contradictions():
+            try:
+                report = self._to_head(lane, max_changes)
+            except Contradiction:
+                raise
+            except CorruptState as damage:
+                self.suspender.going_on(partial(self.mender.mend, damage))
+                report = self._to_head(lane, max_changes)
+            return report if self.publisher.afterwards.damage is None else self._mended_after(report)
+
+    def _to_head(self, lane: str, max_changes: int | None) -> BatchReport:
+        stopped: list[str] = []
+        publisher, mended = self.publisher, self.loader.mended
+        with self.stage.capturing(lane):
+            target = self.store.head()
+            while True:
+                try:
+                    report = self.batches.run(lane, 1 if publisher.complete else max_changes)
+                    # Batches that show every call, or that do not fit into memory at once: on to where the log was.
+                    while max_changes is None and publisher.batch.cut < target and publisher.behind():
+                        report = self.batches.run(lane, 1 if publisher.complete else None)
+                    report = replace(report, suspended=tuple(stopped), mended=tuple(mended))
+                    mended.clear()
+                    if self.on_batch is not None and (report.lane != "none" or stopped or report.mended):
+                        self.on_batch(report)
+                    return report
+                except BrokenViews as broken:
+                    by_itself = self.suspender.by_itself
+                    taken_out = self.suspender.suspend(broken.views, broken.message) if by_itself else []
+                    if not taken_out:
+                        raise
+                    stopped += taken_out
+                except RAN_OUT as short:
+                    if not self.batches.halve():
+                        raise short if isinstance(short, ViewkeeperError) else out_of_memory("a batch") from short
+
+    def _mended_after(self, report: BatchReport) -> BatchReport:
+        """Damage that clean-up came across: it is made good at once, and the batch is published whether it can be."""
+        afterwards, mended = self.publisher.afterwards, self.loader.mended
+        damage, afterwards.damage = afterwards.damage, None
+        if damage is not None:
+            with afterwards.of("mending what clean-up came across"):
+                self.mender.mend(damage)
+        told = (*report.mended, *mended)
+        mended.clear()
+        return replace(report, mended=told, afterwards=afterwards.failed)
+
+    def repair(self, views: frozenset[int]) -> None:
+        """Make these views anew, with all state behind them. Rows that are right already are not written."""
+        self.mender.repair(views)
+        for view in self.publisher.catalog.views:
+            if view.table.id in views and self.publisher.runs_alone(view):
+                self.scheduler.make_whole(view)
