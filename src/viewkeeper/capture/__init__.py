@@ -1,1 +1,1 @@
-"""2. Capture: from the store's change log, or a scan, to one consolidated delta for each table."""
+"""4. Capture: from the store's change log, or a scan, to one consolidated delta for each table."""

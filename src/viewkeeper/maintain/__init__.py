@@ -1,1 +1,1 @@
-"""What conducts: batches, loads, schedules and definitions, over the published batch that `commit` owns."""
+"""7. What conducts: batches, loads, schedules and definitions, over the published batch that `commit` owns."""

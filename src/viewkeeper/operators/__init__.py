@@ -1,1 +1,1 @@
-"""4. Operators: deltas in, deltas out, over arrangements. Arrow and numpy; no Spark in here."""
+"""3. Operators: deltas in, deltas out, over arrangements. Arrow and numpy; no Spark in here."""

@@ -1,1 +1,1 @@
-"""7. Reads: get, scan, read of tables and views."""
+"""8. Reads: get, scan, read of tables and views."""
