@@ -156,9 +156,9 @@ def _doc(value: Any) -> str:
 
 
 def sql() -> Iterator[str]:
+    from viewkeeper.expressions import SUPPORTED
     from viewkeeper.model import types
     from viewkeeper.plan import alterations, functions, statements, values
-    from viewkeeper.plan.expressions import SUPPORTED
     from viewkeeper.sql import statements as rows
 
     yield "# SQL\n"

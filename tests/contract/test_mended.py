@@ -12,8 +12,8 @@ from tests.contract import planned
 from tests.contract.planned import BOSSES, TABLES, TOTALS
 
 import viewkeeper as vk
+from viewkeeper import expressions
 from viewkeeper.errors import CorruptRun, StoreError
-from viewkeeper.plan import expressions
 
 
 @pytest.fixture

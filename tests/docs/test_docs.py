@@ -80,7 +80,7 @@ def test_every_public_name_is_documented(site: Path) -> None:
 
 def test_what_sql_is_supported_is_documented(site: Path) -> None:
     from viewkeeper import errors
-    from viewkeeper.plan.expressions import SUPPORTED
+    from viewkeeper.expressions import SUPPORTED
 
     page = (site / "sql" / "index.html").read_text("utf-8")
     assert all(f"<td>{op}</td>" in page for op, _, _ in SUPPORTED)

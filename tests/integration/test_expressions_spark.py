@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from viewkeeper.errors import EvaluationError
+from viewkeeper.expressions import can_raise, error_code, render, setup
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.expressions import can_raise, error_code, render, setup
 from viewkeeper.plan.nodes import Expr, Node, Project, Scan
 
 from .expression_cases import GROUPS, Group

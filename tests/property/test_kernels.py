@@ -26,9 +26,9 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.join import lookup
 from viewkeeper.operators.ranges import in_ranges
+from viewkeeper.operators.segments import ORDERED_TYPES
 from viewkeeper.plan.dataflow import AggregateSpec, Measure, Recompute, Segment
 from viewkeeper.plan.nodes import Expr, Named, column
-from viewkeeper.plan.segments import ORDERED_TYPES
 from viewkeeper.store.memory import Memory
 
 from . import reference

@@ -185,7 +185,7 @@ def test_state_of_other_operators_is_made_anew(url: str, ledger: Ledger, monkeyp
 
 
 def test_state_made_with_another_hash_is_made_anew(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    from viewkeeper.plan import expressions
+    from viewkeeper import expressions
 
     monkeypatch.setattr(expressions, "fingerprint", lambda: "renderer 1, duckdb 9.9.9, hash 00000000")
     with vk.open(url) as db:

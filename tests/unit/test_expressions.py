@@ -8,8 +8,8 @@ import duckdb
 import pytest
 
 from viewkeeper.errors import EvaluationError, Unsupported
-from viewkeeper.plan.expressions import SUPPORTED, can_raise, check, error_code, predicate, render, setup
-from viewkeeper.plan.expressions.patterns import Untranslatable, translate
+from viewkeeper.expressions import SUPPORTED, can_raise, check, error_code, predicate, render, setup
+from viewkeeper.expressions.patterns import Untranslatable, translate
 from viewkeeper.plan.nodes import Expr, column
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from viewkeeper.expressions.text import expr_text
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Limit, Named, Order, Project, Scan, Sort, column
-from viewkeeper.plan.text import expr_text, plan_text
+from viewkeeper.plan.text import plan_text
 
 A, B, C = column("c0", "int"), column("c1", "int"), column("c2", "string")
 ITEMS = Scan(7, ((Column("c0", "int"), "n"), (Column("c1", "int"), "m"), (Column("c2", "string"), "name")))

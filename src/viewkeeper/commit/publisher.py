@@ -35,7 +35,7 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.strategies import is_complete, runs_alone
-from viewkeeper.plan import expressions
+from viewkeeper import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange

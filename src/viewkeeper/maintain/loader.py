@@ -32,7 +32,7 @@ from viewkeeper.maintain.stage import Resources, Stage
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.plan import expressions
+from viewkeeper import expressions
 from viewkeeper.plan.flow import Flow
 
 _log = logging.getLogger("viewkeeper")

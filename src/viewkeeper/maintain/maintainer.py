@@ -31,7 +31,7 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.stage import Resources
 from viewkeeper.maintain.suspending import Suspender
-from viewkeeper.plan import expressions
+from viewkeeper import expressions
 from viewkeeper.store.base import Store
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory, budget

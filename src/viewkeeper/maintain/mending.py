@@ -27,7 +27,7 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, StoreError
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.operators.runs import RunEntry, open_run
-from viewkeeper.plan import expressions
+from viewkeeper import expressions
 from viewkeeper.plan.dataflow import Arrange, Image
 from viewkeeper.plan.flow import Flow, slots
 

@@ -23,7 +23,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry
-from viewkeeper.plan import expressions
+from viewkeeper import expressions
 from viewkeeper.plan.dataflow import Input, Operator
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.driver import run_in_driver

@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper import expressions
 from viewkeeper.errors import Contradiction, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
@@ -28,7 +29,6 @@ from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashe
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.folds import folded
-from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import HASH, Operator, Recompute, high, low
 
 NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}

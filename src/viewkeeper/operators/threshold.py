@@ -4,7 +4,7 @@
 
 because there all comparisons say the same. So for the changes (sᵢ, wᵢ) of a scalar, with its old and its new value, the
 rows that lie between them are enough; if it was or becomes NULL, or comes or goes, those on the side where the
-comparison holds are. The rows lie in the order of v (`plan.segments`); the segment that follows compares.
+comparison holds are. The rows lie in the order of v (`segments`); the segment that follows compares.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from viewkeeper.expressions import can_raise
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.dataflow import Operator, Segment
-from viewkeeper.plan.expressions import can_raise
 from viewkeeper.plan.nodes import Expr, Named, column
 
 

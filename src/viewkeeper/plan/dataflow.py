@@ -24,10 +24,10 @@ from viewkeeper.errors import Defect
 from viewkeeper.model.names import HASH as HASH
 from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.segments import Segment as Segment
+from viewkeeper.operators.segments import hash_sql as hash_sql
+from viewkeeper.operators.segments import where_sql as where_sql
 from viewkeeper.plan.nodes import Expr, Named, Node, Order, node_to_json
-from viewkeeper.plan.segments import Segment as Segment
-from viewkeeper.plan.segments import hash_sql as hash_sql
-from viewkeeper.plan.segments import where_sql as where_sql
 
 
 @dataclass(frozen=True)

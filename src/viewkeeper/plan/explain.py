@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions.text import expr_text
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.dataflow import (
     Aggregate,
@@ -29,7 +30,6 @@ from viewkeeper.plan.dataflow import (
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.levels import Sizes, broadcast, levels
 from viewkeeper.plan.reasons import FanOut, reason
-from viewkeeper.plan.text import expr_text
 
 
 def explain(

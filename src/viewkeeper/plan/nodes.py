@@ -14,55 +14,10 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions.tree import Expr as Expr
+from viewkeeper.expressions.tree import Named as Named
+from viewkeeper.expressions.tree import column as column
 from viewkeeper.model.schema import Column
-
-
-@dataclass(frozen=True)
-class Expr:
-    """An expression. `op` is "column" (value: its name), "literal" (value: see below), or a Catalyst class name.
-
-    Literals keep their value as JSON: numbers as int, floats as `repr` text, decimals and strings as text, dates as
-    days and timestamps as microseconds since 1970, binary as hex, NULL as None. Other operators keep their
-    parameters (a cast's mode, a LIKE's escape character) in `value`.
-    """
-
-    op: str
-    type: str
-    args: tuple[Expr, ...] = ()
-    value: Any = None
-    nullable: bool = True
-
-    def walk(self) -> Iterator[Expr]:
-        yield self
-        for arg in self.args:
-            yield from arg.walk()
-
-    def columns(self) -> frozenset[str]:
-        return frozenset(e.value for e in self.walk() if e.op == "column")
-
-    def to_json(self) -> list[Any]:
-        return [self.op, self.type, [a.to_json() for a in self.args], self.value, self.nullable]
-
-    @staticmethod
-    def from_json(data: list[Any]) -> Expr:
-        op, type_, args, value, nullable = data
-        return Expr(op, type_, tuple(Expr.from_json(a) for a in args), _frozen(value), nullable)
-
-
-def column(name: str, type_: str, nullable: bool = True) -> Expr:
-    return Expr("column", type_, value=name, nullable=nullable)
-
-
-@dataclass(frozen=True)
-class Named:
-    """An expression with the column name that it gives."""
-
-    name: str
-    expr: Expr
-
-    @property
-    def column(self) -> Column:
-        return Column(self.name, self.expr.type, self.expr.nullable)
 
 
 @dataclass(frozen=True)
@@ -340,8 +295,3 @@ def _from_json(data: Any) -> Any:
         ((tag, body),) = data.items()
         return Expr.from_json(body) if tag == "expr" else _VALUES[tag](*(_from_json(v) for v in body))
     return data
-
-
-def _frozen(value: Any) -> Any:
-    """JSON lists come back as tuples, so that an expression stays hashable."""
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

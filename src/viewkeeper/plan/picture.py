@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from viewkeeper.expressions.text import expr_text
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.dataflow import (
     Aggregate,
@@ -27,7 +28,6 @@ from viewkeeper.plan.dataflow import (
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.levels import Sizes, broadcast, levels
 from viewkeeper.plan.nodes import Expr
-from viewkeeper.plan.text import expr_text
 
 
 @dataclass(frozen=True)

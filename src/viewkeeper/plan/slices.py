@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from viewkeeper.expressions import render
 from viewkeeper.model.names import FIRST, PLACE, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import functions
@@ -26,7 +27,6 @@ from viewkeeper.plan.dataflow import (
     low,
     where_sql,
 )
-from viewkeeper.plan.expressions import render
 from viewkeeper.plan.functions import PEERS
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
 

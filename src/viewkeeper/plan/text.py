@@ -12,46 +12,18 @@ It shows everything that the plan means but types that follow from the columns, 
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions.text import expr_text, function_text
 from viewkeeper.plan import nodes
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Order
-
-_INFIX = {
-    "Add": "+",
-    "Subtract": "-",
-    "Multiply": "*",
-    "Divide": "/",
-    "IntegralDivide": "div",
-    "Remainder": "%",
-    "EqualTo": "=",
-    "EqualNullSafe": "<=>",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "And": "and",
-    "Or": "or",
-    "BitwiseAnd": "&",
-    "BitwiseOr": "|",
-    "BitwiseXor": "^",
-}
-_STRENGTH = {"or": 1, "and": 2, "not": 3, "+": 5, "-": 5, "&": 5, "|": 5, "^": 5, "*": 6, "/": 6, "%": 6, "div": 6}
-_COMPARE = 4
-_ATOM = 9
 
 
 def plan_text(node: Node, tables: Mapping[int, str] | None = None) -> str:
     """The plan below `node`; `tables` gives names for table ids."""
     return "\n".join(_lines(node, tables or {}, 0))
-
-
-def expr_text(expr: Expr) -> str:
-    return _expr(expr)[0]
 
 
 def _lines(node: Node, tables: Mapping[int, str], depth: int) -> Iterable[str]:
@@ -106,7 +78,7 @@ def _named(named: Named) -> str:
 
 def _call(call: Call) -> str:
     distinct = "distinct " if call.distinct else ""
-    text = f"{call.name} = {_function(call.function)}({distinct}{_list(map(expr_text, call.args))})"
+    text = f"{call.name} = {function_text(call.function)}({distinct}{_list(map(expr_text, call.args))})"
     if call.filter:
         text += f" filter {expr_text(call.filter)}"
     shown = [f"{name} {_value(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
@@ -127,73 +99,3 @@ def _order(order: Order) -> str:
     if order.nulls_last != order.descending:  # Spark's default: NULL is the smallest
         text += " nulls last" if order.nulls_last else " nulls first"
     return text
-
-
-def _expr(expr: Expr) -> tuple[str, int]:
-    """The text, and how strongly it holds together."""
-    args = expr.args
-    match expr.op:
-        case "column":
-            return str(expr.value), _ATOM
-        case "literal":
-            return _literal(expr), _ATOM
-        case "Cast":
-            mode = "" if expr.value in (("ANSI",), None) else f"{expr.value[0].lower()}_"
-            return f"{mode}cast({expr_text(args[0])} as {expr.type})", _ATOM
-        case "IsNull":
-            return f"{_held(args[0], _COMPARE + 1)} is null", _COMPARE
-        case "IsNotNull":
-            return f"{_held(args[0], _COMPARE + 1)} is not null", _COMPARE
-        case "Not":
-            return f"not {_held(args[0], 4)}", 3
-        case "In":
-            return f"{_held(args[0], _COMPARE + 1)} in ({_list(map(expr_text, args[1:]))})", _COMPARE
-        case "Like" if expr.value in (("\\",), None):
-            return f"{_held(args[0], _COMPARE + 1)} like {_held(args[1], _COMPARE + 1)}", _COMPARE
-        case "CaseWhen":
-            return _case(args), _ATOM
-        case op if op in _INFIX and expr.value in (("ANSI",), None):
-            sign = _INFIX[op]
-            strength = _STRENGTH.get(sign, _COMPARE)
-            left = _held(args[0], strength if sign in _STRENGTH else strength + 1)
-            return f"{left} {sign} {_held(args[1], strength + (sign not in ('and', 'or')))}", strength
-    return f"{_function(expr.op)}({_list([*map(expr_text, args), *_parameters(expr)])})", _ATOM
-
-
-def _held(expr: Expr, least: int) -> str:
-    text, strength = _expr(expr)
-    return text if strength >= least else f"({text})"
-
-
-def _case(args: tuple[Expr, ...]) -> str:
-    pairs = zip(args[0::2], args[1::2], strict=False)
-    parts = [f"when {expr_text(condition)} then {expr_text(value)}" for condition, value in pairs]
-    if len(args) % 2:
-        parts.append(f"else {expr_text(args[-1])}")
-    return f"case {' '.join(parts)} end"
-
-
-def _parameters(expr: Expr) -> list[str]:
-    if expr.value is None:
-        return []
-    return [str(v).lower() for v in expr.value if v not in ("ANSI", None)]
-
-
-def _function(name: str) -> str:
-    """`DateAdd` → `date_add`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _literal(expr: Expr) -> str:
-    value, type_ = expr.value, expr.type
-    if value is None:
-        return "null"
-    if type_ == "boolean":
-        return str(value).lower()
-    if type_ == "string":
-        return "'" + str(value).replace("'", "''") + "'"
-    if type_ == "date" and -719162 <= value <= 2932896:
-        return f"date '{datetime.date(1970, 1, 1) + datetime.timedelta(value)}'"
-    if type_ in ("int", "bigint") or type_.startswith("decimal"):
-        return str(value)
-    return f"{type_} '{value}'"

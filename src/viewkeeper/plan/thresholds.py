@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.segments import ORDERED_TYPES
 from viewkeeper.plan.branches import Branch, positional, reference
 from viewkeeper.plan.dataflow import Arrange, Lookup
 from viewkeeper.plan.nodes import Expr, Named
-from viewkeeper.plan.segments import ORDERED_TYPES
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compiler import Compiler

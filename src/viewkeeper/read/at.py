@@ -34,9 +34,9 @@ def rows_at(store: Store, table: Table, columns: Sequence[str], position: int, b
 
 def consolidated(delta: pa.Table) -> pa.Table:
     """The same multiset without what cancels."""
+    from viewkeeper import expressions
     from viewkeeper.operators.consolidate import consolidate
     from viewkeeper.operators.duck import Duck
-    from viewkeeper.plan import expressions
 
     duck = Duck(threads=1, setup=expressions.setup)
     try:

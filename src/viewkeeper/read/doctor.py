@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from viewkeeper import expressions
 from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
 from viewkeeper.commit.afterwards import in_words
 from viewkeeper.commit.manifest import Manifest
@@ -19,7 +20,6 @@ from viewkeeper.errors import CorruptState, ViewkeeperError
 from viewkeeper.maintain.continuous import NOTE as MAINTENANCE
 from viewkeeper.maintain.mending import CONTRADICTION, damaged
 from viewkeeper.model.shown import counted
-from viewkeeper.plan import expressions
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.read.status import database_status

@@ -15,6 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper import expressions
 from viewkeeper.errors import (
     BadValue,
     CorruptState,
@@ -27,7 +28,6 @@ from viewkeeper.errors import (
 from viewkeeper.model.naming import row_text
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import HASH, Aggregate, Input, Lookup, Operator, Recompute, Segment
 from viewkeeper.plan.flow import Flow
 

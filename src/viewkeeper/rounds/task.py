@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper import faults
+from viewkeeper import expressions, faults
 from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
-from viewkeeper.plan import expressions
 from viewkeeper.plan.dataflow import HASH, Sink
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed

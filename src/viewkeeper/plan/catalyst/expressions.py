@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.expressions import OPS as SUPPORTED_OPS
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.catalyst.tree import RawExpr
-from viewkeeper.plan.expressions import OPS as SUPPORTED_OPS
 from viewkeeper.plan.nodes import Expr, Order, column
 
 _ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod")

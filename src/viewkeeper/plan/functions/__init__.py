@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.expressions import render
 from viewkeeper.model import types
-from viewkeeper.plan.expressions import render
 from viewkeeper.plan.functions.table import AGGREGATES, FAMILIES, RANKS, REASONS, Function
 from viewkeeper.plan.functions.windows import PEERS, frame_sql
 from viewkeeper.plan.functions.writing import parameter

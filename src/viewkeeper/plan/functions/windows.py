@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.plan.expressions.rule import is_months
+from viewkeeper.expressions.rule import is_months
 from viewkeeper.plan.functions.writing import Write, parameter
 from viewkeeper.plan.nodes import Call, Order
 

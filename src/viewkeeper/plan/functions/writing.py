@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.expressions import render
 from viewkeeper.model import types
-from viewkeeper.plan.expressions import render
 from viewkeeper.plan.nodes import Call, Expr, column
 
 Write = Callable[[Call, Sequence[str], str], str]

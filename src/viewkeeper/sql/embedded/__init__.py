@@ -5,7 +5,7 @@
          ─▶ block     FROM, WHERE, GROUP BY, HAVING, SELECT, ORDER BY, LIMIT as one DuckDB statement
          ─▶ run       over the rows of the tables at one state
 
-The expressions are rendered by the table that maintains views (`plan.expressions`), whose every entry is compared with
+The expressions are rendered by the table that maintains views (`expressions`), whose every entry is compared with
 Spark. So what is known here is what that table knows, and less: whatever has no proof of meaning the same (float sums,
 whose last bits depend on the order of rows; conversions that Spark makes silently; a condition that may fail for a row
 that Spark would never look at) is `NotProven`, and Spark's to answer.

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from viewkeeper.errors import UnknownName
+from viewkeeper.expressions import can_raise, predicate, render
+from viewkeeper.expressions.logic import operands
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.expressions import can_raise, predicate, render
-from viewkeeper.plan.expressions.logic import operands
 from viewkeeper.plan.functions import aggregate_sql
 from viewkeeper.plan.nodes import Call, Expr, column
 from viewkeeper.sql.embedded.coercion import NotProven

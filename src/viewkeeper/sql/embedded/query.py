@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper import expressions
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan import expressions
 from viewkeeper.sql.embedded.block import Builder, Input
 from viewkeeper.sql.embedded.coercion import NotProven
 from viewkeeper.sql.embedded.syntax import tree

@@ -14,12 +14,12 @@ TRY_CAST is the same with NULL for an error.
 from __future__ import annotations
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions import readings, spellings
+from viewkeeper.expressions.arithmetic import bounds
+from viewkeeper.expressions.decimals import digits_of
+from viewkeeper.expressions.rule import Texts, duck, fail, is_months, is_try
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.expressions import readings, spellings
-from viewkeeper.plan.expressions.arithmetic import bounds
-from viewkeeper.plan.expressions.decimals import digits_of
-from viewkeeper.plan.expressions.rule import Texts, duck, fail, is_months, is_try
-from viewkeeper.plan.nodes import Expr
 
 _TIMES = ("timestamp", "timestamp_ntz")
 _WIDTH = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}

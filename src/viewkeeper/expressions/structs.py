@@ -5,9 +5,9 @@ A struct's fields are named by their place (f0, f1, …): Catalyst reads them by
 
 from __future__ import annotations
 
-from viewkeeper.plan.expressions.decimals import digits, scaled, unscaled
-from viewkeeper.plan.expressions.rule import Texts, parameter
-from viewkeeper.plan.nodes import Expr
+from viewkeeper.expressions.decimals import digits, scaled, unscaled
+from viewkeeper.expressions.rule import Texts, parameter
+from viewkeeper.expressions.tree import Expr
 
 
 def create(expr: Expr, args: Texts) -> str:

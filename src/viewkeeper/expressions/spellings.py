@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from viewkeeper.plan.expressions.decimals import digits_of
-from viewkeeper.plan.expressions.rule import fail
+from viewkeeper.expressions.decimals import digits_of
+from viewkeeper.expressions.rule import fail
 
 
 def java_float(x: str, type_: str) -> str:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from viewkeeper.plan.expressions.dates import plus_micros
-from viewkeeper.plan.expressions.rule import Texts, constant, fail, parameter, quote
-from viewkeeper.plan.nodes import Expr
+from viewkeeper.expressions.dates import plus_micros
+from viewkeeper.expressions.rule import Texts, constant, fail, parameter, quote
+from viewkeeper.expressions.tree import Expr
 
 _PIECE = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|[^A-Za-z']+")
 _NUMBERS = {"d": "day", "D": "dayofyear", "H": "hour", "m": "minute", "s": "second"}

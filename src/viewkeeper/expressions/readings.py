@@ -14,8 +14,8 @@ matches it is handed to DuckDB in the one form that both understand.
 
 from __future__ import annotations
 
+from viewkeeper.expressions.rule import duck, quote
 from viewkeeper.model import types
-from viewkeeper.plan.expressions.rule import duck, quote
 
 _SPACES = "".join(map(chr, range(0x21)))
 _FLOAT = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"

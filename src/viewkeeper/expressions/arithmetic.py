@@ -9,10 +9,10 @@ zero. What differs is written out: float division by zero gives Infinity in Duck
 
 from __future__ import annotations
 
+from viewkeeper.expressions import decimals
+from viewkeeper.expressions.rule import Texts, Writer, constant, duck, fail, is_try
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.expressions import decimals
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, duck, fail, is_try
-from viewkeeper.plan.nodes import Expr
 
 ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}

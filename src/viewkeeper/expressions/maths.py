@@ -7,11 +7,11 @@ Results of functions that no standard rounds (`exp`,
 
 from __future__ import annotations
 
+from viewkeeper.expressions import readings
+from viewkeeper.expressions.decimals import MOST, digits, scaled, unscaled
+from viewkeeper.expressions.rule import Texts, Writer, constant, duck
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.expressions import readings
-from viewkeeper.plan.expressions.decimals import MOST, digits, scaled, unscaled
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, duck
-from viewkeeper.plan.nodes import Expr
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _NAN = "CAST('NaN' AS DOUBLE)"

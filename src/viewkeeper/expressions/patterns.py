@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 
-from viewkeeper.plan.expressions.rule import Texts, constant, fail, parameter, quote
-from viewkeeper.plan.nodes import Expr
+from viewkeeper.expressions.rule import Texts, constant, fail, parameter, quote
+from viewkeeper.expressions.tree import Expr
 
 _TERMINATORS = r"\n\r\x{85}\x{2028}\x{2029}"
 _SPACE = r"\t\n\x0b\f\r "

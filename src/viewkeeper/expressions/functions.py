@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.plan.expressions import readings
+from viewkeeper.expressions import readings
 
 VERSION = "1"
 """Of the rendered expressions; a new one makes state that old ones computed anew."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions import predicate, render
+from viewkeeper.expressions.tree import Expr, Named
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
-from viewkeeper.plan.expressions import predicate, render
-from viewkeeper.plan.nodes import Expr, Named
 
 _FINE, _INFINITE = 40, 1025
 _MIDDLE = (1 << 62) + (1 << 57)

@@ -7,8 +7,8 @@ simpler ones in DuckDB, so such text goes to a function in Python; text of ASCII
 
 from __future__ import annotations
 
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail, parameter
-from viewkeeper.plan.nodes import Expr
+from viewkeeper.expressions.rule import Texts, Writer, constant, fail, parameter
+from viewkeeper.expressions.tree import Expr
 
 _BLANK = "' '"
 

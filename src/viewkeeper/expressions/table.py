@@ -5,7 +5,7 @@ Read it as the list of what SQL a view may use. An expression that is not here i
 
 from __future__ import annotations
 
-from viewkeeper.plan.expressions import (
+from viewkeeper.expressions import (
     arithmetic,
     casts,
     dates,
@@ -17,7 +17,7 @@ from viewkeeper.plan.expressions import (
     strings,
     structs,
 )
-from viewkeeper.plan.expressions.rule import Rule, always, template
+from viewkeeper.expressions.rule import Rule, always, template
 
 _LAST_BIT = "may differ from Spark in the last bit: the C library's result, not Java's"
 _JAVA_TEXT = "a float's text is its shortest one, as since Java 19; Java 17 sometimes writes a digit more"

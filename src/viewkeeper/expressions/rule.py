@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.nodes import Expr
 
 Texts = Sequence[str]
 Writer = Callable[[Expr, Texts], str]

@@ -5,9 +5,9 @@ An interval is a number: months (INTEGER) or microseconds (BIGINT).
 
 from __future__ import annotations
 
+from viewkeeper.expressions.rule import Texts, Writer, constant, fail, parameter
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.expressions.rule import Texts, Writer, constant, fail, parameter
-from viewkeeper.plan.nodes import Expr
 
 EPOCH = "DATE '1970-01-01'"
 _DAY = 86_400_000_000

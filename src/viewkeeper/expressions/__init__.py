@@ -16,12 +16,12 @@ from __future__ import annotations
 import zlib
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.plan.expressions import logic
-from viewkeeper.plan.expressions.faults import error_code
-from viewkeeper.plan.expressions.functions import fingerprint, setup
-from viewkeeper.plan.expressions.rule import Rule, cast
-from viewkeeper.plan.expressions.table import TABLE
-from viewkeeper.plan.nodes import Expr
+from viewkeeper.expressions import logic
+from viewkeeper.expressions.faults import error_code
+from viewkeeper.expressions.functions import fingerprint, setup
+from viewkeeper.expressions.rule import Rule, cast
+from viewkeeper.expressions.table import TABLE
+from viewkeeper.expressions.tree import Expr
 
 __all__ = ["OPS", "SUPPORTED", "can_raise", "check", "error_code", "fingerprint", "predicate", "render", "setup"]
 

@@ -14,9 +14,9 @@ Division is done on the unscaled values: `N // D` rounded half up, which is `(2N
 from __future__ import annotations
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions.rule import Texts, fail, is_try
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.expressions.rule import Texts, fail, is_try
-from viewkeeper.plan.nodes import Expr
 
 MOST = 38
 _JAVA = 34  # digits of Scala's default MathContext

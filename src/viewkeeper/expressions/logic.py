@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from viewkeeper.expressions.rule import Texts, Writer
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.expressions.rule import Texts, Writer
-from viewkeeper.plan.nodes import Expr
 
 Test = Callable[[Expr], bool]
 

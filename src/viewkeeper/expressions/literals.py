@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from viewkeeper.expressions.rule import cast, duck, quote
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.names import quoted
-from viewkeeper.plan.expressions.rule import cast, duck, quote
-from viewkeeper.plan.nodes import Expr
 
 
 def column(expr: Expr, _: Sequence[str]) -> str:
