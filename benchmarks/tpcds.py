@@ -28,7 +28,7 @@ from bars.batch import shares
 from bars.report import table
 from bars.setting import Peak, machine, session, settled
 from bars.why import WHY
-from viewkeeper.plan.dataflow import BulkJoin
+from viewkeeper.operators.kinds import BulkJoin
 from viewkeeper.tpcds import QUERIES, views
 from viewkeeper.tpcds.changes import TpcdsModel
 from viewkeeper.tpcds.data import generate

@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 from viewkeeper.errors import EvaluationError
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import aggregate, extremes, recompute, threshold
+from viewkeeper.operators import extremes, threshold
 from viewkeeper.operators.arrangement import Arrangement, arrange, merge
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.join import lookup
+from viewkeeper.operators.kinds import Recompute, aggregate, recompute
+from viewkeeper.operators.kinds.lookup import lookup
 from viewkeeper.operators.ranges import in_ranges
-from viewkeeper.operators.segments import ORDERED_TYPES
-from viewkeeper.plan.dataflow import AggregateSpec, Measure, Recompute, Segment
+from viewkeeper.operators.segments import ORDERED_TYPES, Segment
+from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.plan.nodes import Expr, Named, column
 from viewkeeper.store.memory import Memory
 
@@ -322,7 +323,7 @@ def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) 
             rows = sorted((r for r in live if r[0] == k), key=lambda r: (r[1] is not None, r[1] or ""))
             wanted.update(rows[:2])
         assert view == wanted
-        assert reference.rows_of(recompute.full(duck, TOP, states)) == wanted
+        assert reference.rows_of(TOP.full(duck, states)) == wanted
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if COLUMNS[n][0].startswith(ORDERED_TYPES)])

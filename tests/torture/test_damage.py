@@ -167,7 +167,7 @@ def test_a_damaged_catalog_stops_everything(url: str, ledger: Ledger) -> None:
 
 def test_state_of_other_operators_is_made_anew(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that plans otherwise, or names its operators otherwise, must not take missing state for empty state."""
-    from viewkeeper.plan.dataflow import Aggregate
+    from viewkeeper.operators.kinds import Aggregate
 
     with vk.open(url) as db:
         old = shop.listed(db)

@@ -13,10 +13,11 @@ import pytest
 from viewkeeper.errors import Contradiction, EvaluationError, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import aggregate, aggregate_sql, extremes
+from viewkeeper.operators import aggregate_sql, extremes
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import AggregateSpec, Measure
+from viewkeeper.operators.kinds import aggregate
+from viewkeeper.operators.spec import AggregateSpec, Measure
 
 NAN, INF = float("nan"), float("inf")
 

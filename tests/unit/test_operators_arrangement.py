@@ -13,7 +13,7 @@ from viewkeeper.operators import arrangement as module
 from viewkeeper.operators.arrangement import Arrangement, arrange, choose_merges, merge, succession
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.join import lookup
+from viewkeeper.operators.kinds.lookup import lookup
 
 
 @pytest.fixture(scope="module")

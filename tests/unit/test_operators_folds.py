@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model.names import FIRST, PLACE
-from viewkeeper.operators.folds import folded
-from viewkeeper.plan.dataflow import Fold
+from viewkeeper.operators.folds import Fold, folded
 
 _VALUES = st.sampled_from([None, 0.0, -0.0, 0.1, 0.7, 1e16, -1e16, 1e308, math.inf, -math.inf, math.nan])
 _FRAMES = st.tuples(st.integers(-3, 3), st.integers(0, 4))

@@ -10,10 +10,10 @@ import pytest
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import recompute
 from viewkeeper.operators.arrangement import Arrangement, arrange
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import Recompute, Segment
+from viewkeeper.operators.kinds import Recompute, recompute
+from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.nodes import Named, column
 
 
@@ -63,7 +63,7 @@ def test_an_outer_join_pads_until_a_partner_comes(duck: Duck) -> None:
     assert advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, -1)), None) == [
         {"l0": 1, "l1": 10, "r1": 5, "_w": -1}
     ]
-    assert recompute.full(duck, LEFT_JOIN, states).num_rows == 0
+    assert LEFT_JOIN.full(duck, states).num_rows == 0
 
 
 def test_duplicates_are_seen_as_often_as_they_occur(duck: Duck) -> None:

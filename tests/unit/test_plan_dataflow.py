@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.operators.kinds import Consolidate, Image, Lookup, Recompute
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.dataflow import Consolidate, Image, Lookup, Recompute
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import BROADCAST_BYTES, broadcast, levels
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column

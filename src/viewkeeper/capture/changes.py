@@ -17,8 +17,8 @@ from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.image import taken_back
-from viewkeeper.plan.dataflow import Input
+from viewkeeper.operators.kinds import Input
+from viewkeeper.operators.kinds.image import taken_back
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.store.base import Seen, Store
 from viewkeeper.store.memory import Memory
@@ -87,5 +87,5 @@ class Capture:
     def _known(self, duck: Duck, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
         """What the table's image by primary key holds for these keys, as the delta that takes it away."""
         key = tuple(k.column for k in flow.tables[table].key)
-        image = next(i for i in flow.images[table] if i.key == key)
+        image = next(i for i in flow.images[table] if i.arranged_by == key)
         return taken_back(duck, self._arrangement(slots(image)[0]), flow.tables[table], columns, keys)

@@ -17,12 +17,11 @@ from typing import Any
 
 from viewkeeper import faults
 from viewkeeper.commit.state import State
-from viewkeeper.operators import aggregate
-from viewkeeper.operators.arrangement import Run, choose_merges, merge
+from viewkeeper.operators.arrangement import Run, choose_merges
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.ranges import in_ranges
 from viewkeeper.operators.runs import RunEntry, write_container
-from viewkeeper.plan.dataflow import Aggregate, Operator
 from viewkeeper.plan.flow import Flow
 from viewkeeper.store.memory import Memory
 
@@ -129,8 +128,5 @@ class Merger:
 
 
 def _merged(duck: Duck, memory: Memory, task: _Task) -> Run:
-    operator = task.operator
-    if isinstance(operator, Aggregate):
-        port = int(task.slot.split("/")[1])
-        return in_ranges(task.runs, memory, lambda runs: aggregate.additive_merge(duck, operator.spec, port, runs))
-    return in_ranges(task.runs, memory, lambda runs: merge(duck, runs))
+    slot = int(task.slot.split("/")[1])
+    return in_ranges(task.runs, memory, lambda runs: task.operator.merged(duck, slot, runs))

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from viewkeeper import faults
+from viewkeeper import expressions, faults
 from viewkeeper.commit.afterwards import Afterwards, has_happened
 from viewkeeper.commit.isolation import storing
 from viewkeeper.commit.manifest import Manifest, files_of
@@ -35,7 +35,6 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.strategies import is_complete, runs_alone
-from viewkeeper import expressions
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange

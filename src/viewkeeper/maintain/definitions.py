@@ -17,7 +17,7 @@ from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupport
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, runs_alone
-from viewkeeper.operators import recompute
+from viewkeeper.operators.kinds import recompute
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiler import ViewPlan

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from viewkeeper.commit.state import State
-from viewkeeper.plan.dataflow import Arrange, BulkJoin, Image, Input, Lookup
 from viewkeeper.plan.flow import Flow, slots
 
 
@@ -29,7 +28,7 @@ def plan_load(flow: Flow, new: Iterable[str], on_spark: bool) -> Load:
     fresh = frozenset(new)
     active: set[str] = set()
     whole: set[str] = set()
-    waiting = [name for name in fresh if _takes_part(flow, name, on_spark)]
+    waiting = [name for name in fresh if flow.operators[name].takes_part(on_spark)]
     while waiting:
         name = waiting.pop()
         if name in active or name in whole:
@@ -37,19 +36,12 @@ def plan_load(flow: Flow, new: Iterable[str], on_spark: bool) -> Load:
         operator = flow.operators[name]
         if operator.stateful and name not in fresh:
             # An arrangement gives its rows to lookups as it is; other state stands for the operator's whole output.
-            if not isinstance(operator, (Image, Arrange)):
+            if not operator.is_arrangement:
                 whole.add(name)
             continue
         active.add(name)
-        waiting.extend(s for s in flow.sources(operator) if _takes_part(flow, s, on_spark))
+        waiting.extend(s for s in flow.sources(operator) if flow.operators[s].takes_part(on_spark))
     return Load(fresh, frozenset(whole), frozenset(active | whole))
-
-
-def _takes_part(flow: Flow, name: str, on_spark: bool) -> bool:
-    operator = flow.operators[name]
-    if isinstance(operator, BulkJoin):
-        return not on_spark
-    return not isinstance(operator, Lookup) or (on_spark and operator.load)
 
 
 def missing_state(flow: Flow, state: State) -> set[str]:
@@ -58,7 +50,7 @@ def missing_state(flow: Flow, state: State) -> set[str]:
     for operator in flow.stateful():
         if any(slot not in state.manifest.runs for slot in slots(operator)[:1]):
             found.add(operator.id)
-        elif isinstance(operator, Image):
+        elif operator.arranges is not None:
             wanted = {c.name for c in flow.held[operator.id]}
             runs = state.arrangement(slots(operator)[0]).runs
             if not all(wanted <= set(run.rows.column_names) for run in runs):
@@ -68,4 +60,4 @@ def missing_state(flow: Flow, state: State) -> set[str]:
 
 def loaded_tables(flow: Flow, load: Load) -> Mapping[str, int]:
     """The inputs that the load reads: operator → table."""
-    return {name: o.table for name in load.active if isinstance(o := flow.operators[name], Input)}
+    return {name: t for name in load.active if (t := flow.operators[name].changes_of) is not None}

@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper import faults
+from viewkeeper import expressions, faults
 from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.parts import CutMoved
 from viewkeeper.capture.snapshot import Progress
@@ -32,7 +32,6 @@ from viewkeeper.maintain.stage import Resources, Stage
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper import expressions
 from viewkeeper.plan.flow import Flow
 
 _log = logging.getLogger("viewkeeper")

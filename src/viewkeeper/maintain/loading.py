@@ -28,11 +28,11 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.maintain.load_plan import Load, loaded_tables, missing_state, plan_load
 from viewkeeper.maintain.stage import Stage, choose_lane, given_rows, in_batches
 from viewkeeper.model.schema import Table
+from viewkeeper.operators.kinds import Image, Input
+from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry
-from viewkeeper.plan.dataflow import Image, Input
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Computed, Given, ImageRows, StoreScan
-from viewkeeper.rounds.site import Site, full
 from viewkeeper.store.base import Batch, Seen
 
 Live = Mapping[int, Sequence[Part]]
@@ -103,9 +103,8 @@ def load(
     given |= {name: rows for name, rows in (known or {}).items() if name in given}
     scanned = [rows.table for rows in given.values() if isinstance(rows, StoreScan)]
     before = _watched(stage, scanned, cut, {} if alone or seen is None else seen, alone)
-    site = Site(stage.duck, flow, stage.state.arrangement, plan.active, stage.memory)
     for name in plan.whole:
-        given[name] = Computed(partial(full, site, flow.operators[name]))
+        given[name] = Computed(partial(_full, stage, flow.operators[name]))
     only = None if keep else frozenset[str]()
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only)
     after = _watched(stage, scanned, cut, before, alone)
@@ -168,11 +167,15 @@ def regenerate(
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
         given[name] = _whole_table(stage, flow, frozenset(), table, cut, progress)
-    site = Site(stage.duck, flow, stage.state.arrangement, plan.active, stage.memory)
     for name in plan.whole:
-        given[name] = Computed(partial(full, site, flow.operators[name]))
+        given[name] = Computed(partial(_full, stage, flow.operators[name]))
     outcome = stage.run(0, chosen, flow, plan.active, given, names, only=frozenset())
     return list(outcome.reached.get(view, ()))
+
+
+def _full(stage: Stage, operator: Operator) -> pa.Table:
+    """The whole output of an operator that other views keep already."""
+    return operator.full(stage.duck, [stage.state.arrangement(slot) for slot in slots(operator)])
 
 
 def throttled(progress: Progress | None, rows_per_second: float) -> Progress:

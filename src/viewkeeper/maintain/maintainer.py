@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from viewkeeper import expressions
 from viewkeeper.capture.kept import Kept
 from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.publisher import Publisher
@@ -31,7 +32,6 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.stage import Resources
 from viewkeeper.maintain.suspending import Suspender
-from viewkeeper import expressions
 from viewkeeper.store.base import Store
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory, budget

@@ -20,15 +20,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from viewkeeper import faults
+from viewkeeper import expressions, faults
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, StoreError
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.operators.runs import RunEntry, open_run
-from viewkeeper import expressions
-from viewkeeper.plan.dataflow import Arrange, Image
 from viewkeeper.plan.flow import Flow, slots
 
 T = TypeVar("T")
@@ -146,7 +144,7 @@ def spoiled(flow: Flow, operators: Iterable[str]) -> tuple[frozenset[str], froze
     computed is in the operators and views after it, so they are made anew together and cannot contradict each other.
     """
     broken = set(operators) & set(flow.operators)
-    after = {name for name in broken if not isinstance(flow.operators[name], (Image, Arrange))}
+    after = {name for name in broken if not flow.operators[name].is_arrangement}
     for name, operator in flow.operators.items():  # sources first
         if after & set(flow.sources(operator)):
             after.add(name)

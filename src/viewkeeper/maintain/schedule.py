@@ -33,12 +33,13 @@ from viewkeeper.maintain.loading import Live, load, scan_first
 from viewkeeper.maintain.stage import Stage, given_rows, in_batches
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.names import WEIGHT, quoted
+from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import COMPLETE, interval_of, is_scheduled, strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import HASH, Image, Input, hash_sql
+from viewkeeper.operators.kinds import Image, Input
+from viewkeeper.operators.segments import hash_sql
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.store.base import Pinned, Store

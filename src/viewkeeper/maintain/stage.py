@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper import expressions
 from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture
 from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.state import State
@@ -22,14 +23,14 @@ from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.kinds import Input
+from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry
-from viewkeeper import expressions
-from viewkeeper.plan.dataflow import Input, Operator
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
-from viewkeeper.rounds.site import Site, seed
+from viewkeeper.rounds.site import Site
 from viewkeeper.store.base import Seen, Store
 from viewkeeper.store.memory import Memory, budget
 
@@ -150,7 +151,7 @@ class Stage:
     ) -> Outcome:
         """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept."""
         hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
-        seeds = [fed for name in new for fed in seed(self.duck, flow.operators[name])]
+        seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
         if lane == "spark":
             from viewkeeper.rounds.reach import all_near, reach_of
@@ -166,8 +167,7 @@ class Stage:
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
         # batch has many short statements.
-        kinds = {flow.operators[name].kind for name in active & (new or active)}
-        divides = "image" in kinds and "bulkjoin" not in kinds if new else len(active) >= _OPERATORS_FOR_MORE
+        divides = _sorts(flow, active & new) if new else len(active) >= _OPERATORS_FOR_MORE
         small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < ROWS_FOR_MORE
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
         written: dict[str, RunEntry] = {}
@@ -190,7 +190,13 @@ class Stage:
 
 def in_batches(flow: Flow) -> frozenset[str]:
     """The operators that take part in a batch of changes; the others serve first loads."""
-    return frozenset(n for n, o in flow.operators.items() if o.kind != "bulkjoin")
+    return frozenset(n for n, o in flow.operators.items() if not o.only_loads)
+
+
+def _sorts(flow: Flow, names: frozenset[str]) -> bool:
+    """Whether a load has tables to arrange, and no join that keeps all cores busy by itself."""
+    loaded = [flow.operators[name] for name in names]
+    return any(o.arranges is not None for o in loaded) and not any(o.only_loads for o in loaded)
 
 
 def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:

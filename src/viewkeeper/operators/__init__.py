@@ -1,1 +1,1 @@
-"""3. Operators: deltas in, deltas out, over arrangements. Arrow and numpy; no Spark in here."""
+"""2. Operators: deltas in, deltas out, over arrangements. Arrow and numpy; no Spark in here."""

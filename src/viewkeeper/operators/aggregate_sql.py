@@ -15,7 +15,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import quoted
 from viewkeeper.operators import exact
 from viewkeeper.operators.measures import Accumulator, layout, raw
-from viewkeeper.plan.dataflow import AggregateSpec
+from viewkeeper.operators.spec import AggregateSpec
 
 _GROUP_BITS = 0xFFFF_0000_0000_0000
 

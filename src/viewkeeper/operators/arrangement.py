@@ -25,11 +25,10 @@ import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model.delta import rearranged
-from viewkeeper.model.names import quoted
+from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import HASH
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]

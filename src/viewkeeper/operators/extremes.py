@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.names import quoted
+from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, hashes_of, spans, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.groups import aligned, stretches
+from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.wide import Flags, Ints, Wide
-from viewkeeper.plan.dataflow import HASH, AggregateSpec
 
 _FIRST_WINDOW = 64
 _GROWTH = 16

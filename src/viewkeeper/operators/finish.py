@@ -16,9 +16,9 @@ from viewkeeper.model import types
 from viewkeeper.operators import exact
 from viewkeeper.operators.groups import Side
 from viewkeeper.operators.measures import VARIANCES, Accumulator, needs, summing
+from viewkeeper.operators.spec import Measure
 from viewkeeper.operators.variance import variances
 from viewkeeper.operators.wide import Flags, Ints, Wide, combined
-from viewkeeper.plan.dataflow import Measure
 
 Column = tuple[Any, Flags | None]
 

@@ -14,6 +14,7 @@ calls at most: partitions up to √n rows go side by side, row by row, and of lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
@@ -23,7 +24,26 @@ import pyarrow as pa
 
 from viewkeeper.model.names import FIRST, PLACE
 from viewkeeper.operators.wide import Doubles, Flags, Ints
-from viewkeeper.plan.dataflow import Fold, high, low
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A sum or average of floats over a window's frame, which is the places from `low` to `high`.
+
+    A row's place is that in the order of all rows (`PLACE`); `FIRST` is the place of its partition's first row. SQL
+    gives the row's own value in its column, which `folded` replaces.
+    """
+
+    column: str
+    average: bool
+
+
+def low(fold: Fold) -> str:
+    return f"{fold.column}_l"
+
+
+def high(fold: Fold) -> str:
+    return f"{fold.column}_h"
 
 
 def folded(rows: pa.Table, folds: Sequence[Fold]) -> pa.Table:

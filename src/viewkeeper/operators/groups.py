@@ -20,14 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.names import quoted
+from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import exact
 from viewkeeper.operators.arrangement import Hashes, hashes_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import Accumulator, Layout
+from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.wide import Flags, Ints, Wide
-from viewkeeper.plan.dataflow import HASH, AggregateSpec
 
 
 @dataclass(frozen=True)

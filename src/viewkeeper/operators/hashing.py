@@ -15,7 +15,7 @@ import pyarrow as pa
 from viewkeeper.errors import Defect
 from viewkeeper.operators.arrangement import Hashes
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import hash_sql
+from viewkeeper.operators.segments import hash_sql
 
 _FACTOR, _HALF, _NULL = np.uint64(0xD6E8FEB86659FD93), np.uint64(32), np.uint64(0xBF58476D1CE4E5B9)
 _WORDS = {pa.int64(): np.uint64, pa.int32(): np.uint32, pa.date32(): np.uint32}

@@ -31,7 +31,7 @@ from viewkeeper.errors import Defect, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import quoted
 from viewkeeper.operators import exact
-from viewkeeper.plan.dataflow import AggregateSpec, Measure
+from viewkeeper.operators.spec import AggregateSpec, Measure
 
 VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
 VALUE_FUNCTIONS = ("Min", "Max")

@@ -25,8 +25,8 @@ import xxhash
 from viewkeeper import faults
 from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.model.checked import Checked
+from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import Run
-from viewkeeper.plan.dataflow import HASH
 from viewkeeper.store.files import Directory
 
 MAGIC = b"VKRUNS\r\n"

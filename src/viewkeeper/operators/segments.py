@@ -10,7 +10,7 @@ It need not tell values apart: whoever looks up compares the values afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from viewkeeper.errors import Defect
@@ -18,6 +18,9 @@ from viewkeeper.expressions import predicate, render
 from viewkeeper.expressions.tree import Expr, Named
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
+
+LATER = "later"
+"""Marks, in its metadata, a field that was added when state had been stored under names without it."""
 
 _FINE, _INFINITE = 40, 1025
 _MIDDLE = (1 << 62) + (1 << 57)
@@ -42,7 +45,7 @@ class Segment:
     gather: bool = False
     sign: int = 1
     times: tuple[Expr, ...] = ()
-    ordered: bool = False
+    ordered: bool = field(default=False, metadata={LATER: True})
     """Whether the rows are placed by the value of the key's one column, not by its hash."""
 
     @cached_property

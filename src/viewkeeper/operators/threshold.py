@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, hashes_of, weights_of
-from viewkeeper.plan.dataflow import HASH
 
 _SLACK = 2
 """Places by which rounding may be wrong."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from viewkeeper.expressions import can_raise
 from viewkeeper.model.schema import Column
-from viewkeeper.plan.dataflow import Operator, Segment
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.nodes import Expr, Named, column
 
 

@@ -13,20 +13,11 @@ from typing import Any, TypeVar
 
 from viewkeeper.errors import Defect, Unsupported
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.operators.kinds import Aggregate, Consolidate, Image, Input, Sink
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.plan import joins, nodes, slices
 from viewkeeper.plan.branches import Branch, positional, raises, reference
-from viewkeeper.plan.dataflow import (
-    Aggregate,
-    AggregateSpec,
-    BulkJoin,
-    Consolidate,
-    Image,
-    Input,
-    Lookup,
-    Measure,
-    Operator,
-    Sink,
-)
 from viewkeeper.plan.functions import named, parameter
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Query, column
 
@@ -99,7 +90,7 @@ class Compiler:
         The paths of a join may bring combinations that another path takes back, and a branch may be there to be
         subtracted; before an expression that can raise they are added up.
         """
-        if not raises(upcoming) or not any(b.sign < 0 or isinstance(b.source, (Lookup, BulkJoin)) for b in branches):
+        if not raises(upcoming) or not any(b.sign < 0 or b.source.may_cancel for b in branches):
             return branches
         columns = [Column(name, e.type, e.nullable) for name, e in branches[0].columns.items()]
         return self.consolidated(branches, columns)

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 
+from viewkeeper.operators.kinds import KINDS
 from viewkeeper.plan.picture import Box, Picture
 
 WIDTH, GAP, LINE, PAD = 250, 60, 15, 8
@@ -40,9 +41,6 @@ _COLOURS = (
     "#f5d0fe",
     "#ecfccb",
 )
-_KEPT = ("image", "arrange")
-"""State that is looked up, and passes nothing on."""
-_STATE = ("image", "arrange", "aggregate", "recompute", "topk")
 
 
 def to_json(picture: Picture) -> str:
@@ -57,7 +55,9 @@ def to_mermaid(picture: Picture) -> str:
         lines.append(f'  subgraph round{number}["round {number}"]')
         for box in (b for b in picture.boxes if b.round == number):
             text = "<br/>".join(_mermaid_text(t) for t in box_text(box))
-            left, right = ("[(", ")]") if box.kind in _STATE else ("([", "])") if box.kind == "sink" else ("[", "]")
+            left, right = (
+                ("[(", ")]") if box.rows is not None else ("([", "])") if KINDS[box.kind].is_sink else ("[", "]")
+            )
             lines.append(f'    n{box.number}{left}"{text}"{right}')
         lines.append("  end")
     for link in picture.links:
@@ -134,7 +134,7 @@ def to_svg(picture: Picture) -> str:
         x, end = _left(min(mine)), _left(max(mine)) + WIDTH
         parts.append(f'<text x="{x}" y="46" font-size="13" fill="#475569">round {number}</text>')
         parts.append(f'<line x1="{x}" y1="52" x2="{end}" y2="52" stroke="#cbd5e1"/>')
-    kept = {box.number for box in picture.boxes if box.kind in _KEPT}
+    kept = {box.number for box in picture.boxes if KINDS[box.kind].is_arrangement}
     for link in picture.links:
         parts.append(_link(places[link.source], places[link.target], link.subtracted, link.target in kept))
     parts.extend(line for box in picture.boxes for line in _drawn(box, places[box.number], colours))
@@ -163,7 +163,7 @@ def _laid_out(picture: Picture, wheres: Mapping[int, tuple[str, ...]]) -> tuple[
         for below in (False, True):  # what passes deltas on, then what ends there
             heights: dict[int, int] = defaultdict(lambda y=top: y)  # type: ignore[misc]
             for box in picture.boxes:
-                if lanes[box.number] != lane or (box.kind in _KEPT) is not below:
+                if lanes[box.number] != lane or KINDS[box.kind].is_arrangement is not below:
                     continue
                 column = columns[box.number]
                 lines = tuple(_cut(t, CHARACTERS) for t in (*box_text(box), *wheres.get(box.number, ())))
@@ -179,7 +179,7 @@ def _columns(picture: Picture) -> Mapping[int, int]:
     """Each box's column: its round's first one, and one further for each box before it in the same round."""
     rounds = {b.number: b.round for b in picture.boxes}
     steps = dict.fromkeys(rounds, 0)
-    sinks = {b.number for b in picture.boxes if b.kind == "sink"}
+    sinks = {b.number for b in picture.boxes if KINDS[b.kind].is_sink}
     for _ in picture.boxes:  # until nothing moves: a chain is at most as long as there are boxes
         before = dict(steps)
         for link in picture.links:
@@ -204,7 +204,7 @@ def _lanes(picture: Picture) -> Mapping[int, int]:
     sources: dict[int, list[int]] = defaultdict(list)
     for link in picture.links:
         sources[link.target].append(link.source)
-    inputs = [b.number for b in picture.boxes if b.kind == "input"]
+    inputs = [b.number for b in picture.boxes if KINDS[b.kind].is_source]
     lanes = {number: lane for lane, number in enumerate(inputs)}
 
     def lane(number: int) -> int:
@@ -219,7 +219,7 @@ def _lanes(picture: Picture) -> Mapping[int, int]:
 
 
 def _colours(picture: Picture) -> Mapping[str | None, str]:
-    tables = dict.fromkeys(b.table for b in picture.boxes if b.kind == "input")
+    tables = dict.fromkeys(b.table for b in picture.boxes if KINDS[b.kind].is_source)
     return {table: _COLOURS[i % len(_COLOURS)] for i, table in enumerate(tables)}
 
 
@@ -240,8 +240,9 @@ def _link(source: _Place, target: _Place, subtracted: bool, kept: bool) -> str:
 
 def _drawn(box: Box, place: _Place, colours: Mapping[str | None, str]) -> Sequence[str]:
     fill = colours.get(box.table, "#f8fafc")
-    thick = "2" if box.kind in _STATE else "1"
-    round_ = "10" if box.kind in ("input", "sink") else "2"
+    thick = "2" if box.rows is not None else "1"
+    kind = KINDS[box.kind]
+    round_ = "10" if kind.is_source or kind.is_sink else "2"
     title = escape("\n".join(box_text(box)))
     lines = [
         f'<g><title>{title}</title><rect x="{place.x}" y="{place.y}" width="{WIDTH}" height="{place.height}" '

@@ -6,30 +6,17 @@ views that share it. Under it: why it is of this kind or what a change costs the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.text import expr_text
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.dataflow import (
-    Aggregate,
-    Arrange,
-    BulkJoin,
-    Consolidate,
-    Image,
-    Input,
-    Lookup,
-    Operator,
-    Recompute,
-    Segment,
-    SelectedImage,
-    Sink,
-    TopK,
-)
-from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.telling import FanOut, Told
+from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.levels import Sizes, broadcast, levels
-from viewkeeper.plan.reasons import FanOut, reason
+from viewkeeper.plan.reasons import reason
 
 
 def explain(
@@ -42,38 +29,32 @@ def explain(
 ) -> str:
     """The plan of one view. `names`: view and table names by id; `notes` come last."""
     mine = flow.behind([flow.sinks[table.id].id])
-    shown = [o for n, o in flow.operators.items() if n in mine and not isinstance(o, BulkJoin)]
+    shown = [o for n, o in flow.operators.items() if n in mine and not o.only_loads]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     key = ", ".join(k.column + (" DESC" if k.descending else "") for k in table.key)
     kind = "the whole row, with a count" if table.is_bag else "unique"
     lines = [f"view {table.name}  key ({key}), {kind}"]
+    told = Told(flow, numbers, names, fan_out or {})
     rounds = levels(flow, broadcast(flow, sizes))
     for level in sorted({rounds[o.id] for o in shown}):
         lines.append(f"round {level}")
         for operator in shown:
             if rounds[operator.id] == level:
-                lines.extend(_lines(flow, operator, table.id, numbers, sizes, names, fan_out or {}))
+                lines.extend(_lines(flow, operator, table.id, told, sizes))
     return "\n".join([*lines, *notes])
 
 
-def _lines(
-    flow: Flow,
-    operator: Operator,
-    view: int,
-    numbers: Mapping[str, int],
-    sizes: Sizes,
-    names: Mapping[int, str],
-    fan_out: FanOut,
-) -> list[str]:
-    text = f"  #{numbers[operator.id]} {_DESCRIBE[operator.kind](flow, operator, numbers, names)}"
+def _lines(flow: Flow, operator: Operator, view: int, told: Told, sizes: Sizes) -> list[str]:
+    numbers = told.numbers
+    text = f"  #{numbers[operator.id]} {operator.describe(told)}"
     held = [sizes.get(s, (0, 0)) for s in slots(operator)]
     if held:
         text += f"  state {sum(r for r, _ in held):,} rows, {_bytes(sum(b for _, b in held))}"
-    others = sorted(names[v] for v in flow.views_of[operator.id] if v != view)
-    if others and not isinstance(operator, Input):
+    others = sorted(told.names[v] for v in flow.views_of[operator.id] if v != view)
+    if others and not operator.is_source:
         text += f"  shared with {', '.join(others)}"
     segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in operator.segments() if s.source in numbers]
-    why = reason(flow, operator, fan_out, sizes)
+    why = reason(flow, operator, told, sizes)
     return [text, *([f"      {why}"] if why else []), *segments]
 
 
@@ -87,77 +68,10 @@ def _segment(segment: Segment) -> str:
     return text
 
 
-def _input(flow: Flow, operator: Input, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    return f"input {names[operator.table]} ({', '.join(c.name for c in flow.used[operator.table])})"
-
-
-def _image(flow: Flow, operator: Image, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    primary = tuple(k.column for k in flow.tables[operator.table].key)
-    what = "table image" if operator.key == primary else "arrangement"
-    rows = f", rows with {' and '.join(map(expr_text, operator.where))}" if isinstance(operator, SelectedImage) else ""
-    return f"{what} of {names[operator.table]} by ({', '.join(operator.key)}){rows}"
-
-
-def _arrange(flow: Flow, operator: Arrange, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    return f"arrangement {'in the order of' if operator.source[0].ordered else 'by'} ({', '.join(operator.key)})"
-
-
-def _lookup(flow: Flow, operator: Lookup, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    state = "new" if operator.fresh else "old"
-    arranged = flow.operators[operator.arrangement]
-    where = f"#{numbers[operator.arrangement]}"
-    if isinstance(arranged, Image):
-        where += f" {names[arranged.table]}"
-    take = ", ".join(f"{name} AS {c.name}" for name, c in operator.take)
-    probe = ", ".join(operator.probe[0].key or ())
-    if operator.reach:
-        return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
-    return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
-
-
-def _consolidate(flow: Flow, operator: Consolidate, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    return "consolidate"
-
-
-def _aggregate(flow: Flow, operator: Aggregate, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    calls = [
-        f"{m.function}({'DISTINCT ' if m.distinct else ''}{m.argument or '*'}) AS {m.name}"
-        for m in operator.spec.measures
-    ]
-    return f"aggregate by ({', '.join(k.name for k in operator.spec.keys)}): {', '.join(calls) or 'distinct rows'}"
-
-
-def _recompute(flow: Flow, operator: Recompute, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    keys = operator.inputs[0][0].key or ()
-    return f"recompute by ({', '.join(keys)}): {operator.why}"
-
-
-def _topk(flow: Flow, operator: TopK, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    offset = f" after {operator.offset}" if operator.offset else ""
-    return f"top {operator.count}{offset} by {operator.order}"
-
-
-def _sink(flow: Flow, operator: Sink, numbers: Mapping[str, int], names: Mapping[int, str]) -> str:
-    return f"sink {names[operator.view]}"
-
-
-_DESCRIBE: Mapping[str, Callable[[Flow, Any, Mapping[str, int], Mapping[int, str]], str]] = {
-    "input": _input,
-    "image": _image,
-    "arrange": _arrange,
-    "lookup": _lookup,
-    "consolidate": _consolidate,
-    "aggregate": _aggregate,
-    "recompute": _recompute,
-    "topk": _topk,
-    "sink": _sink,
-}
-
-
 def _bytes(count: int) -> str:
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
-    raise Defect("An operator has no words for EXPLAIN.")
+    raise Defect("The last unit has no end.")

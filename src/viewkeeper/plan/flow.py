@@ -11,8 +11,11 @@ from typing import Any
 
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.selection import selected
+from viewkeeper.operators.kinds import SelectedImage, Sink
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.operator import slots as slots
+from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.compiler import Compiler, ViewPlan
-from viewkeeper.plan.dataflow import Image, Input, Lookup, Operator, Recompute, Segment, SelectedImage, Sink
 from viewkeeper.plan.selections import comparison, selections
 
 
@@ -40,12 +43,12 @@ class Flow:
         return found
 
     @cached_property
-    def images(self) -> Mapping[int, Sequence[Image]]:
+    def images(self) -> Mapping[int, Sequence[Operator]]:
         """The arrangements of each base table."""
-        found: dict[int, list[Image]] = defaultdict(list)
+        found: dict[int, list[Operator]] = defaultdict(list)
         for operator in self.operators.values():
-            if isinstance(operator, Image):
-                found[operator.table].append(operator)
+            if operator.arranges is not None:
+                found[operator.arranges].append(operator)
         return found
 
     @cached_property
@@ -53,15 +56,16 @@ class Flow:
         """The columns of each base table that any view uses, its key included, in table order."""
         names: dict[int, set[str]] = defaultdict(set)
         for operator in self.operators.values():
-            if isinstance(operator, Lookup) and isinstance(image := self.operators[operator.arrangement], Image):
-                names[image.table].update(name for name, _ in operator.take)
-            if isinstance(operator, Image):
-                names[operator.table].update(operator.key)
-            if isinstance(operator, Input):
-                names[operator.table].update(k.column for k in self.tables[operator.table].key)
+            for arrangement, taken in operator.reads.items():
+                if (table := self.operators[arrangement].arranges) is not None:
+                    names[table].update(taken)
+            if operator.arranges is not None:
+                names[operator.arranges].update(operator.arranged_by)
+            if operator.changes_of is not None:
+                names[operator.changes_of].update(k.column for k in self.tables[operator.changes_of].key)
             for segment in operator.segments():
-                if isinstance(source := self.operators[segment.source], Input):
-                    names[source.table].update(segment.used())
+                if (table := self.operators[segment.source].changes_of) is not None:
+                    names[table].update(segment.used())
         lowered = {table: {n.lower() for n in found} for table, found in names.items()}
         return {
             table: tuple(c for c in self.tables[table].columns if c.name.lower() in found)
@@ -74,18 +78,15 @@ class Flow:
 
         One image of a table, that by primary key or else the first, holds all that is used, for later loads.
         """
-        names: dict[str, set[str]] = {i.id: set(i.key) for images in self.images.values() for i in images}
+        names: dict[str, set[str]] = {i.id: set(i.arranged_by) for images in self.images.values() for i in images}
         for operator in self.operators.values():
-            if isinstance(operator, Lookup) and operator.arrangement in names:
-                names[operator.arrangement].update(name for name, _ in operator.take)
-            if isinstance(operator, Recompute):
-                for port, arrangement in zip(operator.inputs, operator.shared, strict=True):
-                    if arrangement is not None:
-                        names[arrangement].update(port[0].used())
+            for arrangement, taken in operator.reads.items():
+                if arrangement in names:
+                    names[arrangement].update(taken)
         found = {}
         for table, images in self.images.items():
             primary = tuple(k.column for k in self.tables[table].key)
-            whole = next((i for i in images if i.key == primary), images[0])
+            whole = next((i for i in images if i.arranged_by == primary), images[0])
             for image in images:
                 wanted = {n.lower() for n in names[image.id]}
                 columns = self.used[table]
@@ -103,8 +104,8 @@ class Flow:
 
     def sources(self, operator: Operator) -> Iterator[str]:
         """The operators that must run before this one."""
-        yield from (s.source for s in operator.segments())
-        yield from _beside(operator)
+        yield from operator.fed_by
+        yield from operator.reads
 
     def behind(self, operators: Iterable[str]) -> set[str]:
         """These operators and everything they are made from."""
@@ -143,9 +144,9 @@ def assemble(
     tables = {i: t.inside for i, t in tables.items()}  # as plans and stored state know their columns
     compiler = Compiler(tables, plans)
     sinks = {view: compiler.view(view) for view in views}
-    arranged = {o.table for o in compiler.operators.values() if isinstance(o, Image)}
+    arranged = {o.arranges for o in compiler.operators.values()}
     chosen = selections(compiler.operators.values()) if selects else {}
-    for table in [o.table for o in compiler.operators.values() if isinstance(o, Input)]:
+    for table in [t for o in compiler.operators.values() if (t := o.changes_of) is not None]:
         key = tuple(k.column for k in tables[table].key)
         if table in chosen:
             compiler.add(SelectedImage(table, key, chosen[table]))
@@ -156,21 +157,6 @@ def assemble(
     return Flow(_ordered(compiler.operators), tables, sinks)
 
 
-def slots(operator: Operator) -> list[str]:
-    """The names of an operator's arrangements in the manifest."""
-    return [f"{operator.id}/{i}" for i in range(operator.slots)]
-
-
-def _beside(operator: Operator) -> Iterator[str]:
-    """What an operator needs that does not come through its segments."""
-    if isinstance(operator, Lookup):
-        yield operator.arrangement
-    else:
-        yield from operator.looked_up
-    if isinstance(operator, Image):
-        yield Input(operator.table).id
-
-
 def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Sources before consumers. Compilation adds an operator after its sources, but for the inputs of images."""
     result: dict[str, Operator] = {}
@@ -179,7 +165,7 @@ def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
         if name in result:
             return
         operator = operators[name]
-        for source in [*(s.source for s in operator.segments()), *_beside(operator)]:
+        for source in [*operator.fed_by, *operator.reads]:
             place(source)
         result[name] = operator
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.kinds import Arrange, BulkJoin, Lookup
+from viewkeeper.operators.operator import Operator
 from viewkeeper.plan import presence, thresholds
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import Arrange, BulkJoin, Input, Lookup, Operator
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
 from viewkeeper.plan.unique import unique_keys
 
@@ -61,12 +62,13 @@ class Relation:
         return self.size * self.share
 
     @property
-    def is_base(self) -> bool:
-        return len(self.branches) == 1 and isinstance(self.branches[0].source, Input)
+    def table(self) -> int | None:
+        """The base table that it is, seen through its own conditions; None if it is computed."""
+        return self.branches[0].source.changes_of if len(self.branches) == 1 else None
 
     def stored(self, expr: Expr) -> str | None:
         """The base column behind an expression, if it is nothing but one."""
-        seen = self.branches[0].see(expr) if self.is_base else None
+        seen = self.branches[0].see(expr) if self.table is not None else None
         return seen.value if seen is not None and seen.op == "column" else None
 
 
@@ -158,9 +160,9 @@ def _relation(compiler: Compiler, node: Node, local: list[Expr], used: frozenset
     if local:
         branches = [b.filtered(conjunction(local)) for b in branches]
     unique = tuple(frozenset(k) for k in unique_keys(node, compiler.tables))
-    first = branches[0].source
-    if len(branches) == 1 and isinstance(first, Input):
-        return Relation(branches, columns, compiler.sizes.get(first.table, 0), _share(branches[0].where), unique)
+    table = branches[0].source.changes_of
+    if len(branches) == 1 and table is not None:
+        return Relation(branches, columns, compiler.sizes.get(table, 0), _share(branches[0].where), unique)
     # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
     tables = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
     return Relation(branches, columns, max(tables, default=0) * 0.5, 1.0, unique)
@@ -179,8 +181,8 @@ def _tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
     waiting: list[Operator] = [b.source for b in branches]
     while waiting:
         operator = waiting.pop()
-        if isinstance(operator, Input):
-            found.add(operator.table)
+        if operator.changes_of is not None:
+            found.add(operator.changes_of)
         waiting.extend(compiler.operators[s.source] for s in operator.segments())
     return found
 
@@ -276,12 +278,9 @@ def _lookup_edges(
     for key in relation.unique:
         if key and key <= set(named):
             return [named[name] for name in sorted(key)]
-    if len(links) < 2 or not relation.is_base or None in named:
+    if len(links) < 2 or relation.table is None or None in named:
         return links
-    source = relation.branches[0].source
-    if not isinstance(source, Input):
-        raise Defect("A base relation is read from something else than a table.")
-    first = compiler.tables[source.table].key[0].column
+    first = compiler.tables[relation.table].key[0].column
 
     def worth(edge: Edge) -> tuple[float, bool, str]:
         mine = edge.side(index)
@@ -330,14 +329,13 @@ def _arranged(
     """Where the relation is looked up by these edges: operator, edges in key order, columns taken, how they give the
     relation's plan columns, and the relation's own conditions that are still to be checked."""
     stored = [relation.stored(e.side(index)) for e in edges]
-    if relation.is_base and all(name is not None for name in stored) and len(set(stored)) == len(stored):
+    table = relation.table
+    if table is not None and all(name is not None for name in stored) and len(set(stored)) == len(stored):
         branch = relation.branches[0]
-        if not isinstance(branch.source, Input):
-            raise Defect("A base relation is read from something else than a table.")
         by_name = {name.lower(): (name, e) for name, e in zip(stored, edges, strict=True) if name is not None}
-        primary = [k.column.lower() for k in compiler.tables[branch.source.table].key]
+        primary = [k.column.lower() for k in compiler.tables[table].key]
         names = primary if set(primary) == set(by_name) else sorted(by_name)
-        image = compiler.image(branch.source.table, tuple(by_name[n][0] for n in names))
+        image = compiler.image(table, tuple(by_name[n][0] for n in names))
         seen = {e.value: e for c in relation.columns for e in branch.columns[c.name].walk() if e.op == "column"}
         seen |= {e.value: e for w in branch.where for e in w.walk() if e.op == "column"}
         take = tuple((name, Column(f"a{i}", e.type, e.nullable)) for i, (name, e) in enumerate(sorted(seen.items())))

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from viewkeeper.plan.dataflow import Image, Input, Lookup
-from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.operators.operator import slots
+from viewkeeper.plan.flow import Flow
 
 BROADCAST_BYTES = 8 << 20
 """Up to here an arrangement is read whole by every task, wherever the tasks are."""
@@ -32,7 +32,7 @@ def levels(flow: Flow, staying: Set[str] = frozenset(), among: Set[str] | None =
         if among is not None and name not in among:
             continue
         level = max((found[s.source] for s in operator.segments() if s.source in found), default=0)
-        if name not in staying and not isinstance(operator, Input):
+        if name not in staying:
             level = max([level + operator.keyed, *(found[a] for a in operator.looked_up if a in found)])
         found[name] = level
     return found
@@ -41,11 +41,11 @@ def levels(flow: Flow, staying: Set[str] = frozenset(), among: Set[str] | None =
 def broadcast(flow: Flow, sizes: Sizes) -> frozenset[str]:
     """The lookups in base tables that are small enough to be read whole by every task."""
     return frozenset(
-        name for name, o in flow.operators.items() if isinstance(o, Lookup) and is_small(flow, o.arrangement, sizes)
+        name for name, o in flow.operators.items() if o.probes is not None and is_small(flow, o.probes, sizes)
     )
 
 
 def is_small(flow: Flow, arrangement: str, sizes: Sizes) -> bool:
     """Whether a base table's arrangement is known to be small. A computed one may change in any round."""
     operator = flow.operators[arrangement]
-    return isinstance(operator, Image) and 0 < sizes.get(slots(operator)[0], (0, 0))[1] <= BROADCAST_BYTES
+    return operator.arranges is not None and 0 < sizes.get(slots(operator)[0], (0, 0))[1] <= BROADCAST_BYTES

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.compiler import Compiler, ViewPlan
-from viewkeeper.plan.dataflow import Operator
 from viewkeeper.plan.nodes import Node, Order, Project, Query, Sort
 from viewkeeper.plan.unique import unique_keys
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from viewkeeper.model.selection import Comparison
-from viewkeeper.plan.dataflow import Image, Input, Operator
+from viewkeeper.operators.kinds import Input
+from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.nodes import Expr
 
 _OPS = {"EqualTo": "=", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
@@ -24,9 +25,9 @@ _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def selections(operators: Iterable[Operator]) -> Mapping[int, tuple[Expr, ...]]:
     """For each base table that no arrangement holds whole, the comparisons that all segments over it have."""
     known = list(operators)
-    arranged = {o.table for o in known if isinstance(o, Image)}
+    arranged = {o.arranges for o in known}
     found: dict[int, tuple[Expr, ...]] = {}
-    for table in {o.table for o in known if isinstance(o, Input)} - arranged:
+    for table in {t for o in known if (t := o.changes_of) is not None} - arranged:
         source = Input(table).id
         filters = [s.where for o in known for s in o.segments() if s.source == source]
         common = [e for e in filters[0] if comparison(e) and all(e in f for f in filters)] if filters else []

@@ -12,21 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from viewkeeper.expressions import render
-from viewkeeper.model.names import FIRST, PLACE, quoted
+from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.folds import Fold, high, low
+from viewkeeper.operators.kinds import Recompute, TopK
+from viewkeeper.operators.segments import Segment, where_sql
 from viewkeeper.plan import functions
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.dataflow import (
-    HASH,
-    Fold,
-    Input,
-    Recompute,
-    Segment,
-    TopK,
-    high,
-    low,
-    where_sql,
-)
 from viewkeeper.plan.functions import PEERS
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
 
@@ -207,10 +199,10 @@ def _port(
 
 def _arrangement(compiler: Compiler, branches: list[Branch], key: list[Expr]) -> str | None:
     """A base table's arrangement by plain columns, which every view may share."""
-    source = branches[0].source
-    if len(branches) > 1 or not isinstance(source, Input):
+    table = branches[0].source.changes_of
+    if len(branches) > 1 or table is None:
         return None
     stored = [branches[0].see(k) for k in key]
     if any(e.op != "column" for e in stored):
         return None
-    return compiler.image(source.table, tuple(e.value for e in stored)).id
+    return compiler.image(table, tuple(e.value for e in stored)).id

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.kinds import Arrange, Lookup
 from viewkeeper.operators.segments import ORDERED_TYPES
 from viewkeeper.plan.branches import Branch, positional, reference
-from viewkeeper.plan.dataflow import Arrange, Lookup
 from viewkeeper.plan.nodes import Expr, Named
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.arrangement import choose_merges
+from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.runs import open_run
+from viewkeeper.operators.telling import FanOut
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.dataflow import Arrange, Image, Input
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import Sizes
-from viewkeeper.plan.reasons import FanOut
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.store.base import Batch, Store
@@ -246,7 +246,7 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
     manifest = Manifest() if batch is None else Manifest.from_json(batch.record["manifest"])
     found = {}
     for operator in flow.operators.values():
-        runs = manifest.runs.get(f"{operator.id}/0", ()) if isinstance(operator, (Image, Arrange)) else ()
+        runs = manifest.runs.get(f"{operator.id}/0", ()) if operator.is_arrangement else ()
         if runs and Directory(store.state_path).exists():
             run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
             hashes = run.hashes[:_SAMPLED]
@@ -277,7 +277,7 @@ def _shape(store: Store, catalog: Catalog) -> _Shape:
         tables, held = {}, {}
         for view in catalog.views:
             behind = [flow.operators[n] for n in flow.behind([flow.sinks[view.table.id].id])]
-            tables[view.table.id] = tuple(sorted(o.table for o in behind if isinstance(o, Input)))
+            tables[view.table.id] = tuple(sorted(t for o in behind if (t := o.changes_of) is not None))
             held[view.table.id] = tuple(slot for o in behind for slot in slots(o))
         found = _known = _Shape(store.uuid, catalog.version, tuple(sorted(flow.used)), tables, held)
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -25,10 +24,13 @@ from viewkeeper.errors import (
     TooLarge,
     ViewkeeperError,
 )
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model.names import HASH
 from viewkeeper.model.naming import row_text
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import HASH, Aggregate, Input, Lookup, Operator, Recompute, Segment
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.flow import Flow
 
 Ports = Sequence[pa.Table | None]
@@ -69,7 +71,7 @@ def in_segment(duck: Duck, flow: Flow, segment: Segment, to: str, rows: pa.Table
 
 def in_operator(duck: Duck, flow: Flow, operator: Operator, ports: Ports, work: Work, error: Exception) -> None:
     """Raise Failed if an operator's error is that of rows at its ports; else return."""
-    blame = _blame(duck, operator.id, error, ports, work, jointly=isinstance(operator, Recompute))
+    blame = _blame(duck, operator.id, error, ports, work, jointly=operator.jointly)
     if blame is not None:
         found, left = blame
         raise Failed(operator.id, _said(found, _key(flow, operator, left))) from error
@@ -159,8 +161,8 @@ def _row(flow: Flow, source: Operator, rows: pa.Table | None) -> str:
     """A source's row: by its table's key, or by what it is made of."""
     if rows is None or not rows.num_rows:
         return ""
-    if isinstance(source, Input):
-        table = flow.tables[source.table]
+    if source.changes_of is not None:
+        table = flow.tables[source.changes_of]
         names = {k.column: f"{table.name}.{k.column}" for k in table.key}
     else:
         columns = [c for c in rows.column_names if c not in (WEIGHT, HASH)]
@@ -173,11 +175,7 @@ def _key(flow: Flow, operator: Operator, ports: Ports) -> str:
     rows = next((p for p in ports if p is not None and p.num_rows), None)
     if rows is None:
         return ""
-    if isinstance(operator, Aggregate):
-        columns = [k.name for k in operator.spec.keys]
-    else:
-        key = next((s.key for s in operator.segments() if s.key), None)
-        columns = list(key or [c for c in rows.column_names if c not in (WEIGHT, HASH)][:_NAMED])
+    columns = operator.key_columns or tuple(c for c in rows.column_names if c not in (WEIGHT, HASH))[:_NAMED]
     segment = next(operator.segments(), None)
     names = {c: (segment and _through(flow, segment, c)) or c for c in columns if c in rows.column_names}
     return row_text(rows, names)
@@ -185,25 +183,16 @@ def _key(flow: Flow, operator: Operator, ports: Ports) -> str:
 
 def origin(flow: Flow, operator: Operator, name: str) -> str | None:
     """The table's column that an operator's column shows as it is, if it is one."""
-    if isinstance(operator, Input):
-        return f"{flow.tables[operator.table].name}.{name}"
-    if isinstance(operator, Lookup):
-        taken: Any = next((theirs for theirs, mine in operator.take if mine.name == name), None)
-        if taken is not None:
-            return _arranged(flow, flow.operators[operator.arrangement], taken)
-    segment = next(operator.segments(), None)
-    return None if segment is None else _through(flow, segment, name)
-
-
-def _arranged(flow: Flow, arrangement: Operator, name: str) -> str | None:
-    table = getattr(arrangement, "table", None)
-    if table is not None:
-        return f"{flow.tables[table].name}.{name}"
-    return origin(flow, arrangement, name)
+    if operator.changes_of is not None:
+        return f"{flow.tables[operator.changes_of].name}.{name}"
+    found = operator.made_of(name)
+    return None if found is None else _shown(flow, *found)
 
 
 def _through(flow: Flow, segment: Segment, name: str) -> str | None:
     expr = next((n.expr for n in segment.exprs if n.name == name), None)
-    if expr is None or expr.op != "column":
-        return None
-    return origin(flow, flow.operators[segment.source], str(expr.value))
+    return None if expr is None else _shown(flow, segment.source, expr)
+
+
+def _shown(flow: Flow, source: str, expr: Expr) -> str | None:
+    return origin(flow, flow.operators[source], str(expr.value)) if expr.op == "column" else None

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
-from viewkeeper.operators import aggregate
 from viewkeeper.operators.crew import Crew
-from viewkeeper.plan.dataflow import Aggregate, Image, Input, Lookup, Operator, Sink
+from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given
@@ -113,7 +112,7 @@ def _pass(site: Site, schedule: _Schedule, task: _Task, feed: Feed, output: pa.T
     linear, so what they make of it is gone before the next piece comes."""
     for consumer, port, delta in site.fed(feed, output):
         operator = site.flow.operators[consumer]
-        if not isinstance(operator, Lookup) or not schedule.is_there(operator):
+        if operator.probes is None or not schedule.is_there(operator):
             schedule.bring(site, task, [(consumer, port, delta)])
             continue
         ways = site.feeds(operator)
@@ -208,15 +207,15 @@ class _Schedule:
                 self._held += size
                 rows = sum(int(a.delta.num_rows) for a in arrived)
                 crowded = rows > max(_CROWD, 2 * self._compacted.get((consumer, port), 0))
-                if not crowded or not isinstance(operator, Aggregate):
+                if not crowded or not operator.compacts:
                     continue
                 self._waiting[consumer][port] = []  # taken at once: another thread may be bringing rows to this port
                 self._held -= sum(a.size for a in arrived)
             self._compact(site, operator, port, arrived)
 
-    def _compact(self, site: Site, operator: Aggregate, port: int, found: Sequence[_Arrived]) -> None:
+    def _compact(self, site: Site, operator: Operator, port: int, found: Sequence[_Arrived]) -> None:
         """Add up what waited at a port: groups come again in every piece of a large output."""
-        whole = site.memory.aside(aggregate.compacted(site.duck, operator.spec, port, [a.delta for a in found]))
+        whole = site.memory.aside(operator.compacted(site.duck, port, [a.delta for a in found]))
         with self._changed:
             self._waiting[operator.id][port].append(_Arrived(*min(a[:2] for a in found), 0, whole))
             self._compacted[operator.id, port] = int(whole.num_rows)
@@ -278,9 +277,9 @@ class _Schedule:
     def _release(self, name: str) -> None:
         """All sources have run: ready if anything came of them, else done."""
         operator = self._flow.operators[name]
-        if isinstance(operator, Sink):
+        if operator.shows is not None:
             if name in self._waiting:
-                self.reached[operator.view] = self.ports(name).get(0, [])
+                self.reached[operator.shows] = self.ports(name).get(0, [])
         elif name in self._waiting or name in self.given:
             heapq.heappush(self._ready, _Task(self._place[name], -1, name))
             return
@@ -319,7 +318,8 @@ def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
     plain = {name: {s for s in _sources(flow.operators[name]) if s in place} for name in place}
     ahead: dict[str, set[str]] = {}
     for name in reversed(list(place)):
-        if isinstance(operator := flow.operators[name], Lookup):
+        operator = flow.operators[name]
+        if operator.probes is not None:
             after = [c for c, _, _ in flow.consumers.get(name, ()) if c in ahead]
             ahead[name] = {a for a in operator.looked_up if a in place}.union(*(ahead[c] for c in after))
     wanted = {name: found | ahead.get(name, set()) for name, found in plain.items()}
@@ -334,7 +334,5 @@ def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
 
 def _sources(operator: Operator) -> Iterator[str]:
     """What must have run: what feeds it, and what it looks up in the state of this batch."""
-    yield from (s.source for s in operator.segments())
+    yield from operator.fed_by
     yield from operator.looked_up
-    if isinstance(operator, Image):
-        yield Input(operator.table).id

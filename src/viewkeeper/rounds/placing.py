@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from viewkeeper.operators.arrangement import Run, arrange
-from viewkeeper.plan.dataflow import Image, Input, Lookup
-from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.levels import Sizes, is_small, levels
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.rounds.site import Fed, Site
@@ -46,23 +46,22 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
     arranged: dict[str, Run] = {}
     for name, source in given.items():
         operator = flow.operators[name]
-        if isinstance(operator, Input) and isinstance(source, Rows) and is_few(source):
+        if operator.is_source and isinstance(source, Rows) and is_few(source):
             fed = site.images(operator, source.table)
             arranged |= {slots(flow.operators[image])[0]: arrange(delta) for image, _, delta in fed}
 
-    def stays(lookup: Lookup) -> bool:
-        name = lookup.arrangement
+    def stays(lookup: Operator, name: str) -> bool:
         slot = slots(flow.operators[name])[0]
         if not near and not is_small(flow, name, sizes) and not (slot in arranged and slot not in sizes):
             return False
-        return not lookup.fresh or name not in live or slot in arranged
+        return name not in lookup.looked_up or name not in live or slot in arranged
 
     asked = {a for n in live for a in flow.operators[n].looked_up}
     staying = frozenset(
         n
         for n in live
-        if (isinstance(o := flow.operators[n], Lookup) and stays(o))
-        or (isinstance(o, Image) and near and n not in asked)
+        if ((o := flow.operators[n]).probes is not None and stays(o, o.probes))
+        or (o.arranges is not None and near and n not in asked)
     )
     return Placing(levels(flow, staying, live), staying, arranged, given)
 
@@ -82,6 +81,6 @@ def _live(flow: Flow, active: frozenset[str], given: Iterable[str], seeded: Iter
     for name, operator in flow.operators.items():
         if name in active and any(s.source in found for s in operator.segments()):
             found.add(name)
-        if name in found and isinstance(operator, Input):
-            found.update(i.id for i in flow.images.get(operator.table, ()) if i.id in active)
+        if name in found and operator.changes_of is not None:
+            found.update(i.id for i in flow.images.get(operator.changes_of, ()) if i.id in active)
     return frozenset(found)

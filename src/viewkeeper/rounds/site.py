@@ -9,32 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import Defect
+from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators import aggregate, recompute, topk
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import hashes, quick_hashes
-from viewkeeper.plan.dataflow import (
-    HASH,
-    Aggregate,
-    Image,
-    Input,
-    Operator,
-    Recompute,
-    Segment,
-    SelectedImage,
-    TopK,
-    where_sql,
-)
-from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.operators.hashing import quick_hashes
+from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.steps import joined
+from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Ports, in_operator, in_segment
-from viewkeeper.rounds.kernels import joined, outputs
 from viewkeeper.store.memory import Memory
 
 _GATHERED = np.uint64(16)
@@ -71,12 +59,13 @@ class Site:
         An error that its rows cause is raised as `Failed` and names one of them; so in `fed`.
         """
         try:
-            yield from outputs(self, operator, ports)
+            yield from operator.run(self, ports)
         except Exception as error:
             aside = replace(self, keep=None, added=dict(self.added), clock={})
 
-            def work(part: Ports) -> object:
-                return sum(1 for _ in outputs(aside, operator, [[] if p is None else [p] for p in part]))
+            def work(part: Ports) -> None:
+                for _ in operator.run(aside, [[] if p is None else [p] for p in part]):
+                    pass
 
             in_operator(self.duck, self.flow, operator, [joined(tables) for tables in ports], work, error)
             raise
@@ -89,7 +78,7 @@ class Site:
 
     def feeds(self, source: Operator) -> list[Feed]:
         """The ways that an operator's output takes; they do not depend on each other."""
-        images = self.flow.images.get(source.table, ()) if isinstance(source, Input) else ()
+        images = () if source.changes_of is None else self.flow.images.get(source.changes_of, ())
         ways = [*((i.id, 0, None) for i in images), *self.flow.consumers.get(source.id, ())]
         return [way for way in ways if way[0] in self.active]
 
@@ -98,52 +87,29 @@ class Site:
         consumer, port, segment = feed
         operator = self.flow.operators[consumer]
         if segment is None:
-            if not isinstance(operator, Image):
-                raise Defect(f"{consumer} is fed without a segment.")
-            return list(self._image(operator, output))
+            held = self.flow.held[consumer]
+            return [(consumer, port, operator.of_table(self.duck, held, output))] if output.num_rows else []
         try:
-            return list(self._through_segment(operator, port, segment, output))
+            return self._through_segment(operator, port, segment, output)
         except Exception as error:
 
             def work(part: Ports) -> object:
-                return [list(self._through_segment(operator, port, segment, p)) for p in part if p is not None]
+                return [self._through_segment(operator, port, segment, p) for p in part if p is not None]
 
             in_segment(self.duck, self.flow, segment, consumer, output, work, error)
             raise
 
-    def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> Iterator[Fed]:
-        consumer = operator.id
-        if not isinstance(operator, Aggregate):
-            delta = self._through(segment, output)
-            if delta.num_rows:
-                yield consumer, port, delta
-            return
-        # A group may have vectors from several pieces, and those of a piece are few.
-        delta = self._through(segment, output)
-        if delta.num_rows:
-            prepared = aggregate.prepare(self.duck, operator.spec, delta)
-            yield from ((consumer, i, table) for i, table in enumerate(prepared) if table.num_rows)
-
-    def _through(self, segment: Segment, output: pa.Table) -> pa.Table:
+    def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> list[Fed]:
         delta = _passed(segment, output)
-        return self.duck.run(segment.sql, input=output) if delta is None else delta
+        if delta is None:
+            delta = self.duck.run(segment.sql, input=output)
+        return [(operator.id, at, rows) for at, rows in operator.arriving(self.duck, port, delta)]
 
-    def images(self, source: Input, output: pa.Table) -> Iterator[Fed]:
+    def images(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The ways to the table's arrangements only."""
         for feed in self.feeds(source):
             if feed[2] is None:
                 yield from self.fed(feed, output)
-
-    def _image(self, image: Image, output: pa.Table) -> Iterator[Fed]:
-        """An arrangement of a table: its own columns, and the hash of its own key."""
-        if not output.num_rows:
-            return
-        rows = output.select([*(c.name for c in self.flow.held[image.id]), WEIGHT])
-        rows = rows.append_column(HASH, pa.array(hashes(self.duck, output, image.key)))
-        if isinstance(image, SelectedImage):
-            chosen = self.duck.run(f"SELECT {where_sql(image.where)} AS chosen FROM input", input=output)
-            rows = rows.filter(chosen["chosen"])
-        yield image.id, 0, rows
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.old(slot) for slot in slots(operator)]
@@ -157,36 +123,6 @@ class Site:
         """The state with what this batch has added so far."""
         run = self.added.get(slot) or self.carried.get(slot)
         return self.old(slot).plus(run) if run is not None else self.old(slot)
-
-
-def seed(duck: Duck, operator: Operator) -> Iterator[Fed]:
-    """What a new operator is given at its first load whatever its input: a global aggregate has a row over nothing."""
-    if isinstance(operator, Aggregate) and not operator.spec.keys:
-        columns = operator.source[0].columns
-        fields = [pa.field(c.name, _arrow(c.type)) for c in columns]
-        empty = pa.schema([*fields, pa.field(WEIGHT, pa.int64())]).empty_table()
-        prepared = aggregate.prepare(duck, operator.spec, empty)
-        yield from ((operator.id, i, table) for i, table in enumerate(prepared) if table.num_rows)
-    if isinstance(operator, Recompute) and not operator.inputs[0][0].key:
-        yield operator.id, 0, recompute.no_rows(operator.inputs[0][0].columns)
-
-
-def full(site: Site, operator: Operator) -> pa.Table:
-    """The whole current output of an operator that has state, as a delta from nothing."""
-    states = site.state(operator)
-    if isinstance(operator, Aggregate):
-        return aggregate.full(site.duck, operator.spec, states)
-    if isinstance(operator, Recompute):
-        return recompute.full(site.duck, operator, states)
-    if isinstance(operator, TopK):
-        return topk.full(site.duck, operator, states)
-    raise Defect(f"Nobody runs a {operator.kind}.")
-
-
-def _arrow(name: str) -> Any:
-    from viewkeeper.model import types
-
-    return types.arrow(name)
 
 
 def _passed(segment: Segment, output: pa.Table) -> pa.Table | None:

@@ -19,8 +19,8 @@ import pyarrow as pa
 from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, Defect, EvaluationError, StoreError
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
-from viewkeeper.plan.dataflow import Operator
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Given, Rows, Share, filed
 from viewkeeper.rounds.placing import is_few, place

@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from viewkeeper import expressions, faults
 from viewkeeper.errors import CorruptState, Defect
+from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
-from viewkeeper.plan.dataflow import HASH, Sink
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Share
@@ -133,9 +133,9 @@ class Level:
                 for output in outputs:
                     if output.num_rows:
                         for consumer, port, delta in site.feed(operator, output):
-                            target = job.flow.operators[consumer]
-                            if isinstance(target, Sink):
-                                yield from ((0, "!sink", target.view, p) for p in _payloads(delta))
+                            view = job.flow.operators[consumer].shows
+                            if view is not None:
+                                yield from ((0, "!sink", view, p) for p in _payloads(delta))
                             elif consumer not in job.staying:
                                 yield from routed(consumer, port, delta, job.parts)
                             elif job.levels[consumer] == self.level:

@@ -13,8 +13,10 @@ negative one. Its inputs are the tables `input0`, `input1`, … with `_h`, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +25,102 @@ from viewkeeper import expressions
 from viewkeeper.errors import Contradiction, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.names import FIRST, PLACE, quoted
+from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, weights_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.folds import folded
-from viewkeeper.plan.dataflow import HASH, Operator, Recompute, high, low
+from viewkeeper.operators.folds import Fold, folded, high, low
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segments import LATER, Segment
+from viewkeeper.operators.steps import stepped, touched
+from viewkeeper.operators.telling import Drawn, Told
 
 NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}
+
+
+@dataclass(frozen=True)
+class Recompute(Operator):
+    """`sql` reads `input0`, `input1`, …, one for each port, with rows repeated by weight.
+
+    State: each input by key, and the output last emitted. An input that is a base table is read from a shared
+    arrangement of it (`shared`), through its segment. `why` says, for EXPLAIN, why no cheaper kind does it.
+    """
+
+    inputs: tuple[tuple[Segment, ...], ...]
+    shared: tuple[str | None, ...]
+    sql: str
+    output: tuple[Column, ...]
+    why: str
+    clip: int | None = None
+    folds: tuple[Fold, ...] = field(default=(), metadata={LATER: True})
+    kind: ClassVar[str] = "recompute"
+    stateful: ClassVar[bool] = True
+    jointly: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return self.inputs
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.output
+
+    @property
+    def slots(self) -> int:
+        return self.shared.count(None) + 1
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        return tuple(s for s in self.shared if s is not None)
+
+    @property
+    def reads(self) -> Mapping[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        for port, shared in zip(self.inputs, self.shared, strict=True):
+            if shared is not None:
+                found[shared] = found.get(shared, frozenset()) | port[0].used()
+        return found
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        return self.inputs[0][0].key or ()
+
+    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
+        shared = {
+            port: partial(_slice, site, f"{arrangement}/0", self.inputs[port][0])
+            for port, arrangement in enumerate(self.shared)
+            if arrangement is not None
+        }
+        state = site.state(self)
+        size = touched(site, [*state, *(site.fresh(f"{a}/0") for a in self.looked_up)], ports) if self._key else 0
+
+        def part(rows: list[pa.Table | None]) -> tuple[pa.Table, list[pa.Table]]:
+            return step(site.duck, self, state, rows, shared)
+
+        return stepped(site, self, ports, part, size)
+
+    def seed(self, duck: Duck) -> Iterator[tuple[int, pa.Table]]:
+        """Without keys all rows are one slice, which is computed also over nothing."""
+        if not self._key:
+            yield 0, no_rows(self.inputs[0][0].columns)
+
+    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+        """All that was emitted and not taken back."""
+        if not states[-1].runs:
+            return no_rows(self.output).drop_columns([HASH])
+        return consolidate(duck, states[-1].rows([c.name for c in self.output]))
+
+    def describe(self, told: Told) -> str:
+        return f"recompute by ({', '.join(self._key)}): {self.why}"
+
+    def reason(self, told: Told) -> str:
+        if not self._key:
+            return "no key to divide the rows by: every change computes all of them anew, so the cost follows the data"
+        return "no law gives the change of the result from the change of the rows: the changed keys are computed anew"
+
+    def drawn(self, told: Told) -> Drawn:
+        return Drawn("recompute", (self.why,), key=tuple(told.given(self.inputs[0][0], k) for k in self._key))
 
 
 def step(
@@ -92,11 +181,12 @@ def attempt(operators: Iterable[Operator]) -> None:
                     ) from None
 
 
-def full(duck: Duck, operator: Recompute, states: Sequence[Arrangement]) -> pa.Table:
-    """The whole output: all that was emitted and not taken back."""
-    if not states[-1].runs:
-        return no_rows(operator.output).drop_columns([HASH])
-    return consolidate(duck, states[-1].rows([c.name for c in operator.output]))
+def _slice(site: Site, slot: str, segment: Segment, hashes: Hashes) -> pa.Table:
+    """The rows of these hashes from a shared arrangement, as the operator's own segment shows them."""
+    arrangement = site.fresh(slot)
+    if not arrangement.runs:
+        return no_rows(segment.columns)
+    return site.duck.run(segment.sql, input=arrangement.slice(hashes))
 
 
 def _new(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Top-k: the first rows of all rows, from a buffer that knows a little more than it shows.
+"""TopK: the first rows of all rows, from a buffer that knows a little more than it shows.
 
 The order is total (it ends with every column), so the first rows are a function of the multiset. The buffer holds the
 first rows of the input: every row that is not in it comes after its last one. A delta's rows after the last one change
@@ -9,21 +9,75 @@ buffer filled again from all rows; the margin makes that rare.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.model.names import quoted
-from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators.arrangement import Arrangement, weights_of
+from viewkeeper.model.names import HASH, quoted
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.operators.arrangement import Arrangement, arrange, weights_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.dataflow import HASH, TopK
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.steps import joined
+from viewkeeper.operators.telling import Drawn, Told
 
 MARGIN = 1_000
 """Rows that a full buffer holds beyond those that are shown."""
+
+
+@dataclass(frozen=True)
+class TopK(Operator):
+    """ORDER BY … LIMIT over all rows: the first `count` after `offset`, in a total order (an ORDER BY clause).
+
+    State: all rows, and the buffer.
+    """
+
+    source: tuple[Segment, ...]
+    order: str
+    count: int
+    offset: int
+    kind: ClassVar[str] = "topk"
+    stateful: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source[0].columns
+
+    @property
+    def slots(self) -> int:
+        return 2
+
+    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
+        """The first rows of all: nothing to divide."""
+        if ports[0]:
+            output, added = step(site.duck, self, site.state(self), joined(ports[0]))
+            site.add(self, [arrange(delta) for delta in added])
+            yield output
+
+    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+        names = [*(c.name for c in self.columns), WEIGHT]
+        rows = consolidate(duck, states[1].rows([*names[:-1]]))
+        return _shown(self, duck.run(f"FROM input ORDER BY {self.order}", input=rows)).select(names)
+
+    def describe(self, told: Told) -> str:
+        offset = f" after {self.offset}" if self.offset else ""
+        return f"top {self.count}{offset} by {self.order}"
+
+    def reason(self, told: Told) -> str:
+        return "keeps all rows: when one of the first goes, the next takes its place; a margin answers most batches"
+
+    def drawn(self, told: Told) -> Drawn:
+        return Drawn(f"top {self.count}", (f"after {self.offset}",) if self.offset else ())
 
 
 def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
@@ -48,13 +102,6 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
         new = new.slice(0, needed + MARGIN)
     output = _minus(duck, _shown(operator, new), _shown(operator, old))
     return output.drop_columns([HASH]), [delta, _minus(duck, new, old)]
-
-
-def full(duck: Duck, operator: TopK, states: Sequence[Arrangement]) -> pa.Table:
-    """The whole output."""
-    names = [*(c.name for c in operator.columns), WEIGHT]
-    rows = consolidate(duck, states[1].rows([*names[:-1]]))
-    return _shown(operator, duck.run(f"FROM input ORDER BY {operator.order}", input=rows)).select(names)
 
 
 def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:

@@ -15,7 +15,9 @@ value (the hash's top 16 bits are the group's, by which it is distributed), so o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators import extremes, finish
@@ -32,10 +36,104 @@ from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.groups import group
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.spec import AggregateSpec
+from viewkeeper.operators.steps import stepped
+from viewkeeper.operators.telling import Drawn, Told
 from viewkeeper.operators.wide import Wide
-from viewkeeper.plan.dataflow import HASH, AggregateSpec, Measure
 
-__all__ = ["AggregateSpec", "Measure", "additive_merge", "compacted", "full", "ports", "prepare", "step"]
+
+@dataclass(frozen=True)
+class Aggregate(Operator):
+    """State: the vectors by group, and a multiset of values for each argument of Min, Max or DISTINCT."""
+
+    source: tuple[Segment, ...]
+    spec: AggregateSpec
+    exchanges: int
+    kind: ClassVar[str] = "aggregate"
+    stateful: ClassVar[bool] = True
+    compacts: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.spec.keys, *(m.column for m in self.spec.measures))
+
+    @property
+    def slots(self) -> int:
+        return self.exchanges
+
+    @property
+    def arity(self) -> int:
+        """Rows are pre-aggregated before they travel: partial sums, and the values of each counted argument."""
+        return self.exchanges
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return tuple(k.name for k in self.spec.keys)
+
+    def arriving(self, duck: Duck, port: int, delta: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """A group may have vectors from several pieces, and those of a piece are few."""
+        if delta.num_rows:
+            yield from self._prepared(duck, delta)
+
+    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
+        state = site.state(self)
+        return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part))
+
+    def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+        return compacted(duck, self.spec, port, deltas)
+
+    def merged(self, duck: Duck, slot: int, runs: Sequence[Run]) -> Run:
+        return additive_merge(duck, self.spec, slot, runs)
+
+    def seed(self, duck: Duck) -> Iterator[tuple[int, pa.Table]]:
+        """Without keys there is a row over nothing."""
+        if not self.spec.keys:
+            rows = [pa.field(c.name, types.arrow(c.type)) for c in self.source[0].columns]
+            yield from self._prepared(duck, pa.schema([*rows, pa.field(WEIGHT, pa.int64())]).empty_table())
+
+    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+        return full(duck, self.spec, states)
+
+    def describe(self, told: Told) -> str:
+        calls = [
+            f"{m.function}({'DISTINCT ' if m.distinct else ''}{m.argument or '*'}) AS {m.name}"
+            for m in self.spec.measures
+        ]
+        return f"aggregate by ({', '.join(self.key_columns)}): {', '.join(calls) or 'distinct rows'}"
+
+    def reason(self, told: Told) -> str:
+        values = [m for m in self.spec.measures if m.distinct or m.function in VALUE_FUNCTIONS]
+        if values:
+            calls = sorted({"DISTINCT" if m.distinct else m.function.lower() for m in values})
+            return f"keeps each group's values with their counts: {', '.join(calls)} cannot be taken back from a sum"
+        if not self.spec.measures:
+            return "one row a group: its count"
+        return "sums and counts, one row a group: a change is added or subtracted"
+
+    def drawn(self, told: Told) -> Drawn:
+        source = self.source[0]
+        calls = tuple(
+            f"{m.function.lower()}({'distinct ' if m.distinct else ''}"
+            f"{told.given(source, m.argument) if m.argument else '*'})"
+            for m in self.spec.measures
+        )
+        return Drawn(
+            "aggregate", calls or ("distinct rows",), key=tuple(told.given(source, k) for k in self.key_columns)
+        )
+
+    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        given = super().traced(text)
+        calls = {m.name: f"{m.function.lower()}({given.get(m.argument or '', '*')})" for m in self.spec.measures}
+        return {**given, **calls}
+
+    def _prepared(self, duck: Duck, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        return ((i, table) for i, table in enumerate(prepare(duck, self.spec, rows)) if table.num_rows)
 
 
 def ports(spec: AggregateSpec) -> int:

@@ -1,0 +1,39 @@
+"""The kinds of operators, one module each: node, law, kernel, state, how it is loaded, merged, told and drawn.
+
+A new kind is a module here, a line in `KINDS`, and a golden plan that has it (CONTRIBUTING.md, "Add an operator").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from viewkeeper.operators.kinds.aggregate import Aggregate
+from viewkeeper.operators.kinds.arrange import Arrange
+from viewkeeper.operators.kinds.bulkjoin import BulkJoin
+from viewkeeper.operators.kinds.consolidate import Consolidate
+from viewkeeper.operators.kinds.image import Image, SelectedImage
+from viewkeeper.operators.kinds.input import Input
+from viewkeeper.operators.kinds.lookup import Lookup
+from viewkeeper.operators.kinds.recompute import Recompute
+from viewkeeper.operators.kinds.sink import Sink
+from viewkeeper.operators.kinds.topk import TopK
+from viewkeeper.operators.operator import Operator
+
+__all__ = [
+    "KINDS",
+    "Aggregate",
+    "Arrange",
+    "BulkJoin",
+    "Consolidate",
+    "Image",
+    "Input",
+    "Lookup",
+    "Recompute",
+    "SelectedImage",
+    "Sink",
+    "TopK",
+]
+
+KINDS: Mapping[str, type[Operator]] = {
+    kind.kind: kind for kind in (Input, Image, Arrange, Lookup, BulkJoin, Consolidate, Aggregate, Recompute, TopK, Sink)
+}

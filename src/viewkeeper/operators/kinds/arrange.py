@@ -1,0 +1,60 @@
+"""Arrange: a relation that is no plain base table, kept by the key on which it is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from viewkeeper.errors import Defect
+from viewkeeper.model.schema import Column
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.steps import arranged
+from viewkeeper.operators.telling import Drawn, Told
+
+
+@dataclass(frozen=True)
+class Arrange(Operator):
+    """State: its rows by key, or in the order of the key's one column (`thresholds`)."""
+
+    source: tuple[Segment, ...]
+    kind: ClassVar[str] = "arrange"
+    stateful: ClassVar[bool] = True
+    is_arrangement: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.source,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source[0].columns
+
+    @property
+    def arranged_by(self) -> tuple[str, ...]:
+        key = self.source[0].key
+        if key is None:
+            raise Defect("An arrangement has no key.")
+        return key
+
+    @property
+    def slots(self) -> int:
+        return 1
+
+    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
+        return arranged(site, self, ports)
+
+    def describe(self, told: Told) -> str:
+        by = "in the order of" if self.source[0].ordered else "by"
+        return f"arrangement {by} ({', '.join(self.arranged_by)})"
+
+    def reason(self, told: Told) -> str:
+        if self.source[0].ordered:
+            return "kept in order because it is compared with a threshold that moves"
+        return "kept because its rows are computed: no base table can be looked up in its place"
+
+    def drawn(self, told: Told) -> Drawn:
+        return Drawn("arrangement", key=tuple(told.given(self.source[0], k) for k in self.arranged_by))

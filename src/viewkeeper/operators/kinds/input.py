@@ -1,0 +1,44 @@
+"""Input: the changes of a base table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from viewkeeper.errors import Defect
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model.schema import Column
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.telling import Drawn, Told
+
+
+@dataclass(frozen=True)
+class Input(Operator):
+    """The changes of a base table: the columns that any view uses, consolidated. Capture gives them."""
+
+    table: int
+    kind: ClassVar[str] = "input"
+    keyed: ClassVar[bool] = False
+    is_source: ClassVar[bool] = True
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        raise Defect("An input's columns are those that the segments over it read")
+
+    @property
+    def changes_of(self) -> int:
+        return self.table
+
+    def describe(self, told: Told) -> str:
+        return f"input {told.names[self.table]} ({self._used(told)})"
+
+    def drawn(self, told: Told) -> Drawn:
+        name = told.names[self.table]
+        return Drawn(f"Δ {name}", (self._used(told),), name)
+
+    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        return {}  # the columns have the table's names
+
+    def _used(self, told: Told) -> str:
+        return ", ".join(c.name for c in told.flow.used[self.table])

@@ -1,0 +1,157 @@
+"""Lookup: the join's one step: `Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ`, and each ⋈ is a lookup of the delta's keys.
+
+Weights multiply. Rows meet by hash only; the segment that follows compares the real keys. It is linear, keeps nothing,
+and never makes more than a piece of its output at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import Defect
+from viewkeeper.expressions.tree import Expr, column
+from viewkeeper.model.names import HASH
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.operators import threshold
+from viewkeeper.operators.arrangement import Arrangement, hashes_of
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segments import LATER, Segment
+from viewkeeper.operators.steps import stacked
+from viewkeeper.operators.telling import Drawn, Told
+from viewkeeper.store.memory import width
+
+
+@dataclass(frozen=True)
+class Lookup(Operator):
+    """Probe rows times the rows of an arrangement with the same hash.
+
+    `fresh`: the arrangement with this batch's changes, else as the last batch left it. `take` pairs an arrangement's
+    column with the name that it gets here.
+    """
+
+    probe: tuple[Segment, ...]
+    arrangement: str
+    fresh: bool
+    take: tuple[tuple[str, Column], ...]
+    load: bool = False
+    """Whether this lookup also runs in a first load on Spark (the path of the join's last relation)."""
+    reach: str = field(default="", metadata={LATER: True})
+    """`above`, `below`: not rows of the same key but those whose comparison with the probe's value (on this side of it)
+    differs from that with another probe's: see `thresholds`."""
+    kind: ClassVar[str] = "lookup"
+    may_cancel: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return (self.probe,)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.probe[0].columns, *(c for _, c in self.take))
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        return (self.arrangement,) if self.fresh else ()
+
+    @property
+    def reads(self) -> Mapping[str, frozenset[str]]:
+        return {self.arrangement: frozenset(name for name, _ in self.take)}
+
+    @property
+    def probes(self) -> str:
+        return self.arrangement
+
+    def takes_part(self, on_spark: bool) -> bool:
+        return on_spark and self.load
+
+    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
+        if not ports[0]:
+            return
+        slot = f"{self.arrangement}/0"
+        arrangement = site.fresh(slot) if self.fresh else site.old(slot)
+        if not arrangement.runs:
+            return
+        taken = [name for name, _ in self.take]
+        names = [*(c.name for c in self.columns), WEIGHT]
+        each = sum(width(run.rows.select(taken)) for run in arrangement.runs) / len(arrangement.runs)
+        for piece in site.memory.pieces(stacked(ports[0])):
+            probe = piece.combine_chunks()
+            found = self._found(probe, arrangement, taken, site.memory.rows(width(probe) + each))
+            yield from (rows.rename_columns(names) for rows in found)
+
+    def _found(self, probe: pa.Table, arrangement: Arrangement, taken: Sequence[str], most: int) -> Iterable[pa.Table]:
+        if not self.reach:
+            return lookup(probe, arrangement, taken, most)
+        key = self.probe[0].key
+        if key is None:
+            raise Defect(f"{self.id} is probed without a key.")
+        return threshold.lookup(probe, key[0], arrangement, taken, self.reach, most)
+
+    def describe(self, told: Told) -> str:
+        state = "new" if self.fresh else "old"
+        where = f"#{told.numbers[self.arrangement]}"
+        if (table := self._table(told)) is not None:
+            where += f" {table}"
+        take = ", ".join(f"{name} AS {c.name}" for name, c in self.take)
+        probe = ", ".join(self.probe[0].key or ())
+        if self.reach:
+            return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
+        return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
+
+    def reason(self, told: Told) -> str:
+        arranged = told.flow.operators[self.arrangement]
+        if arranged.arranges is not None:
+            primary = {k.column for k in told.flow.tables[arranged.arranges].key}
+            if primary <= set(arranged.arranged_by):
+                return "at most one row a probe: the key is unique"
+        if self.reach:
+            return "a threshold: only the rows between its old and its new value, not all rows"
+        if not self.probe[0].key:
+            return "no equality to look up by: every probe meets all rows, so the cost follows the data"
+        rows = told.fan_out.get(self.arrangement)
+        return "rows a probe: not known yet" if rows is None else f"about {rows:,.1f} rows a probe"
+
+    def drawn(self, told: Told) -> Drawn:
+        table, number, probe = self._table(told), told.numbers[self.arrangement], self.probe[0]
+        return Drawn(
+            title=f"look up {table or 'state'}",
+            lines=(f"in #{number}, {'new' if self.fresh else 'old'}",),
+            table=table,
+            key=tuple(told.given(probe, k) for k in probe.key or ()),
+            reads=number,
+        )
+
+    def made_of(self, name: str) -> tuple[str, Expr] | None:
+        taken = next(((theirs, mine) for theirs, mine in self.take if mine.name == name), None)
+        if taken is None:
+            return super().made_of(name)
+        return self.arrangement, column(taken[0], taken[1].type)
+
+    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        taken = {mine.name: text(self.arrangement, column(theirs, mine.type)) for theirs, mine in self.take}
+        return {**super().traced(text), **taken}
+
+    def _table(self, told: Told) -> str | None:
+        """The name of the base table that it looks in, if it is one."""
+        table = told.flow.operators[self.arrangement].arranges
+        return None if table is None else told.names[table]
+
+
+def lookup(probe: pa.Table, arrangement: Arrangement, columns: Sequence[str], most: int) -> Iterator[pa.Table]:
+    """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `_w`.
+
+    At most so many rows at a time: what follows is linear, so it does with each piece what it would do with the sum.
+    """
+    kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
+    for asked, rows in arrangement.probed(hashes_of(probe), columns, most):
+        left = probe.select([*kept, WEIGHT]).take(pa.array(asked))
+        weight = pc.multiply_checked(left.column(WEIGHT), rows.column(WEIGHT))
+        yield pa.table(
+            [*(left.column(c) for c in kept), *(rows.column(c) for c in columns), weight],
+            names=[*kept, *columns, WEIGHT],
+        )

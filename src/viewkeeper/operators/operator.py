@@ -1,0 +1,243 @@
+"""What an operator is: a node of the maintenance plan, and all that is to be known of its kind.
+
+    Input ──segment──▶ Arrange            state: rows by key, shared by every view that looks them up
+      └────segment──▶ Lookup ──segment──▶ Lookup ──segment──▶ Aggregate ──segment──▶ Sink
+
+An operator has ports; a port is fed by segments. A **segment** (`segments`) is a linear statement over the output of
+one operator: it runs where its source ran, needs no state, and is one prepared DuckDB statement. Between a segment and
+an operator with a key lies an exchange.
+
+An operator's id is the hash of what it computes, its sources included, so equal sub-plans of all views are one node,
+and state on disk is found again by what it means. Column names inside are positions, never names of a query.
+
+A kind is one module of `kinds`. Whoever runs, loads, merges, explains or draws operators asks them what this class
+declares, and never of which kind they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from viewkeeper.errors import Defect
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model.schema import Column
+from viewkeeper.operators import arrangement
+from viewkeeper.operators.arrangement import Arrangement, Run
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.segments import LATER, Segment
+from viewkeeper.store.memory import Memory
+
+if TYPE_CHECKING:
+    from viewkeeper.operators.telling import Drawn, Told
+
+Ports = Sequence[Sequence[pa.Table]]
+"""The deltas that arrived at each port."""
+
+
+class Site(Protocol):
+    """Where an operator runs: the driver, or a Spark task with its share of the hashes."""
+
+    duck: Duck
+    memory: Memory
+
+    @property
+    def old(self) -> Callable[[str], Arrangement]:
+        """Gives the published state of a slot."""
+
+    def fresh(self, slot: str) -> Arrangement:
+        """The state with what this batch has added so far."""
+
+    def state(self, operator: Operator) -> list[Arrangement]:
+        """The published state of all its slots."""
+
+    def add(self, operator: Operator, runs: Sequence[Run]) -> None:
+        """What this batch adds to each slot."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Base of the operators. What a kind does not say is as here."""
+
+    kind: ClassVar[str]
+    stateful: ClassVar[bool] = False
+    keyed: ClassVar[bool] = True
+    """Whether its rows must travel to whoever owns their hash."""
+    is_source: ClassVar[bool] = False
+    is_sink: ClassVar[bool] = False
+    is_arrangement: ClassVar[bool] = False
+    """Whether it only keeps its input's rows, to be looked up, and passes nothing on."""
+    only_loads: ClassVar[bool] = False
+    """Whether it serves first loads, and not batches of changes."""
+    may_cancel: ClassVar[bool] = False
+    """Whether it may give rows that were in no state, which another operator's output takes back."""
+    jointly: ClassVar[bool] = False
+    """Whether a key's rows at all its ports are one piece of work."""
+    compacts: ClassVar[bool] = False
+    """Whether what waits at a port can be `compacted`."""
+
+    @cached_property
+    def id(self) -> str:
+        text = json.dumps([self.kind, *_said(self)], sort_keys=True)
+        return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    # -- its place in the graph ---------------------------------------------------------------------------------------
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        """For each port, the segments that feed it."""
+        return ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        raise Defect(f"A {type(self).__name__} does not say what it is.")
+
+    @property
+    def arity(self) -> int:
+        """How many ports deltas arrive at."""
+        return max(1, len(self.ports))
+
+    @property
+    def changes_of(self) -> int | None:
+        """The base table whose changes it gives."""
+        return None
+
+    @property
+    def arranges(self) -> int | None:
+        """The base table that it arranges."""
+        return None
+
+    @property
+    def arranged_by(self) -> tuple[str, ...]:
+        """The columns by which an arrangement is looked up."""
+        return ()
+
+    @property
+    def shows(self) -> int | None:
+        """The view whose rows arrive here."""
+        return None
+
+    @property
+    def fed_by(self) -> tuple[str, ...]:
+        """The operators whose output it is given."""
+        return tuple(s.source for s in self.segments())
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        """Arrangements of other operators that it reads in their fresh state."""
+        return ()
+
+    @property
+    def reads(self) -> Mapping[str, frozenset[str]]:
+        """The columns that it takes of each arrangement which it reads, fresh or old."""
+        return {}
+
+    @property
+    def probes(self) -> str | None:
+        """The arrangement in which it looks up each row by itself: then it is linear, and can run piece by piece."""
+        return None
+
+    def segments(self) -> Iterator[Segment]:
+        for port in self.ports:
+            yield from port
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def arriving(self, duck: Duck, port: int, delta: pa.Table) -> Iterable[tuple[int, pa.Table]]:
+        """What travels to which port, of what a port's segment gave."""
+        return ((port, delta),) if delta.num_rows else ()
+
+    def of_table(self, duck: Duck, columns: Sequence[Column], changes: pa.Table) -> pa.Table:
+        """What it is given of a table's changes, if it arranges the table and holds these columns."""
+        raise Defect(f"{self.id} is fed without a segment.")
+
+    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
+        """Its output delta for what arrived at its ports, in pieces."""
+        raise Defect(f"Nobody runs a {self.kind}.")
+
+    def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+        """What waits at a port as one delta, with fewer rows."""
+        raise Defect(f"What waits for a {self.kind} stays as it is.")
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """How many arrangements of its own it keeps."""
+        return 0
+
+    def merged(self, duck: Duck, slot: int, runs: Sequence[Run]) -> Run:
+        """Runs of one of its slots as one."""
+        return arrangement.merge(duck, runs)
+
+    def takes_part(self, on_spark: bool) -> bool:
+        """Whether it takes part in first loads, in the driver or on Spark."""
+        return True
+
+    def seed(self, duck: Duck) -> Iterable[tuple[int, pa.Table]]:
+        """What it is given at its first load whatever its input, by port."""
+        return ()
+
+    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+        """Its whole current output from its state, as a delta from nothing."""
+        raise Defect(f"A {self.kind} does not remember its output.")
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def describe(self, told: Told) -> str:
+        """What it does: its line in EXPLAIN."""
+        raise Defect(f"A {self.kind} has no words for EXPLAIN.")
+
+    def reason(self, told: Told) -> str | None:
+        """Why it is of its kind and no cheaper one, or what a change costs here; None where the kind says it all."""
+        return None
+
+    def drawn(self, told: Told) -> Drawn:
+        """What stands in its box."""
+        raise Defect(f"A {self.kind} cannot be drawn.")
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns at its ports by which its rows are told apart; none if that is not known."""
+        return next((s.key for s in self.segments() if s.key), ())
+
+    def made_of(self, name: str) -> tuple[str, Expr] | None:
+        """An operator, and the expression over its columns that one of the own columns is; None if it is none."""
+        segment = next(self.segments(), None)
+        if segment is None:
+            return None
+        return next(((segment.source, n.expr) for n in segment.exprs if n.name == name), None)
+
+    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        """What its columns are made of; `text` says it of an operator's expressions."""
+        segment = next(self.segments())
+        return {n.name: text(segment.source, n.expr) for n in segment.exprs}
+
+
+def slots(operator: Operator) -> list[str]:
+    """The names of an operator's arrangements in the manifest."""
+    return [f"{operator.id}/{i}" for i in range(operator.slots)]
+
+
+def _said(value: Any) -> list[Any]:
+    """Fields that came later are left out of names where they say nothing, so that stored state keeps its name."""
+    held = ((f, getattr(value, f.name)) for f in fields(value))
+    return [_json(v) for f, v in held if v or not f.metadata.get(LATER)]
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Expr):
+        return value.to_json()
+    if isinstance(value, Column):  # what is not said is left out: a name must not change with the program's version
+        return [value.name, value.type, value.nullable, *([value.alias] if value.alias else [])]
+    if is_dataclass(value):
+        return _said(value)
+    if isinstance(value, tuple):
+        return [_json(v) for v in value]
+    return value

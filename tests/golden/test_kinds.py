@@ -1,0 +1,79 @@
+"""Each kind of operator in a plan that has it, as EXPLAIN prints it and as it is drawn. No JVM: plans are made here.
+
+A kind that is added needs a plan here; `VK_GOLDEN=write` makes the files anew. The ids are part of the text: state on
+disk is found by them, so a change of one is a change of what stored databases can be opened by.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.operators.kinds import KINDS
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.drawing import to_mermaid
+from viewkeeper.plan.explain import explain
+from viewkeeper.plan.flow import assemble
+from viewkeeper.plan.nodes import (
+    Aggregate,
+    Call,
+    Expr,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Order,
+    Project,
+    Query,
+    Scan,
+    Sort,
+    column,
+)
+from viewkeeper.plan.picture import picture
+
+TABLES = {
+    i: Table(i, name, (Column("id", "bigint", False), Column("ref", "bigint")), (KeyPart("id"),))
+    for i, name in ((1, "a"), (2, "b"))
+}
+A, B = (
+    Scan(i, ((Column(f"{name}i", "bigint", False), "id"), (Column(f"{name}r", "bigint"), "ref")))
+    for i, name in ((1, "a"), (2, "b"))
+)
+AI, AR, BI, BR = (column(name, "bigint") for name in ("ai", "ar", "bi", "br"))
+EQUAL = Expr("EqualTo", "boolean", (AI, BR))
+JOINED = Join("inner", A, B, EQUAL)
+TOTAL = Aggregate(B, (Named("k", BR),), (Call("s", "Sum", (BI,), "bigint"), Call("m", "Max", (BI,), "bigint")))
+
+PLANS: Mapping[str, Node] = {
+    "input": Project(A, (Named("q", AR),)),
+    "image": Filter(A, Expr("IsNotNull", "boolean", (AR,), nullable=False)),
+    "arrange": Join("inner", A, TOTAL, Expr("EqualTo", "boolean", (AI, column("k", "bigint")))),
+    "lookup": JOINED,
+    "bulkjoin": JOINED,
+    "consolidate": Project(JOINED, (Named("q", Expr("IntegralDivide", "bigint", (AR, BI), ("ANSI",))),)),
+    "aggregate": TOTAL,
+    "recompute": Join("left", A, B, Expr("And", "boolean", (EQUAL, Expr("LessThan", "boolean", (AR, BI))))),
+    "topk": Limit(Sort(A, (Order(AR, descending=True),)), 3, 1),
+    "sink": A,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_with_each_kind_is_as_before(kind: str) -> None:
+    root = PLANS[kind]
+    plan = ViewPlan(Query(root, tuple((c.name, c) for c in root.columns)), {1: 10, 2: 100})
+    flow = assemble(TABLES, {10: plan}, [10])
+    assert kind in {o.kind for o in flow.operators.values()}
+    view = Table(10, "v", root.columns, (KeyPart(root.columns[0].name),))
+    names = {1: "a", 2: "b", 10: "v"}
+    drawn = to_mermaid(picture(flow, view, {}, names))
+    found = "\n".join([*flow.operators, "", explain(flow, view, {}, names), "", drawn, ""])
+    golden = Path(__file__).parent / "kinds" / f"{kind}.txt"
+    if os.environ.get("VK_GOLDEN") == "write":
+        golden.write_text(found, "utf-8")
+    assert found == golden.read_text("utf-8")
