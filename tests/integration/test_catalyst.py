@@ -344,6 +344,22 @@ def test_plans_read_as_expected(front: SparkSession, query: str) -> None:
     assert text(read(front, query)) == "\n".join(line[8:] for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("call", "arrives"),
+    [
+        ("count_if(ok)", "Count"),
+        *((f"{name}(ok)", "Min") for name in ("bool_and", "every")),
+        *((f"{name}(ok)", "Max") for name in ("bool_or", "some", "any")),
+    ],
+)
+def test_aggregates_of_conditions_arrive_as_counts_and_extremes(front: SparkSession, call: str, arrives: str) -> None:
+    """So the aggregate operator needs no kernel of its own for them, with FILTER and DISTINCT neither."""
+    for text in (call, f"{call} FILTER (WHERE n > 1)", call.replace("(", "(DISTINCT ")):
+        root = read_query(front, f"SELECT category, {text} AS v FROM items GROUP BY category", SHOP).root
+        called = {c.function for node in root.walk() if isinstance(node, nodes.Aggregate) for c in node.calls}
+        assert called == {arrives}
+
+
 def test_a_key_column_is_not_null_and_other_columns_may_be(front: SparkSession) -> None:
     query = read(front, "select item_id, n from items")
     assert [(name, c.type, c.nullable) for name, c in query.output] == [

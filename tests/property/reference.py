@@ -71,10 +71,6 @@ def _count(measure: Measure, values: list[Any]) -> int:
     return len(values)
 
 
-def _count_if(measure: Measure, values: list[Any]) -> int:
-    return sum(values)
-
-
 def _sum(measure: Measure, values: list[Any]) -> Any:
     if not values:
         return None
@@ -154,12 +150,9 @@ def _variance(measure: Measure, values: list[Any]) -> float | None:
 
 _FUNCTIONS: dict[str, Callable[[Measure, list[Any]], Any]] = {
     "Count": _count,
-    "CountIf": _count_if,
     "Sum": _sum,
     "Average": _average,
     "Min": _min,
     "Max": _max,
-    "BoolAnd": _min,
-    "BoolOr": _max,
     **dict.fromkeys(("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"), _variance),
 }

@@ -82,8 +82,6 @@ def _measures() -> list[Measure]:
             continue
         made += [("Sum", name, kind, summed, d) for d in (False, True)]
         made += [("Average", name, kind, average, d) for d in (False, True)]
-    made += [(f, "b", "boolean", "boolean", False) for f in ("BoolAnd", "BoolOr")]
-    made.append(("CountIf", "b", "boolean", "bigint", False))
     made += [(f, "f", "double", "double", False) for f in ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")]
     return [Measure(f"m{i}", *m) for i, m in enumerate(made)]
 

@@ -366,15 +366,6 @@ class TestVariance:
         ]
 
 
-def test_booleans_and_conditions(duck: Duck) -> None:
-    names = {"BoolAnd": "boolean", "BoolOr": "boolean", "CountIf": "bigint"}
-    view = View(duck, "boolean", *(Measure(n, n, "x", "boolean", t) for n, t in names.items()))
-    view.change(("a", True, 2), ("a", None, 1))
-    assert view.rows() == [{"k": "a", "BoolAnd": True, "BoolOr": True, "CountIf": 2}]
-    view.change(("a", True, -2), ("a", False, 1))
-    assert view.rows() == [{"k": "a", "BoolAnd": False, "BoolOr": False, "CountIf": 0}]
-
-
 def test_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
     view = View(duck, "int", Measure("n", "Count", None, None, "bigint"))
     with pytest.raises(Contradiction, match="fewer than no rows"):

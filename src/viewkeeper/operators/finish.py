@@ -28,14 +28,9 @@ def read(measure: Measure, side: Side) -> Column:
     a, function = measure.argument, measure.function
     if a is None:
         return pa.array(side.rows), None
-    if function == "CountIf":
-        return pa.array(side.counts[Accumulator("true", a).name]), None
     count = side.counts[Accumulator("count", a, measure.distinct).name]
     if function == "Count":
         return pa.array(count), None
-    if function in ("BoolAnd", "BoolOr"):
-        true = side.counts[Accumulator("true", a).name]
-        return pa.array(true == count if function == "BoolAnd" else true > 0, mask=count == 0), None
     if function in VARIANCES:
         _, first, second = needs(measure)
         found = variances(function, count, side.buckets[first], side.buckets[second])

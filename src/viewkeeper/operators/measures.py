@@ -5,7 +5,6 @@ accumulators alone, so adding the delta's accumulators to the group's and readin
 
     accumulator   columns      holds
     count         one          rows whose argument is not NULL
-    true          one          rows whose argument is true
     sum           one          Σ of integers, or of a decimal's unscaled integers (up to 18 digits)
     wide          two          the same for longer decimals, as Σ of the lower and Σ of the upper 64 bits
     double        one          Σ of integers cast to DOUBLE, which are integers again
@@ -58,7 +57,7 @@ class Accumulator:
 
     @property
     def is_count(self) -> bool:
-        return self.kind in ("count", "true")
+        return self.kind == "count"
 
     @property
     def is_bucketed(self) -> bool:
@@ -69,8 +68,6 @@ class Accumulator:
         a = self.argument
         if self.kind == "count":
             return (f"CASE WHEN {quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
-        if self.kind == "true":
-            return (f"CASE WHEN {quoted(a)} THEN 1 ELSE 0 END",)
         if self.kind == "wide":
             return (f"{quoted(raw_lower(a))}::HUGEINT", f"{quoted(raw_upper(a))}::HUGEINT")
         if self.kind == "double":
@@ -134,10 +131,6 @@ def needs(measure: Measure) -> tuple[Accumulator, ...]:
     count = Accumulator("count", a, d)
     if function == "Count":
         return (count,)
-    if function == "CountIf":
-        return (Accumulator("true", a),)
-    if function in ("BoolAnd", "BoolOr"):
-        return (count, Accumulator("true", a))
     if function in ("Sum", "Average"):
         return (count, summing(measure))
     if function in VARIANCES and measure.argument_type in ("float", "double"):
