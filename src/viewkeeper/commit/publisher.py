@@ -34,7 +34,7 @@ from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.strategies import is_complete, runs_alone
+from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
@@ -150,7 +150,7 @@ class Publisher:
         return assemble(tables, plans, active, not self.store.capabilities.before_images, self.store.selects)
 
     def runs_alone(self, view: View) -> bool:
-        return runs_alone(view, self.store.capabilities.before_images)
+        return strategy_of(view).runs_alone(self.store.capabilities.before_images)
 
     def view(self, view_id: int) -> View | None:
         """A view of the catalog as it is now."""
@@ -164,7 +164,7 @@ class Publisher:
         self.names = {v.table.id: v.table.name for v in catalog.views}
         # One view in the flow that shows every write call's state makes all do so: a batch is one cut for all.
         mine = (v for v in catalog.views if not self.runs_alone(v))
-        self.complete = any(is_complete(v) and v.suspended is None for v in mine)
+        self.complete = any(strategy_of(v).is_complete and v.suspended is None for v in mine)
 
     # -- steps 3 and 4 ------------------------------------------------------------------------------------------------
 

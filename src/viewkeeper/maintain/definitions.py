@@ -16,7 +16,7 @@ from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.model.strategies import INCREMENTAL, SCHEDULED, runs_alone
+from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
 from viewkeeper.operators.kinds import recompute
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
@@ -272,7 +272,7 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
 
 def refuse_reshaped(catalog: Catalog, old: View, new: View, before_images: bool) -> None:
     """A view that others read may be replaced only by one with the same columns and key."""
-    if runs_alone(old, before_images) or runs_alone(new, before_images):
+    if strategy_of(old).runs_alone(before_images) or strategy_of(new).runs_alone(before_images):
         raise Unsupported(
             f"{old.table.name} runs at intervals or call by call, before or after; it cannot be replaced in one batch.",
             hint="Drop it and create it again.",
@@ -297,13 +297,14 @@ def _options(given: Mapping[str, str]) -> dict[str, str]:
     options = dict(given)
     if unknown := sorted(set(options) - _KNOWN):
         raise Unsupported(f"Views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_KNOWN))}.")
-    strategy = options.get("strategy", "IMB").upper()
-    if strategy not in (*INCREMENTAL, *SCHEDULED):
+    asked = options.get("strategy", USUAL)
+    strategy = strategy_named(asked)
+    if strategy is None:
+        raise BadValue(f"There is no strategy {asked.upper()!r}.", hint=f"Strategies: {', '.join(STRATEGIES)}.")
+    if strategy.is_scheduled and options.get("store") == "none":
         raise BadValue(
-            f"There is no strategy {strategy!r}.", hint=f"Strategies: {', '.join((*INCREMENTAL, *SCHEDULED))}."
+            f"A view with strategy {strategy.name} must be stored: what changed is the difference to its rows."
         )
-    if strategy in SCHEDULED and options.get("store") == "none":
-        raise BadValue(f"A view with strategy {strategy} must be stored: what changed is the difference to its rows.")
     if options.get("store", "table") not in STORE:
         raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
     for name in ("load_rate", "interval"):

@@ -35,7 +35,7 @@ from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Table
-from viewkeeper.model.strategies import COMPLETE, interval_of, is_scheduled, strategy_of
+from viewkeeper.model.strategies import interval_of, strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Image, Input
@@ -84,12 +84,12 @@ def remake(
     stage = Stage(store, state, spark, durable=durable, threads=1, memory=memory)
     try:
         runs = max((len(r) for r in known.runs.values()), default=0) if known is not None else 0
-        if strategy in ("ISN", "ISC") and known is not None and view.at is not None and runs < FULL_EVERY:
+        if strategy.tracks and known is not None and view.at is not None and runs < FULL_EVERY:
             # The log does not reach back, or has no images to compare with, or the store no state to pin: a full one.
             with suppress(SnapshotGone, Unsupported):
-                return _some(stage, flow, view, number, live=strategy == "ISC")
-        keep = strategy in ("ISN", "ISC", *COMPLETE)
-        return _all(stage, flow, view, cut, number, live=strategy in ("SC", "ISC"), keep=keep, progress=progress)
+                return _some(stage, flow, view, number, live=strategy.live)
+        keep = strategy.keeps_state
+        return _all(stage, flow, view, cut, number, live=strategy.live, keep=keep, progress=progress)
     finally:
         stage.close()
 
@@ -218,7 +218,7 @@ def due(views: Iterable[View], now: float | None = None) -> list[View]:
     return [
         v
         for v in views
-        if is_scheduled(v)
+        if strategy_of(v).is_scheduled
         and v.suspended is None
         and (v.at is None or not v.at.time <= moment < v.at.time + interval_of(v))
     ]

@@ -26,7 +26,7 @@ from viewkeeper.maintain.schedule import Remade, due, remake
 from viewkeeper.maintain.stage import Resources, Stage
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, OwnCut, View
-from viewkeeper.model.strategies import interval_of, is_complete, is_scheduled
+from viewkeeper.model.strategies import interval_of, strategy_of
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble
 
@@ -55,7 +55,7 @@ class Scheduler:
         Views that show every call's state go on from call to call: `now` to the published cut, else for a moment.
         """
         steps = self._follow_calls(now)
-        if not any(is_scheduled(v) for v in self._publisher.catalog.views):
+        if not any(strategy_of(v).is_scheduled for v in self._publisher.catalog.views):
             return steps
         return steps + self._run_scheduled(now)
 
@@ -83,7 +83,9 @@ class Scheduler:
         """Step the views that run from call to call; how many steps were taken. Batches go on beside it."""
         done, until = 0, time.monotonic() + _MOMENT
         for view in self._publisher.catalog.views:
-            while self._publisher.runs_alone(view) and is_complete(view) and (now or time.monotonic() < until):
+            while (
+                self._publisher.runs_alone(view) and strategy_of(view).is_complete and (now or time.monotonic() < until)
+            ):
                 if not self._suspender.going_on(partial(self._follow_call, view.table.id, now)):
                     break
                 done += 1

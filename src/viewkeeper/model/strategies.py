@@ -1,36 +1,94 @@
-"""How a view is kept fresh, as its options name it (the dissertation's chapter 6)."""
+"""How a view is kept fresh: what each name that the option `strategy` takes means (the dissertation's chapter 6).
+
+    name                cut        what is read                      of what
+    IMB, SNIMB, SCIMB   batch      the changes of many write calls   all tables, at the batch's cut
+    IN, SNI, SCI        call       the changes of each write call    all tables, at the call's cut
+    SN                  interval   everything                        the tables at one cut
+    SC                  interval   everything                        the tables as a scan finds them
+    ISN                 interval   the keys that changed             the tables at one cut
+    ISC                 interval   the keys that changed             each key as it is found
+
+The first two lines are the hybrids of 6.3: loaded once, then maintained by changes. What is made at intervals is
+published as the difference to the rows that are there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
 from viewkeeper.model.catalog import View
 
-SCHEDULED = ("SN", "SC", "ISN", "ISC")
-INCREMENTAL = ("IN", "IMB", "SNI", "SCI", "SNIMB", "SCIMB")
-"""Loaded once and then maintained by changes: exactly the hybrids of 6.3. `IN`, `SNI`, `SCI`: call by call."""
 
-COMPLETE = ("IN", "SNI", "SCI")
-"""Every write call's state shows."""
+class Cut(Enum):
+    """When a view goes from one state of its tables to the next."""
 
-
-def strategy_of(view: View) -> str:
-    return view.options.get("strategy", "IMB").upper()
+    BATCH = "batch"
+    CALL = "call"
+    INTERVAL = "interval"
 
 
-def is_scheduled(view: View) -> bool:
-    return strategy_of(view) in SCHEDULED
+@dataclass(frozen=True)
+class Strategy:
+    """`live`: tables are read as they are found, while writers go on. `tracks`: only changed keys are read again."""
+
+    name: str
+    cut: Cut
+    live: bool = False
+    tracks: bool = False
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether it runs at intervals; then its rows must be stored, to be compared with."""
+        return self.cut is Cut.INTERVAL
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every write call's state shows."""
+        return self.cut is Cut.CALL
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether, running by itself, a view keeps its operators' state from one run to the next."""
+        return self.tracks or self.is_complete
+
+    def runs_alone(self, before_images: bool) -> bool:
+        """Whether a view has state and a cut of its own: made at intervals, or call by call while others take many.
+
+        The latter needs a store that knows what rows were `before_images`: elsewhere all views go call by call with it.
+        """
+        return self.is_scheduled or (before_images and self.is_complete)
 
 
-def is_complete(view: View) -> bool:
-    return strategy_of(view) in COMPLETE
+STRATEGIES: Mapping[str, Strategy] = {
+    s.name: s
+    for s in (
+        Strategy("IN", Cut.CALL),
+        Strategy("IMB", Cut.BATCH),
+        Strategy("SNI", Cut.CALL),
+        Strategy("SCI", Cut.CALL),
+        Strategy("SNIMB", Cut.BATCH),
+        Strategy("SCIMB", Cut.BATCH),
+        Strategy("SN", Cut.INTERVAL),
+        Strategy("SC", Cut.INTERVAL, live=True),
+        Strategy("ISN", Cut.INTERVAL, tracks=True),
+        Strategy("ISC", Cut.INTERVAL, live=True, tracks=True),
+    )
+}
+
+USUAL = "IMB"
 
 
-def runs_alone(view: View, before_images: bool) -> bool:
-    """Whether a view has state and a cut of its own: it is made at intervals, or call by call while others take many.
+def strategy_named(name: str) -> Strategy | None:
+    """None if there is none of that name."""
+    return STRATEGIES.get(name.upper())
 
-    The latter needs a store that knows what rows were `before_images`: elsewhere all views go call by call with it.
-    """
-    return is_scheduled(view) or (before_images and is_complete(view))
+
+def strategy_of(view: View) -> Strategy:
+    return STRATEGIES[view.options.get("strategy", USUAL).upper()]
 
 
 def interval_of(view: View) -> float:
+    """Seconds between two runs."""
     return float(view.options.get("interval", "5"))

@@ -16,7 +16,7 @@ from viewkeeper.maintain.loading import regenerate
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.model.strategies import runs_alone
+from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import assemble
@@ -35,7 +35,7 @@ def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
     known, cut = store.capabilities.before_images, pinned.batch.cut
     if view.at is None:
-        active = [v.table.id for v in catalog.views if v.suspended is None and not runs_alone(v, known)]
+        active = [v.table.id for v in catalog.views if v.suspended is None and not strategy_of(v).runs_alone(known)]
         manifest = pinned.batch.record["manifest"]
     else:  # it has state of its own
         active, cut = [table.id], view.at.cut

@@ -200,7 +200,7 @@ def _view(
         _catch_up(recent, lag) if suspended is None else None,
         sum(rows for rows, _ in state),
         sum(size for _, size in state),
-        strategy_of(view),
+        strategy_of(view).name,
         None if suspended is None else suspended.reason,
     )
 

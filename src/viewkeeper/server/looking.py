@@ -143,7 +143,7 @@ def _view(view: View, now: ViewStatus | None) -> dict[str, Any]:
         "definition": view.query,
         "sql": _created(view),
         "options": dict(view.options),
-        "strategy": strategy_of(view),
+        "strategy": strategy_of(view).name,
         "suspended": None if view.suspended is None else view.suspended.reason,
         **known,
     }

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.errors import Defect
+from viewkeeper.model.strategies import STRATEGIES
 from viewkeeper.verify import bank
 
 
@@ -155,7 +156,7 @@ def _await(journal: Path) -> None:
 
 def check(journals: Path, strategy: str = "IMB") -> Verdict:
     """What the journals say, against the model."""
-    scans = strategy in ("SC", "ISC")
+    how = STRATEGIES[strategy.upper()]
     verdict = Verdict()
     history = _history(journals)
     verdict.writes = len(history.positions)
@@ -163,9 +164,9 @@ def check(journals: Path, strategy: str = "IMB") -> Verdict:
         role = journal.stem.partition("-")[0]
         lines = _lines(journal)
         if role == "reader":
-            (_check_scans if scans else _check_reader)(verdict, history, journal.stem, lines)
-        elif role == "follower" and not scans:
-            _check_follower(verdict, history, journal.stem, lines, complete=strategy in ("IN", "SNI", "SCI"))
+            (_check_scans if how.live else _check_reader)(verdict, history, journal.stem, lines)
+        elif role == "follower" and not how.live:
+            _check_follower(verdict, history, journal.stem, lines, complete=how.is_complete)
     return verdict
 
 

@@ -1,0 +1,34 @@
+"""What the names of strategies mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from viewkeeper.model.strategies import STRATEGIES, strategy_named
+
+
+def named(**wanted: bool) -> set[str]:
+    return {name for name, s in STRATEGIES.items() if all(getattr(s, k) == v for k, v in wanted.items())}
+
+
+def test_each_name_says_when_a_view_is_cut() -> None:
+    assert named(is_complete=True) == {"IN", "SNI", "SCI"}
+    assert named(is_scheduled=True) == {"SN", "SC", "ISN", "ISC"}
+    assert named(is_complete=False, is_scheduled=False) == {"IMB", "SNIMB", "SCIMB"}
+
+
+def test_each_name_says_what_is_read() -> None:
+    assert named(live=True) == {"SC", "ISC"}
+    assert named(tracks=True) == {"ISN", "ISC"}
+    assert named(keeps_state=True) == {"IN", "SNI", "SCI", "ISN", "ISC"}
+
+
+@pytest.mark.parametrize("before_images", [True, False])
+def test_who_runs_beside_the_batches_depends_on_the_store_for_calls_only(before_images: bool) -> None:
+    alone = {name for name, s in STRATEGIES.items() if s.runs_alone(before_images)}
+    assert alone == {"SN", "SC", "ISN", "ISC"} | ({"IN", "SNI", "SCI"} if before_images else set())
+
+
+def test_names_are_found_in_either_case() -> None:
+    assert strategy_named("isn") is STRATEGIES["ISN"]
+    assert strategy_named("often") is None
