@@ -77,6 +77,7 @@ class Duck:
         self.made = 0
         """How many statements were prepared so far."""
         self._con: Any = duckdb.connect(":memory:")
+        self._streams: list[Any] = []
         try:
             self._threads = self._limit = 0
             if threads is not None:
@@ -125,6 +126,7 @@ class Duck:
         import duckdb
 
         cursor = self._con.cursor()
+        self._streams.append(cursor)
         try:
             for name, table in inputs.items():
                 cursor.register(name, table)
@@ -137,7 +139,13 @@ class Duck:
                     raise duckdb.OutOfMemoryException(str(error)) from error
                 raise duckdb.Error(str(error)) from error
         finally:
+            self._streams.remove(cursor)
             cursor.close()
+
+    def interrupt(self) -> None:
+        """End what runs, from another thread: it fails there."""
+        for connection in (self._con, *self._streams):
+            connection.interrupt()
 
     def learn(self, other: Duck) -> None:
         """Prepare what the other one has prepared, unless that is more than is kept."""

@@ -175,9 +175,12 @@ class App:
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in body:
+                self._role(dict(scope["headers"]))  # a token that was taken back ends its streams, too
                 async with asyncio.timeout(self.serving.limits.seconds):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
+        except Unauthorized:
+            await send({"type": "http.response.body", "body": b""})  # who comes back is told why
         except TimeoutError:
             _log.info("A client does not read; its connection is closed.")
         except asyncio.CancelledError:

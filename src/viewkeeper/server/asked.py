@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from viewkeeper.errors import TooLarge
 from viewkeeper.server.paths import name_of
 from viewkeeper.server.problems import Refused
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 
 
@@ -129,6 +130,22 @@ class Asked:
                         return b"".join(parts)
         except TimeoutError:
             raise Refused(408, f"The body did not arrive within {seconds:g} s.", "") from None
+
+    async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
+        """What takes a while is given up when the client goes. After the body."""
+        task, left = asyncio.create_task(work), asyncio.create_task(self._until_left())
+        try:
+            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Refused(400, "The client has gone.", "")
+            return await task
+        finally:
+            left.cancel()
+            task.cancel()
+
+    async def _until_left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
 
 def _too_large(most: int) -> TooLarge:

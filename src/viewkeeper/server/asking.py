@@ -1,7 +1,7 @@
 """One SQL statement over HTTP: what it needs is seen before it runs, and a SELECT's rows are sent piece by piece.
 
     reader   SELECT, SHOW, DESCRIBE, EXPLAIN
-    writer   INSERT, UPSERT, DELETE
+    writer   INSERT, UPSERT, UPDATE, DELETE
     admin    CREATE, ALTER, DROP
 
 With Accept: text/event-stream a statement that takes long tells of its progress:
@@ -21,13 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadStatement, Forbidden, Timeout, TooLarge, ViewkeeperError
+from viewkeeper.errors import BadStatement, Forbidden, ViewkeeperError
 from viewkeeper.plan.words import Words, statements
 from viewkeeper.server import events, formats, intake, problems
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.exact import dumps, rows_of
 from viewkeeper.server.serving import Serving
 from viewkeeper.server.tokens import allows
+from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.result import Result
 from viewkeeper.sql.statements import needs, run
 
@@ -54,7 +55,7 @@ async def statement(serving: Serving, asked: Asked) -> Reply:
     (serving.metrics.reads if what == "read" else serving.metrics.writes)["sql"].inc()
     if media == formats.EVENTS:
         return Reply(200, _told(serving, text, what, asked.native), media, {"cache-control": "no-store"})
-    answer = await _run(serving, text, what)
+    answer = await asked.unless_left(_run(serving, text, what))
     if not answer.has_rows:
         return Reply(200, dumps({"done": answer.done}), formats.JSON)
     return Reply(200, _pieces(answer.to_arrow(), media, asked.native), media)
@@ -76,22 +77,18 @@ async def _text(serving: Serving, asked: Asked) -> str:
 
 
 async def _run(serving: Serving, text: str, what: str) -> Result:
-    async with serving.statements:
-        try:
+    """Run it. A query is stopped when nobody waits any more; what defines or writes may still happen."""
+    async with serving.turn(what):
+        with serving.leashed() as leash:
             seconds = LOAD_SECONDS if what == "define" else serving.limits.seconds * 4
-            answer = await serving.call(_done, serving, text, what, seconds=seconds)
-        except Timeout:
-            serving.interrupt()
-            raise
+            answer = await serving.call(_done, serving, text, what, leash, seconds=seconds)
     serving.hub.wake()
-    if answer.num_rows > serving.limits.answer:
-        raise TooLarge(f"The answer has more than {serving.limits.answer} rows.", hint="Write a LIMIT.")
     return answer
 
 
-def _done(serving: Serving, text: str, what: str) -> Result:
+def _done(serving: Serving, text: str, what: str, leash: Leash) -> Result:
     try:
-        return run(serving.db, text, guarded=True)
+        return run(serving.db, text, leash=leash)
     finally:
         if what == "define" and not serving.settings.maintain:
             serving.db._holding.end()  # whoever maintains, or will, must not wait for a server that only serves
@@ -110,17 +107,21 @@ async def _pieces(rows: pa.Table, media: str, native: bool) -> AsyncIterator[byt
 async def _told(serving: Serving, text: str, what: str, native: bool) -> AsyncIterator[bytes]:
     """The statement's progress and its end, as events."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
-    with _progress(serving, queue):
-        work = asyncio.create_task(_run(serving, text, what))
-        while not work.done():
-            waiting = asyncio.create_task(queue.get())
-            await asyncio.wait({work, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                yield waiting.result()
-                continue
-            waiting.cancel()
-            if not work.done():
-                yield b": alive\n\n"
+    work = asyncio.create_task(_run(serving, text, what))
+    try:
+        with _progress(serving, queue):
+            while not work.done():
+                waiting = asyncio.create_task(queue.get())
+                await asyncio.wait({work, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    yield waiting.result()
+                    continue
+                waiting.cancel()
+                if not work.done():
+                    yield b": alive\n\n"
+    finally:
+        if what == "read":
+            work.cancel()  # the reader has gone; a view that is being made goes on
     try:
         answer = work.result()
     except ViewkeeperError as error:

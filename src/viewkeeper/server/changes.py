@@ -3,7 +3,7 @@
     since=TOKEN, Last-Event-ID    only what follows; a number is taken for a position of this database
     since=now                     only what comes from now on
 
-    1  the rows that are there, from one state, in pieces       (without since)
+    1  the rows that are there, from one state, in pieces; or with since, what was missed, from the log
     2  join the hub: it hands out what comes after a position P
     3  what lies between the own position and P, from the log
     4  the queue that the hub fills
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, suppress
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.serving import Serving
 
 _NOW = "now"
+Event = tuple[int, bytes]
+"""An event, and the position behind it."""
 
 
 async def subscribe(serving: Serving, asked: Asked) -> Reply:
@@ -42,14 +44,15 @@ async def subscribe(serving: Serving, asked: Asked) -> Reply:
     media = formats.chosen(asked.header("accept"), (formats.EVENTS, formats.ARROW))
     form = events.ARROW_FORM if media == formats.ARROW else events.SSE_NATIVE if asked.native else events.SSE
     given = asked.header("last-event-id") or asked.one("since")
-    serving.take_subscriber()
-    since = None if given in (None, _NOW) else _position(serving, given)
-    store.settled(table)  # a table that cannot be subscribed to says so now
-    if since is not None:
-        check_since(store, table, since)
-    elif given is None:
+    serving.check_subscribers()
+    now = store.settled(table)  # a table that cannot be subscribed to says so now
+    if given is None:
         return _reply(media, _with_rows(serving, table, form))
-    return _reply(media, _following(serving, table, form, since, await _caught_up(serving, table, form, since)))
+    since = now if given == _NOW else _position(serving, given)
+    check_since(store, table, since)
+    missed = calls(store, table, since, now) if since < now else iter(())
+    first = await serving.call(_encoded, form, table, missed)  # what the log no longer has is a problem, not an event
+    return _reply(media, _following(serving, table, form, max(since, now), first, missed))
 
 
 def _reply(media: str, body: AsyncIterator[bytes]) -> Reply:
@@ -66,40 +69,67 @@ def _position(serving: Serving, given: str | None) -> int:
     return found
 
 
-class _Joined:
-    """A subscriber, and what it has to read by itself."""
-
-    def __init__(self, subscriber: Any, missed: list[bytes]) -> None:
-        self.subscriber, self.missed = subscriber, missed
-
-
-async def _caught_up(serving: Serving, table: Table, form: str, since: int | None) -> _Joined:
-    subscriber, upto = serving.hub.join(table, form, since)
-    try:
-        if since is None or since >= upto:
-            return _Joined(subscriber, [])
-        missed = await serving.call(_missed, serving, table, form, since, upto)
-        return _Joined(subscriber, missed)
-    except BaseException:
-        serving.hub.leave(table, subscriber)
-        raise
-
-
-def _missed(serving: Serving, table: Table, form: str, since: int, upto: int) -> list[bytes]:
-    return [events.encode(form, table, delta) for _, delta in calls(serving.store, table, since, upto)]
-
-
 async def _with_rows(serving: Serving, table: Table, form: str) -> AsyncIterator[bytes]:
     """The rows of one state, then what follows it. The state is kept while the client takes them, and no longer."""
+    with serving.subscribed():
+        yield events.opening(form, table)
+        since = 0
+        async with aclosing(_rows(serving, table, form)) as pieces:
+            async for since, data in pieces:  # noqa: B007 - the last one is where to go on
+                yield data
+        async with aclosing(_followed(serving, table, form, since)) as following:
+            async for data in following:
+                yield data
+
+
+async def _following(
+    serving: Serving, table: Table, form: str, upto: int, first: Event | None, missed: Iterator[tuple[int, Delta]]
+) -> AsyncIterator[bytes]:
+    """What was missed up to a position, then what follows it."""
+    with serving.subscribed():
+        yield events.opening(form, table)
+        found = first
+        while found is not None:
+            yield found[1]
+            found = await serving.call(_encoded, form, table, missed)
+        async with aclosing(_followed(serving, table, form, upto)) as following:
+            async for data in following:
+                yield data
+
+
+async def _followed(serving: Serving, table: Table, form: str, since: int) -> AsyncGenerator[bytes, None]:
+    """What was missed is encoded as it is taken: nothing of it waits for a client that reads slowly."""
+    subscriber = None
+    try:
+        subscriber, upto = serving.hub.join(table, form, since)
+        serving.metrics.reads["changes"].inc()
+        missed = calls(serving.store, table, since, upto) if since < upto else iter(())
+        while (found := await serving.call(_encoded, form, table, missed)) is not None:
+            since, data = found
+            yield data
+        while data := await subscriber.taken():
+            yield data
+    except ViewkeeperError as error:
+        yield events.ending(form, table, error, Token(serving.store.uuid, since))
+    finally:
+        if subscriber is not None:
+            serving.hub.leave(table, subscriber)
+
+
+def _encoded(form: str, table: Table, deltas: Iterator[tuple[int, Delta]]) -> Event | None:
+    """The next delta and its position."""
+    found = next(deltas, None)
+    return None if found is None else (found[0], events.encode(form, table, found[1]))
+
+
+async def _rows(serving: Serving, table: Table, form: str) -> AsyncGenerator[tuple[int, bytes], None]:
+    """The rows of one state in pieces, each with the state's position."""
     store = serving.store
-    yield events.opening(form, table)
     if not table.is_stored:
         from viewkeeper.read.regenerate import read_regenerated
 
         rows, position = await serving.call(read_regenerated, store, table.name)
-        pieces: list[pa.Table] = [rows]
-        for place, piece in enumerate(pieces):
-            yield _rows_event(serving, table, form, piece, position, place == len(pieces) - 1)
+        yield position, _rows_event(serving, table, form, rows, position, True)
     else:
         pinned = await serving.call(store.pin)
         try:
@@ -109,19 +139,12 @@ async def _with_rows(serving: Serving, table: Table, form: str) -> AsyncIterator
             while True:
                 following = await serving.call(_next_piece, source, table) if piece.num_rows else piece
                 last = not following.num_rows
-                yield await serving.call(_rows_event, serving, table, form, piece, position, last)
+                yield position, await serving.call(_rows_event, serving, table, form, piece, position, last)
                 if last:
                     break
                 piece = following
         finally:
             pinned.close()
-    try:
-        joined = await _caught_up(serving, table, form, position)
-    except ViewkeeperError as error:
-        yield events.ending(form, table, error, Token(store.uuid, position))
-        return
-    async for data in _queue(serving, table, joined):
-        yield data
 
 
 def _next_piece(source: Any, table: Table) -> pa.Table:
@@ -139,27 +162,6 @@ def _rows_event(serving: Serving, table: Table, form: str, rows: pa.Table, posit
     weighted = rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64)))
     delta = Delta("rows", table.name, weighted, Token(serving.store.uuid, position), time.time(), table)
     return events.encode(form, table, delta, last=last)
-
-
-async def _following(
-    serving: Serving, table: Table, form: str, since: int | None, joined: _Joined
-) -> AsyncIterator[bytes]:
-    yield events.opening(form, table)
-    async for data in _queue(serving, table, joined):
-        yield data
-
-
-async def _queue(serving: Serving, table: Table, joined: _Joined) -> AsyncIterator[bytes]:
-    subscriber = joined.subscriber
-    serving.metrics.reads["changes"].inc()
-    try:
-        for data in joined.missed:
-            yield data
-        joined.missed.clear()
-        while data := await subscriber.taken():
-            yield data
-    finally:
-        serving.hub.leave(table, subscriber)
 
 
 async def keep_alive(serving: Serving) -> None:

@@ -147,15 +147,14 @@ class Hub:
 
     # -- subscribers --------------------------------------------------------------------------------------------------
 
-    def join(self, table: Table, form: Form, since: int | None) -> tuple[Subscriber, int]:
-        """A new subscriber, and the position P up to which it reads by itself. `since` None: from now on."""
+    def join(self, table: Table, form: Form, since: int) -> tuple[Subscriber, int]:
+        """A new subscriber, and the position P up to which it reads by itself."""
         with self._lock:
             feed = self._feeds.get(table.id)
             if feed is None:
                 at = self._store.settled(table)
                 feed = self._feeds[table.id] = _Feed(table, at, sent=at)
-            after = feed.at if since is None else max(since, feed.at)
-            subscriber = Subscriber(form, after)
+            subscriber = Subscriber(form, max(since, feed.at))
             feed.subscribers.add(subscriber)
             return subscriber, feed.at
 
@@ -200,12 +199,11 @@ class Hub:
         while not self._stopping.is_set():
             self._news.clear()
             try:
-                head = self._store.head()
-                if head != seen or self._behind():
+                head, current = self._store.head(), self._store.catalog()
+                if head != seen or current.version != version or self._behind():  # a DROP writes no row
                     with self._lock:
                         self._note(head)
                     seen = head
-                    current = self._store.catalog()
                     self._read(current.version != version)
                     version = current.version
                     heard = time.monotonic()

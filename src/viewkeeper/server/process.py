@@ -177,6 +177,7 @@ class Guarded(HttpToolsProtocol):
         self._waiting: asyncio.TimerHandle | None = None
         self._size = 0
         self._in_headers = True
+        self._for_the_rest: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -187,6 +188,7 @@ class Guarded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._has_the_rest()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -234,8 +236,20 @@ class Guarded(HttpToolsProtocol):
         if self.cycle is not None and not self._answered:
             super().on_body(body)
 
+    def on_response_complete(self) -> None:
+        """A body that nobody wanted must end as well, in its time."""
+        super().on_response_complete()
+        if not self._in_headers and self._for_the_rest is None:
+            self._for_the_rest = self.loop.call_later(self._limits.receive_seconds, self.transport.close)
+
+    def _has_the_rest(self) -> None:
+        if self._for_the_rest is not None:
+            self._for_the_rest.cancel()
+            self._for_the_rest = None
+
     def on_message_complete(self) -> None:
         self._in_headers = True
+        self._has_the_rest()
         if self._answered:
             self._answered = False
             self._unset_keepalive_if_required()

@@ -52,7 +52,7 @@ class Pulse:
     async def watch(self, serving: Serving, asked: Asked) -> Reply:
         """The state of everything, and how it changes."""
         formats.chosen(asked.header("accept"), (formats.EVENTS,))
-        serving.take_subscriber()
+        serving.check_subscribers()
         return Reply(200, self._watched(), formats.EVENTS, {"cache-control": "no-store", "x-accel-buffering": "no"})
 
     @property
@@ -65,14 +65,15 @@ class Pulse:
 
     async def _watched(self) -> AsyncIterator[bytes]:
         watcher = Subscriber(events.SSE, 0)
-        await self._look()
-        yield b"retry: 1000\n\n" + events.event("hello", self._whole())
-        self._watchers.add(watcher)
-        try:
-            while data := await watcher.taken():
-                yield data
-        finally:
-            self._watchers.discard(watcher)
+        with self._serving.subscribed():
+            await self._look()
+            yield b"retry: 1000\n\n" + events.event("hello", self._whole())
+            self._watchers.add(watcher)
+            try:
+                while data := await watcher.taken():
+                    yield data
+            finally:
+                self._watchers.discard(watcher)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from viewkeeper.server.hub import Hub
 from viewkeeper.server.metrics import Metrics
 from viewkeeper.server.pins import Pins
 from viewkeeper.server.tokens import Keyring
-from viewkeeper.sql.query import TAG
+from viewkeeper.sql.leash import Leash
 from viewkeeper.store.base import Store
 
 T = TypeVar("T")
@@ -71,10 +72,13 @@ class Serving:
         self.pins = Pins(self.store)
         self.hub = Hub(self.store, self.loop)
         self.pool = ThreadPoolExecutor(16, thread_name_prefix="viewkeeper-request")
-        self.statements = asyncio.Semaphore(4)
+        self._statements, self._loads = asyncio.Semaphore(4), asyncio.Semaphore(2)
+        self._leashes: set[Leash] = set()
         self.listening: list[Progress] = []
         """Who wants to know how far the load of a view is."""
         self.active = 0
+        self.subscribers = 0
+        """Streams of changes, and pages that watch."""
         self.stopping = False
         self.description = b"{}"
         """The OpenAPI document."""
@@ -96,21 +100,51 @@ class Serving:
         for tell in list(self.listening):
             tell(what, done, of)
 
-    def interrupt(self) -> None:
-        """End the queries that Spark runs for this server: nobody waits for their answer any more."""
-        session = self.db._session
-        if session is not None:
-            self.pool.submit(session.sparkContext.cancelJobsWithTag, TAG)
+    @contextmanager
+    def leashed(self) -> Iterator[Leash]:
+        """A statement that is stopped when this is left before its end."""
+        leash = Leash(self.limits.answer)
+        self._leashes.add(leash)
+        try:
+            yield leash
+        finally:
+            self._leashes.discard(leash)
+            leash.stop()
+
+    @asynccontextmanager
+    async def turn(self, what: str) -> AsyncIterator[None]:
+        """A statement's turn: a few run at a time, and those that load views do not keep others waiting."""
+        turns = self._loads if what == "define" else self._statements
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                await turns.acquire()
+        except TimeoutError:
+            raise Overloaded("Other statements are being run.") from None
+        try:
+            yield
+        finally:
+            turns.release()
 
     def writable(self) -> None:
         if self.settings.read_only:
             raise ReadOnly("This server only reads.", hint="It was started with --read-only.")
 
-    def take_subscriber(self) -> None:
-        if self.hub.subscribers >= self.limits.subscribers:
+    def check_subscribers(self) -> None:
+        if self.subscribers >= self.limits.subscribers:
             raise Overloaded(f"There are {self.limits.subscribers} subscribers already.")
 
+    @contextmanager
+    def subscribed(self) -> Iterator[None]:
+        """A subscriber counts from its first event on, also while it takes the rows that are there."""
+        self.subscribers += 1
+        try:
+            yield
+        finally:
+            self.subscribers -= 1
+
     def close(self) -> None:
+        for leash in list(self._leashes):
+            leash.stop()
         self.hub.stop()
         self.pins.close()
         self.pool.shutdown(wait=True, cancel_futures=True)

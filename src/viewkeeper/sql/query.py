@@ -17,27 +17,26 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.names import backticked
 from viewkeeper.sql.embedded import Embedded, NotProven, embedded
+from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.rows import rows_of, whole
 
-TAG = "viewkeeper-query"
-"""Marks the jobs of queries in Spark: who cancels those does not cancel a batch."""
 
-
-def select(db: Any, query: str, *, engine: str = "auto", guarded: bool = False) -> tuple[pa.Table, str]:
+def select(db: Any, query: str, *, engine: str = "auto", leash: Leash | None = None) -> tuple[pa.Table, str]:
     """The query's rows, and which engine gave them.
 
-    `guarded`: it may read tables and views, and nothing else of this machine.
+    `leash`: it is somebody else's query, which may read tables and views and nothing else of this machine, has a limit,
+    and can be stopped.
     """
     if engine != "spark":
         try:
-            return _embedded(db, embedded(db._catalog(), query)), "embedded"
+            return _embedded(db, embedded(db._catalog(), query), leash), "embedded"
         except NotProven as why:
             if engine == "embedded":
                 raise Unsupported(
                     f"The embedded engine is not known to mean what Spark means here: {why}.",
                     hint="Leave engine= out, or write engine='spark'.",
                 ) from why
-    return _by_spark(db, query, guarded), "spark"
+    return _by_spark(db, query, leash), "spark"
 
 
 def explain(db: Any, query: str) -> list[str]:
@@ -58,18 +57,19 @@ def explain(db: Any, query: str) -> list[str]:
     return lines
 
 
-def _embedded(db: Any, asked: Embedded) -> pa.Table:
+def _embedded(db: Any, asked: Embedded, leash: Leash | None) -> pa.Table:
     import duckdb
 
     try:
-        return asked.run(lambda inputs: rows_of(db, inputs))
+        return asked.run(lambda inputs: rows_of(db, inputs), leash)
     except duckdb.Error as error:
         raise NotProven(f"an error on its rows ({str(error).splitlines()[0]})") from error
 
 
-def _by_spark(db: Any, query: str, guarded: bool) -> pa.Table:
+def _by_spark(db: Any, query: str, leash: Leash | None) -> pa.Table:
     from viewkeeper.plan.catalyst import at_work, front_session
     from viewkeeper.plan.catalyst.session import _translated
+    from viewkeeper.sql.guard import guard
 
     spark = front_session(db._spark())
     tables = [db._catalog().table(name) for name in named(db._catalog(), query)]
@@ -79,15 +79,18 @@ def _by_spark(db: Any, query: str, guarded: bool) -> pa.Table:
             # Named types: by itself PySpark takes a time without a zone for one with it.
             columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in table.columns)
             spark.createDataFrame(found, columns).createOrReplaceTempView(backticked(table.name))
-        if guarded:
-            from viewkeeper.sql.guard import guard
-
-            guard(spark, query)
-        spark.sparkContext.addJobTag(TAG)
-        try:
+        if leash is None:
             answer: pa.Table = spark.sql(query).toArrow()
+            return answer
+        guard(spark, query)
+        context = spark.sparkContext
+        context.addJobTag(leash.tag)
+        try:
+            with leash.held(lambda: context.cancelJobsWithTag(leash.tag)):
+                answer = spark.sql(query).limit(leash.rows + 1).toArrow()
         finally:
-            spark.sparkContext.removeJobTag(TAG)
+            context.removeJobTag(leash.tag)
+        leash.fits(answer.num_rows)
         return answer
 
 

@@ -29,6 +29,7 @@ from viewkeeper.model.schema import Column, Table
 from viewkeeper.plan import words as spelling
 from viewkeeper.plan.values import read_value
 from viewkeeper.plan.words import Words
+from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
 
@@ -47,12 +48,12 @@ def needs(text: str) -> str:
 
 
 def run(
-    db: Any, text: str, parameters: Mapping[str, Any] | None = None, *, engine: str = "auto", guarded: bool = False
+    db: Any, text: str, parameters: Mapping[str, Any] | None = None, *, engine: str = "auto", leash: Leash | None = None
 ) -> Result:
     """Run one statement of any kind.
 
-    `parameters`: values for its open names. `engine`: who answers a query. `guarded`: for somebody who may only reach
-    the database's own rows.
+    `parameters`: values for its open names. `engine`: who answers a query. `leash`: it is run for somebody who
+    may only reach the database's own rows, and only so many.
     """
     text = arguments.text(text, "A statement", f"Statements: {STATEMENTS}.")
     arguments.one_of(engine, "engine", ENGINES)
@@ -63,7 +64,7 @@ def run(
         raise BadStatement("There is no statement in the text.", hint=f"Statements: {STATEMENTS}.")
     if len(found) == 1:
         words = Words(text, found[0])
-        asking = Asking(db, engine, guarded)
+        asking = Asking(db, engine, leash)
         for start, write in _WRITES:
             if words.take(*start):
                 return write(asking, words)
@@ -85,12 +86,12 @@ class Asking:
 
     db: Any
     engine: str
-    guarded: bool
+    leash: Leash | None
 
     def select(self, query: str) -> tuple[pa.Table, str, str]:
         from viewkeeper.sql.query import select
 
-        rows, engine = select(self.db, query, engine=self.engine, guarded=self.guarded)
+        rows, engine = select(self.db, query, engine=self.engine, leash=self.leash)
         return rows, "", engine
 
     def rows(self, query: str) -> pa.Table:

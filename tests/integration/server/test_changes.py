@@ -280,3 +280,57 @@ def test_one_reader_of_the_log_feeds_many(served: Running, monkeypatch: pytest.M
         assert data.count(b"event: changes") == 5
         one.close()
     assert encoded.count("changes") == 5
+
+
+def test_looking_at_a_subscription_is_none(served: Running) -> None:
+    """A HEAD, and a client that goes at once, leave nobody behind in the hub."""
+    for parameters in ({"since": "now"}, {}):
+        assert served.http.head("/v1/totals/changes", params=parameters).status_code == 200
+    with listening(served, since="now"):
+        assert served.http.get("/v1/status").json()["subscribers"] == 1
+    deadline = time.monotonic() + 10
+    while served.http.get("/v1/status").json()["subscribers"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[..., Running]) -> None:
+    """Who takes the rows that are there slowly holds a state: those have a limit, too."""
+    running = start(limits={"subscribers": 2, "seconds": 5.0})
+    running.http.post("/v1/items/rows", json=[{"item_id": i, "category": "x" * 1000, "price": 1} for i in range(5_000)])
+    with closing_all([_deaf(running, "/v1/items/changes") for _ in range(2)]):
+        deadline = time.monotonic() + 10
+        while (found := _asked(running, "/v1/items/changes")) != 503:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+
+
+def test_the_end_of_a_table_is_told_at_once(served: Running) -> None:
+    """Dropping a table writes no row, so the log does not say it."""
+    served.db.sql("CREATE TABLE short (k INT, PRIMARY KEY (k))")
+    with listening(served, "short", since="now") as events:
+        served.db.sql("DROP TABLE short")
+        assert events.next("end")["code"] == "VK101"
+        assert events.ended()
+
+
+@contextmanager
+def closing_all(connections: list[socket.socket]) -> Iterator[None]:
+    yield
+    for connection in connections:
+        connection.close()
+
+
+def _deaf(running: Running, path: str) -> socket.socket:
+    """A client that asks and does not read."""
+    host, port = running.address.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    connection.sendall(f"GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+    return connection
+
+
+def _asked(running: Running, path: str) -> int:
+    with running.http.stream("GET", path) as response:
+        return response.status_code

@@ -9,6 +9,7 @@ import pytest
 
 import viewkeeper as vk
 from viewkeeper.errors import ViewkeeperError
+from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.statements import needs, run
 
 
@@ -19,10 +20,12 @@ def test_what_a_readers_sql_reaches(spark: Any, tmp_path: Path) -> None:
     with vk.open(f"lmdb:{tmp_path / 'db'}", spark=spark) as db:
         db.sql("CREATE TABLE items (item_id BIGINT, category STRING, PRIMARY KEY (item_id))")
         db.put("items", [{"item_id": 1, "category": "a"}, {"item_id": 2, "category": "a"}])
-        good = run(db, "SELECT category, count(*) AS n FROM items GROUP BY category", engine="spark", guarded=True).rows
+        good = run(
+            db, "SELECT category, count(*) AS n FROM items GROUP BY category", engine="spark", leash=Leash(1000)
+        ).rows
         assert good == [{"category": "a", "n": 2}]
         nested = "WITH x AS (SELECT * FROM items) SELECT * FROM x WHERE item_id IN (SELECT max(item_id) FROM items)"
-        found = run(db, nested, engine="spark", guarded=True).rows
+        found = run(db, nested, engine="spark", leash=Leash(1000)).rows
         assert len(found) == 1
         for text in (
             f"SELECT * FROM text.`{secret}`",
@@ -38,6 +41,6 @@ def test_what_a_readers_sql_reaches(spark: Any, tmp_path: Path) -> None:
         ):
             assert needs(text) == "read", text
             with pytest.raises(ViewkeeperError):
-                run(db, text, guarded=True)
+                run(db, text, leash=Leash(1000))
             assert not (tmp_path / "out").exists()
         assert db.read("items").num_rows == 2

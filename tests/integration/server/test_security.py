@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.integration.server.conftest import Running
 
@@ -188,6 +192,31 @@ def test_slow_clients_are_let_go(shop: None, start: Callable[..., Running]) -> N
     assert running.http.get("/v1/items/rows/1").status_code == 200
 
 
+@pytest.mark.parametrize("asked", [b"GET /v1/tables", b"POST /v1/nothing/of/this", b"POST /v1/items/rows"])
+def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., Running], asked: bytes) -> None:
+    running = start(limits={"receive_seconds": 0.5})
+    host, port = running.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(asked + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 ")
+        assert _closed_within(connection, 10.0)
+
+
+def test_a_token_that_is_taken_back_ends_its_subscription(
+    guarded: Running, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_tokens, "_LOOK_SECONDS", 0.0)
+    with guarded.http.stream("GET", "/v1/items/changes", headers=bearer(tokens["reader"])) as response:
+        lines = response.iter_lines()
+        while next(lines) != "event: rows":
+            pass
+        TokenFile(tmp_path / "tokens").revoke(tokens["reader"].split("_")[1])
+        row = {"item_id": 77, "category": "secret", "price": 1}
+        assert guarded.http.post("/v1/items/rows", json=row, headers=bearer(tokens["writer"])).status_code == 200
+        assert not any("secret" in line for line in lines)
+    assert guarded.http.get("/v1/items/changes", headers=bearer(tokens["reader"])).status_code == 401
+
+
 def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., Running]) -> None:
     running = start(limits={"requests": 0})
     found = running.http.get("/v1/items/rows")
@@ -235,3 +264,55 @@ def test_an_error_that_nobody_thought_of_says_nothing(served: Running, monkeypat
     assert (found.status_code, found.json()["code"]) == (500, "VK706")
     assert "division" not in found.text
     assert "Traceback" not in found.text
+
+
+def test_an_answer_without_end_is_not_made(served: Running) -> None:
+    """The product of a table with itself three times: refused while it is made, in memory that does not grow."""
+    served.put(*({"item_id": i, "category": "same", "price": i} for i in range(2_000)))
+    text = (
+        "SELECT a.item_id FROM items a JOIN items b ON a.category = b.category JOIN items c ON a.category = c.category"
+    )
+    before = peak()
+    found = served.http.post("/v1/sql", content=text, headers=SQL)
+    assert (found.status_code, found.json()["code"]) == (413, "VK202")
+    assert peak() - before < 1 << 30
+
+
+def test_a_query_ends_with_its_client(served: Running) -> None:
+    served.put(*({"item_id": i, "category": "same", "price": i} for i in range(5_000)))
+    joined = "items a JOIN items b ON a.category = b.category JOIN items c ON a.category = c.category"
+    text = f"SELECT count(*) AS n FROM {joined}"
+    for headers in (SQL, {**SQL, "accept": "text/event-stream"}):
+        with pytest.raises(httpx.TimeoutException):
+            served.http.post("/v1/sql", content=text, headers=headers, timeout=1.0)
+        deadline = time.monotonic() + 15
+        while any(t.name.startswith("viewkeeper-request") and _is_busy(t) for t in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert served.http.post("/v1/sql", content="SELECT count(*) AS n FROM items", headers=SQL).status_code == 200
+
+
+def _closed_within(connection: socket.socket, seconds: float) -> bool:
+    """Whether a client that goes on sending a little is let go."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        try:
+            connection.sendall(b"x")
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _is_busy(thread: threading.Thread) -> bool:
+    """Whether a query runs in it."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("duck.py"):
+            return True
+        frame = frame.f_back
+    return False

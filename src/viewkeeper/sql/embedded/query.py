@@ -17,10 +17,14 @@ from viewkeeper.sql.embedded.block import Builder, Input
 from viewkeeper.sql.embedded.coercion import NotProven
 from viewkeeper.sql.embedded.syntax import tree
 from viewkeeper.sql.embedded.typing import Field
+from viewkeeper.sql.leash import Leash
+from viewkeeper.store.memory import Memory, budget
 
 _KEYED = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
 """Types of key columns whose constants name keys."""
 _EPOCH = date(1970, 1, 1)
+_PIECE_ROWS = 50_000
+"""How often an answer for somebody else is looked at."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,17 @@ class Embedded:
     inputs: tuple[Input, ...]
     fields: tuple[Field, ...]
 
-    def run(self, read: Callable[[Sequence[Input]], Sequence[pa.Table]]) -> pa.Table:
+    def run(self, read: Callable[[Sequence[Input]], Sequence[pa.Table]], leash: Leash | None = None) -> pa.Table:
         """The answer. `read` gives the rows of the inputs, with the columns that they name, all of one state."""
         tables = {i.name: _inside(i, rows) for i, rows in zip(self.inputs, read(self.inputs), strict=True)}
-        with Duck(expressions.setup) as duck:
-            found = duck.run(self.sql, **tables)
         schema = pa.schema([pa.field(f.name, types.outside(f.type), f.nullable) for f in self.fields])
         inside = pa.schema([pa.field(f.name, types.arrow(f.type)) for f in self.fields])
+        if leash is None:
+            with Duck(expressions.setup) as duck:
+                found = duck.run(self.sql, **tables)
+        else:
+            with Duck(expressions.setup, memory=Memory(budget())) as duck, leash.held(duck.interrupt):
+                found = leash.gathered(duck.stream(self.sql, _PIECE_ROWS, **tables), inside)
         return found.rename_columns(schema.names).cast(inside).cast(schema)
 
 
