@@ -54,7 +54,7 @@ def print_report(report: Any, form: str) -> None:
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
             value = [[text] for text in value]
         elif isinstance(value, (list, tuple)) and value:
-            names = [f.name for f in fields(value[0])]
+            names = [f.name for f in fields(value[0]) if "in_full" not in f.metadata]
             value = [names, *([getattr(v, name) for name in names] for v in value)]
         if isinstance(value, list) and value:
             typer.echo("\n".join([f"{field.name}:", *(f"  {line}" for line in aligned(value))]))

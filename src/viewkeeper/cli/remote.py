@@ -75,13 +75,20 @@ def delete(url: str, name: str, words: Sequence[str]) -> bool:
     return True
 
 
-def sql(url: str, text: str, output: str) -> None:
+def sql(url: str, text: str | None, output: str, engine: str) -> None:
+    """Run statements; without any, a shell for them."""
     from viewkeeper.cli.output import print_answer
     from viewkeeper.plan.statements import split
 
     with connected(url) as client:
+        if text is None:
+            from viewkeeper.cli.shell import shell
+
+            client.status()  # a server that is not there, or a wrong token, is said at once
+            shell(client, output, url)
+            return
         for one in split(text) or [text]:
-            answer = client.sql(one)
+            answer = client.sql(one, engine=engine)
             if answer.has_rows:
                 print_answer(answer.to_arrow(), output)
             elif answer.done and output == "table":

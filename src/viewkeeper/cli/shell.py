@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ _WORDS = """
 
 _ALSO = {r"\?": r"\h", r"\quit": r"\q", "help": r"\h", "exit": r"\q", "quit": r"\q"}
 """What people type who know other shells."""
+_LOOK_SECONDS = 1.0
 
 
 class Names(Completer):
@@ -43,23 +46,35 @@ class Names(Completer):
 
     def __init__(self, db: Any) -> None:
         self.db = db
+        self._known: set[str] = set()
+        self._looked = float("-inf")
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         word = document.get_word_before_cursor(pattern=re.compile(r"[\w`]+"))
         if not word:
             return
-        catalog = self.db._catalog()
-        tables = [*catalog.tables, *(view.table for view in catalog.views)]
-        names = sorted({t.name for t in tables} | {c.name for t in tables for c in t.columns})
-        for name in [*names, *_WORDS.split()]:
+        for name in [*sorted(self._names()), *_WORDS.split()]:
             if name.lower().startswith(word.lower()) and name != word:
                 yield Completion(name, start_position=-len(word))
 
+    def _names(self) -> set[str]:
+        """Looked up now and then: the database may be behind a server, and that may be gone for a moment."""
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            with suppress(ViewkeeperError):
+                tables = [*self.db.tables(), *self.db.views()]
+                self._known = {t.name for t in tables} | {name for t in tables for name in _columns(t)}
+            self._looked = time.monotonic()
+        return self._known
 
-def shell(db: Any, form: str) -> None:
-    """Read and run statements until the end of the input."""
+
+def _columns(table: Any) -> list[str]:
+    return [c.name for c in table.columns] if hasattr(table, "columns") else list(table.schema.names)
+
+
+def shell(db: Any, form: str, url: str) -> None:
+    """Read and run statements until the end of the input. `db`: an open database, or a client of a server."""
     session: PromptSession[str] = PromptSession(history=_history(), completer=Names(db), complete_while_typing=False)
-    typer.echo(f"viewkeeper {__version__} on {db._store.url}; \\h for help, \\q to leave")
+    typer.echo(f"viewkeeper {__version__} on {url}; \\h for help, \\q to leave")
     waiting = ""
     while True:
         try:

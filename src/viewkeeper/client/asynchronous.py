@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.client import wire
-from viewkeeper.client.connection import RETRIES, TIMEOUT, httpx_module, settings
+from viewkeeper.client.connection import RETRIES, TIMEOUT, httpx_module, settings, trusted
 from viewkeeper.client.frames import Ended, Frames
 from viewkeeper.client.wire import Call
 from viewkeeper.errors import BadValue, Unreachable
@@ -31,7 +31,7 @@ class AsyncClient:
     def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
         self._httpx = httpx_module()
         self.url = wire.address_of(url)
-        self._http = self._httpx.AsyncClient(**settings(url, token), verify=verify)
+        self._http = self._httpx.AsyncClient(**settings(url, token), verify=trusted(verify))
         self._retry = retry
         self._shapes: dict[str, Table] = {}
 
@@ -103,9 +103,9 @@ class AsyncClient:
             found.append(page)
         return pa.concat_tables(found).combine_chunks()
 
-    async def sql(self, text: str, **parameters: Any) -> Result:
+    async def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
         """Run one statement, and give its rows or what it did."""
-        return wire.answer_of(*await self._checked(wire.sql_call(text, parameters)))
+        return wire.answer_of(*await self._checked(wire.sql_call(text, parameters, engine)))
 
     async def subscribe(self, name: str, since: Token | str | None = None) -> AsyncIterator[Delta]:
         """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
@@ -144,6 +144,18 @@ class AsyncClient:
         if known is None:
             known = self._shapes[name] = wire.shape_of((await self._checked(wire.shape_call(name)))[1])
         return known
+
+    async def tables(self) -> list[Table]:
+        """All base tables, by name."""
+        return wire.shapes_of("tables", (await self._checked(wire.shapes_call("tables")))[1])
+
+    async def views(self) -> list[Table]:
+        """All materialized views, by name."""
+        return wire.shapes_of("views", (await self._checked(wire.shapes_call("views")))[1])
+
+    async def explain(self, view: str) -> str:
+        """The maintenance plan of a view as text."""
+        return wire.plan_of((await self._checked(wire.plan_call(view)))[1])
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

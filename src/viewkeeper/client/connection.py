@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -45,6 +48,17 @@ def settings(url: str, token: str | None) -> dict[str, Any]:
     return {"base_url": wire.address_of(url), "headers": headers, "trust_env": False, "timeout": TIMEOUT}
 
 
+def trusted(verify: Any) -> Any:
+    """Whose certificates are believed: those of known authorities, or of the file that is given or in SSL_CERT_FILE."""
+    file = verify if isinstance(verify, str) else os.environ.get("SSL_CERT_FILE") if verify is True else None
+    if not file:
+        return verify
+    try:
+        return ssl.create_default_context(cafile=file)
+    except (OSError, ssl.SSLError) as error:
+        raise BadValue(f"The certificates in {file} cannot be used: {error}.", hint="It is a PEM file.") from None
+
+
 class Client:
     """A server's database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
 
@@ -54,7 +68,7 @@ class Client:
     def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
         self._httpx = httpx_module()
         self.url = wire.address_of(url)
-        self._http = self._httpx.Client(**settings(url, token), verify=verify)
+        self._http = self._httpx.Client(**settings(url, token), verify=trusted(verify))
         self._retry = retry
         self._shapes: dict[str, Table] = {}
 
@@ -125,9 +139,9 @@ class Client:
         """`scan` as Arrow tables, as they come."""
         return self._pages(self.table(name), {"prefix": prefix}, limit, [], levels.TIMEOUT)
 
-    def sql(self, text: str, **parameters: Any) -> Result:
+    def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
         """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`."""
-        return wire.answer_of(*self._checked(wire.sql_call(text, parameters)))
+        return wire.answer_of(*self._checked(wire.sql_call(text, parameters, engine)))
 
     def subscribe(
         self,
@@ -152,8 +166,6 @@ class Client:
 
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token."""
-        import json
-
         return Token.parse(json.loads(self._checked(Call("GET", "/v1/tables"))[1])["token"])
 
     def table(self, name: str) -> Table:
@@ -162,6 +174,18 @@ class Client:
         if known is None:
             known = self._shapes[name] = wire.shape_of(self._checked(wire.shape_call(name))[1])
         return known
+
+    def tables(self) -> list[Table]:
+        """All base tables, by name."""
+        return wire.shapes_of("tables", self._checked(wire.shapes_call("tables"))[1])
+
+    def views(self) -> list[Table]:
+        """All materialized views, by name."""
+        return wire.shapes_of("views", self._checked(wire.shapes_call("views"))[1])
+
+    def explain(self, view: str) -> str:
+        """The maintenance plan of a view as text."""
+        return wire.plan_of(self._checked(wire.plan_call(view))[1])
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -309,7 +333,7 @@ def _mark(table: Table, token: Token) -> Delta:
 def connect(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> Client:
     """A database behind `vk serve`: `connect("http://127.0.0.1:8080", token=…)`, used like an open one.
 
-    `retry`: seconds for which a subscription looks for a server that is gone. `verify`: for https, an ssl.SSLContext if
-    the certificate is not of a known authority.
+    `retry`: seconds for which a subscription looks for a server that is gone. `verify`: for https, a PEM file or an
+    ssl.SSLContext if the certificate is not of a known authority (SSL_CERT_FILE does the same).
     """
     return Client(url, token=token, retry=retry, verify=verify)

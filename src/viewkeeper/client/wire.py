@@ -75,9 +75,29 @@ def shape_call(name: str) -> Call:
     return Call("GET", f"/v1/{name_segment(name)}")
 
 
+def shapes_call(kind: str) -> Call:
+    return Call("GET", f"/v1/{kind}")
+
+
+def shapes_of(kind: str, body: bytes) -> list[Table]:
+    """All tables or views, by name."""
+    return sorted((_shape(found) for found in json.loads(body)[kind]), key=lambda table: table.name.lower())
+
+
+def plan_call(view: str) -> Call:
+    return Call("GET", f"/v1/views/{name_segment(view)}/plan")
+
+
+def plan_of(body: bytes) -> str:
+    return str(json.loads(body)["text"])
+
+
 def shape_of(body: bytes) -> Table:
     """A table as the server describes it: enough to check rows and keys, and to encode them."""
-    found = json.loads(body)
+    return _shape(json.loads(body))
+
+
+def _shape(found: Mapping[str, Any]) -> Table:
     return Table(
         id=0,
         name=found["name"],
@@ -204,10 +224,10 @@ def _stream(rows: pa.Table) -> bytes:
 # -- statements, status ------------------------------------------------------------------------------------------------
 
 
-def sql_call(text: str, parameters: Mapping[str, Any] | None = None) -> Call:
+def sql_call(text: str, parameters: Mapping[str, Any] | None = None, engine: str = "auto") -> Call:
     if parameters:
         text = bound(text, parameters)
-    body = json.dumps({"sql": text}).encode()
+    body = json.dumps({"sql": text, **({} if engine == "auto" else {"engine": engine})}).encode()
     return Call("POST", "/v1/sql", body, {"content-type": JSON, "accept": f"{ARROW}, {JSON};q=0.5"}, 24 * 3600.0)
 
 

@@ -59,6 +59,13 @@ def outside(name: str) -> pa.DataType:
 
 
 @cache
+def written(kind: pa.DataType) -> str:
+    """The name of an Arrow type of a query's answer, as a table's columns are written; Arrow's own for others."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next((name for name in _PLAIN if outside(name) == kind), str(kind))
+
+
 def duckdb(name: str) -> str:
     """The DuckDB type that computes with a column of Spark type `name`."""
     if digits := decimal_digits(name):

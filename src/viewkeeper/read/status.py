@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,15 @@ from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.plan.levels import Sizes
+from viewkeeper.plan.spelling import create_table, create_view
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.files import Directory
 
 _SAMPLED = 10_000
+IN_FULL: Mapping[str, Any] = {"in_full": True}
+"""Marks what a listing leaves out and JSON has."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class TableStatus:
     name: str
     rows: int
     rejected: int = 0
+    sql: str = field(default="", metadata=IN_FULL)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class ViewStatus:
     state_bytes: int
     strategy: str
     suspended: str | None
+    sql: str = field(default="", metadata=IN_FULL)
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         "; ".join(mended["damage"]) if mended else None,
         recent,
         stages,
-        tuple(TableStatus(t.name, store.count(t), len(store.rejects(t))) for t in catalog.tables),
+        tuple(TableStatus(t.name, store.count(t), len(store.rejects(t)), create_table(t)) for t in catalog.tables),
         tuple(_view(store, shape, sizes, view, epoch, cut, recent, lag_of) for view in catalog.views),
     )
 
@@ -202,6 +207,7 @@ def _view(
         sum(size for _, size in state),
         strategy_of(view).name,
         None if suspended is None else suspended.reason,
+        create_view(view),
     )
 
 

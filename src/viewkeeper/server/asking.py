@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,13 +23,15 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import BadStatement, Forbidden, ViewkeeperError
+from viewkeeper.model import types
 from viewkeeper.plan.words import Words, statements
 from viewkeeper.server import events, formats, intake, problems
 from viewkeeper.server.asked import Asked, Reply
-from viewkeeper.server.exact import dumps, rows_of
+from viewkeeper.server.exact import distinct, dumps, rows_of
 from viewkeeper.server.serving import Serving
 from viewkeeper.server.tokens import allows
 from viewkeeper.sql.leash import Leash
+from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
 from viewkeeper.sql.statements import needs, run
 
@@ -43,7 +46,7 @@ _log = logging.getLogger("viewkeeper.server")
 
 async def statement(serving: Serving, asked: Asked) -> Reply:
     """Run one statement."""
-    text = await _text(serving, asked)
+    text, engine = await _text(serving, asked)
     what = needs(text)
     if not allows(asked.role, _ROLES[what]):
         raise Forbidden(
@@ -54,41 +57,48 @@ async def statement(serving: Serving, asked: Asked) -> Reply:
     media = formats.chosen(asked.header("accept"), (*formats.ROWS, formats.EVENTS))
     (serving.metrics.reads if what == "read" else serving.metrics.writes)["sql"].inc()
     if media == formats.EVENTS:
-        return Reply(200, _told(serving, text, what, asked.native), media, {"cache-control": "no-store"})
-    answer = await asked.unless_left(_run(serving, text, what))
+        return Reply(200, _told(serving, text, engine, what, asked.native), media, {"cache-control": "no-store"})
+    answer = await asked.unless_left(_run(serving, text, engine, what))
     if not answer.has_rows:
         return Reply(200, dumps({"done": answer.done}), formats.JSON)
     return Reply(200, _pieces(answer.to_arrow(), media, asked.native), media)
 
 
-async def _text(serving: Serving, asked: Asked) -> str:
+async def _text(serving: Serving, asked: Asked) -> tuple[str, str]:
+    """The statement with its values in their places, and who is to answer it."""
     media = intake.media_of(asked.header("content-type"), (formats.JSON, SQL))
     body = await asked.body(min(serving.limits.body, 1 << 20), serving.limits.receive_seconds)
     if media == SQL:
         try:
-            return body.decode("utf-8")
+            return body.decode("utf-8"), "auto"
         except UnicodeDecodeError:
             raise BadStatement("The statement is not UTF-8 text.", hint="") from None
     found = intake.objects_in(media, body)
     if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("sql"), str):
         raise problems.Refused(400, "The statement is missing.", 'Send {"sql": "SELECT …"}.')
-    text: str = found[0]["sql"]
-    return text
+    given = found[0]
+    if unknown := sorted(given.keys() - {"sql", "parameters", "engine"}):
+        raise problems.Refused(400, f"There is no {unknown[0][:40]!r} here.", "There are sql, parameters and engine.")
+    parameters = given.get("parameters", {})
+    if not isinstance(parameters, dict) or any(isinstance(v, (list, dict)) for v in parameters.values()):
+        raise problems.Refused(400, "parameters is an object of names and values.", "")
+    return bound(given["sql"], parameters) if parameters else given["sql"], str(given.get("engine", "auto"))
 
 
-async def _run(serving: Serving, text: str, what: str) -> Result:
+async def _run(serving: Serving, text: str, engine: str, what: str) -> Result:
     """Run it. A query is stopped when nobody waits any more; what defines or writes may still happen."""
     async with serving.turn(what):
         with serving.leashed() as leash:
             seconds = LOAD_SECONDS if what == "define" else serving.limits.seconds * 4
-            answer = await serving.call(_done, serving, text, what, leash, seconds=seconds)
+            answer = await serving.call(_done, serving, text, engine, what, leash, seconds=seconds)
     serving.hub.wake()
     return answer
 
 
-def _done(serving: Serving, text: str, what: str, leash: Leash) -> Result:
+def _done(serving: Serving, text: str, engine: str, what: str, leash: Leash) -> Result:
     try:
-        return run(serving.db, text, leash=leash)
+        with serving.loading():
+            return run(serving.db, text, engine=engine, leash=leash)
     finally:
         if what == "define" and not serving.settings.maintain:
             serving.db._holding.end()  # whoever maintains, or will, must not wait for a server that only serves
@@ -100,14 +110,18 @@ async def _pieces(rows: pa.Table, media: str, native: bool) -> AsyncIterator[byt
     for start in range(0, rows.num_rows, PIECE_ROWS):
         yield writer.more(rows.slice(start, PIECE_ROWS))
         await asyncio.sleep(0)
-    columns = [{"name": f.name, "type": str(f.type)} for f in rows.schema]
-    yield writer.last({"columns": columns, "count": rows.num_rows})
+    yield writer.last({"columns": _columns(rows), "count": rows.num_rows})
 
 
-async def _told(serving: Serving, text: str, what: str, native: bool) -> AsyncIterator[bytes]:
+def _columns(rows: pa.Table) -> list[dict[str, str]]:
+    names = distinct(rows.column_names)
+    return [{"name": name, "type": types.written(f.type)} for name, f in zip(names, rows.schema, strict=True)]
+
+
+async def _told(serving: Serving, text: str, engine: str, what: str, native: bool) -> AsyncIterator[bytes]:
     """The statement's progress and its end, as events."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
-    work = asyncio.create_task(_run(serving, text, what))
+    work = asyncio.create_task(_run(serving, text, engine, what))
     try:
         with _progress(serving, queue):
             while not work.done():
@@ -134,7 +148,7 @@ async def _told(serving: Serving, text: str, what: str, native: bool) -> AsyncIt
     about: dict[str, Any] = {"done": answer.done}
     if answer.has_rows:
         rows = answer.to_arrow()
-        about["columns"] = [{"name": f.name, "type": str(f.type)} for f in rows.schema]
+        about["columns"] = _columns(rows)
         about["count"] = rows.num_rows
         about["rows"] = rows_of(rows.slice(0, PIECE_ROWS), native)
     yield events.event("done", about)
@@ -162,8 +176,6 @@ def _offer(queue: asyncio.Queue[bytes], data: bytes) -> None:
 
 def place_of(text: str, error: ViewkeeperError) -> dict[str, Any]:
     """The line that an error speaks of, as far as its message says: for an editor that marks it."""
-    import re
-
     if found := re.search(r"\(line (\d+)\)|line (\d+)[, ]+pos(?:ition)? (\d+)", error.message):
         line = int(found[1] or found[2])
         return {"line": line, **({"column": int(found[3])} if found[3] else {})}

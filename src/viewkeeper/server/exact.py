@@ -9,8 +9,11 @@
     DATE                     "2024-02-29"
     TIMESTAMP                "2024-02-29T12:30:00.000000Z"
     TIMESTAMP_NTZ            "2024-02-29T12:30:00.000000"
+    INTERVAL DAY TO SECOND   "PT93784.5S"
+    ARRAY, STRUCT, MAP       […], {…}, [[key, value], …], with the same inside
 
-The type of a column decides, not the value: a count does not turn from a number into a text when it grows.
+The type of a column decides, not the value: a count does not turn from a number into a text when it grows. Columns of
+the same name are numbered, as an object has a name once.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -28,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Convert = Callable[[Any], Any]
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def dumps(value: Any) -> bytes:
@@ -60,11 +64,32 @@ def _convert(kind: pa.DataType, native: bool) -> Convert | None:
         return _raw if native else _plain
     if pa.types.is_floating(kind):
         return _finite
-    if pa.types.is_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _base64
     if pa.types.is_timestamp(kind):
         return _time
+    if pa.types.is_duration(kind):
+        return _span
+    if pa.types.is_nested(kind):
+        return _nested(kind, native)
     return date.isoformat if pa.types.is_date(kind) else None
+
+
+def _nested(kind: pa.DataType, native: bool) -> Convert:
+    """What is inside of a value follows the same rules."""
+    if pa.types.is_struct(kind):
+        fields = {field.name: _within(field.type, native) for field in kind}
+        return lambda value: {name: fields[name](inside) for name, inside in value.items()}
+    if pa.types.is_map(kind):
+        key, item = _within(kind.key_type, native), _within(kind.item_type, native)
+        return lambda value: [[key(k), item(v)] for k, v in value]
+    element = _within(kind.value_type, native)
+    return lambda value: [element(v) for v in value]
+
+
+def _within(kind: pa.DataType, native: bool) -> Convert:
+    made = _convert(kind, native)
+    return (lambda value: value) if made is None else lambda value: None if value is None else made(value)
 
 
 def _plain(value: Decimal) -> str:
@@ -89,16 +114,33 @@ def _time(value: datetime) -> str:
     return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def _span(value: timedelta) -> str:
+    return f"PT{format(Decimal(value // _MICROSECOND).scaleb(-6).normalize(), 'f')}S"
+
+
 # -- many rows ---------------------------------------------------------------------------------------------------------
 
 
 def rows_of(table: pa.Table, native: bool = False) -> list[dict[str, Any]]:
     """Rows as objects of JSON's own types. Whole columns are converted by Arrow where it can."""
-    names = table.column_names
+    names = distinct(table.column_names)
     columns = [_column(column, native) for column in table.columns]
     if not columns:
         return [{} for _ in range(table.num_rows)]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that were there before: a, b, a_2."""
+    found: list[str] = []
+    taken = set(names)
+    for name in names:
+        made, number = name, 1
+        while made in found or (number > 1 and made in taken):
+            number += 1
+            made = f"{name}_{number}"
+        found.append(made)
+    return found
 
 
 def _column(column: pa.ChunkedArray, native: bool) -> list[Any]:
@@ -118,7 +160,7 @@ def _column(column: pa.ChunkedArray, native: bool) -> list[Any]:
         if pc.all(pc.is_finite(column)).as_py() is False:
             return [None if v is None else _finite(v) for v in values]
         return values
-    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return [None if v is None else _base64(v) for v in column.to_pylist()]
+    elif (made := _convert(kind, native)) is not None:
+        return [None if v is None else made(v) for v in column.to_pylist()]
     found: list[Any] = column.to_pylist()
     return found

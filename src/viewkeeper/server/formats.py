@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.server.exact import dumps, rows_of
+from viewkeeper.server.exact import distinct, dumps, rows_of
 from viewkeeper.server.problems import Refused
 
 JSON, LINES, CSV, ARROW = "application/json", "application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream"
@@ -93,7 +93,7 @@ class _Lines(Writer):
 
 class _Csv(Writer):
     def first(self) -> bytes:
-        return (",".join(_csv_cell(name) for name in self.schema.names) + "\r\n").encode()
+        return (",".join(_csv_cell(name) for name in distinct(self.schema.names)) + "\r\n").encode()
 
     def more(self, rows: pa.Table) -> bytes:
         found = rows_of(rows, native=False)
@@ -105,7 +105,7 @@ def _csv_cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = str(value)
+    text = dumps(value).decode() if isinstance(value, (list, dict)) else str(value)
     return f'"{text.replace(chr(34), chr(34) * 2)}"' if not text or set(text) & set(',"\r\n') else text
 
 

@@ -8,6 +8,7 @@ from viewkeeper.errors import Timeout
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
+from viewkeeper.plan.spelling import create_table, create_view
 from viewkeeper.read.picture import picture_of
 from viewkeeper.read.status import Status, ViewStatus, database_status
 from viewkeeper.server import formats, metrics
@@ -26,7 +27,7 @@ async def tables(serving: Serving, asked: Asked) -> Reply:
         counts = (
             {"rows": known.rows, "rejected": known.rejected} if known is not None else {"rows": None, "rejected": 0}
         )
-        found.append({**shape(table), **counts})
+        found.append({**shape(table), "sql": create_table(table), **counts})
     return _json({"tables": found, **_about(serving, now)})
 
 
@@ -137,22 +138,18 @@ def shape(table: Table) -> dict[str, Any]:
 
 
 def _view(view: View, now: ViewStatus | None) -> dict[str, Any]:
-    known = {} if now is None else {k: v for k, v in vars(now).items() if k not in ("name", "strategy", "suspended")}
+    known = (
+        {} if now is None else {k: v for k, v in vars(now).items() if k not in ("name", "strategy", "suspended", "sql")}
+    )
     return {
         **shape(view.table),
         "definition": view.query,
-        "sql": _created(view),
+        "sql": create_view(view),
         "options": dict(view.options),
         "strategy": strategy_of(view).name,
         "suspended": None if view.suspended is None else view.suspended.reason,
         **known,
     }
-
-
-def _created(view: View) -> str:
-    name = view.table.name
-    spelled = name if name.replace("_", "a").isalnum() and name.isascii() else f"`{name.replace('`', '``')}`"
-    return f"CREATE MATERIALIZED VIEW {spelled} AS\n{view.query}"
 
 
 def _about(serving: Serving, now: Status) -> dict[str, Any]:

@@ -88,7 +88,16 @@ _SCHEMAS: dict[str, Any] = {
         "required": ["token", "rows", "atomic"],
         "properties": {"token": _TEXT, "rows": {"type": "integer"}, "atomic": {"type": "boolean"}},
     },
-    "Statement": {"type": "object", "required": ["sql"], "properties": {"sql": _TEXT}},
+    "Statement": {
+        "type": "object",
+        "required": ["sql"],
+        "properties": {
+            "sql": _TEXT,
+            "parameters": {"type": "object", "description": "Values for the statement's open names (:name)."},
+            "engine": {"type": "string", "enum": ["auto", "embedded", "spark"]},
+        },
+        "additionalProperties": False,
+    },
     "Problem": {
         "type": "object",
         "required": ["type", "title", "status", "code", "detail"],

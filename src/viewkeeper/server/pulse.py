@@ -35,11 +35,9 @@ class Pulse:
         self._views: dict[str, dict[str, Any]] = {}
         self._tables: dict[str, dict[str, Any]] = {}
         self._batches: deque[dict[str, Any]] = deque(maxlen=_KEPT_BATCHES)
-        self._loads: dict[str, dict[str, Any]] = {}
         batch = serving.store.published()
         self._epoch = 0 if batch is None else batch.number
         self._totals: dict[str, Any] = {}
-        serving.listening.append(self._loading)
 
     async def run(self) -> None:
         while True:
@@ -89,7 +87,7 @@ class Pulse:
             "views": [v for name, v in self._views.items() if views.get(name) != v],
             "tables": [t for name, t in self._tables.items() if tables.get(name) != t],
             "gone": [name for name in (*views, *tables) if name not in self._views and name not in self._tables],
-            "loads": list(self._loads.values()),
+            "loads": self._serving.loads(),
         }
         data = events.event("pulse", told)
         for watcher in list(self._watchers):
@@ -119,17 +117,16 @@ class Pulse:
         ids = {t.name: t.id for t in (*catalog.tables, *(v.table for v in catalog.views))}
         kinds = {v.table.name: v for v in catalog.views}
         self._views = {
-            v.name: {**vars(v), "changed": rows.get(ids.get(v.name, -1), 0), "unique": not kinds[v.name].table.is_bag}
+            v.name: {
+                **_listed(v),
+                "changed": rows.get(ids.get(v.name, -1), 0),
+                "unique": not kinds[v.name].table.is_bag,
+            }
             for v in now.views
             if v.name in kinds
         }
-        self._tables = {t.name: {**vars(t), "changed": rows.get(ids.get(t.name, -1), 0)} for t in now.tables}
+        self._tables = {t.name: {**_listed(t), "changed": rows.get(ids.get(t.name, -1), 0)} for t in now.tables}
         self._totals = _totals(now, self._serving)
-
-    def _loading(self, what: str, done: int, of: int) -> None:
-        self._loads[what] = {"what": what, "done": done, "of": of}
-        if done >= of:
-            self._loads.pop(what, None)
 
     def _whole(self) -> Mapping[str, Any]:
         return {
@@ -137,8 +134,12 @@ class Pulse:
             "views": list(self._views.values()),
             "tables": list(self._tables.values()),
             "batches": list(self._batches),
-            "loads": list(self._loads.values()),
+            "loads": self._serving.loads(),
         }
+
+
+def _listed(status: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(status).items() if name != "sql"}  # it does not change
 
 
 def _totals(now: Status, serving: Serving) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -76,6 +77,9 @@ class Serving:
         self._leashes: set[Leash] = set()
         self.listening: list[Progress] = []
         """Who wants to know how far the load of a view is."""
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._loading: dict[str, tuple[int, int]] = {}
         self.active = 0
         self.subscribers = 0
         """Streams of changes, and pages that watch."""
@@ -95,8 +99,30 @@ class Serving:
                 f"The request was not done within {limit:g} s.", hint="It may still be: look before you repeat it."
             ) from None
 
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """A statement that may load views, in its thread. When it ends or fails, its loads are no longer told of."""
+        with self._lock:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
+                if not self._at_work:
+                    self._loading.clear()
+
+    def loads(self) -> list[dict[str, Any]]:
+        """What is being loaded, and how far that is."""
+        with self._lock:
+            return [{"what": what, "done": done, "of": of} for what, (done, of) in self._loading.items()]
+
     def progress(self, what: str, done: int, of: int) -> None:
         """The load of a view tells how far it is."""
+        with self._lock:
+            self._loading[what] = (done, of)
+            if done >= of:
+                del self._loading[what]
         for tell in list(self.listening):
             tell(what, done, of)
 

@@ -12,6 +12,7 @@ is looked at again when it changes: a token that was taken out is refused within
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -20,6 +21,8 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,7 +54,10 @@ class TokenFile:
     def entries(self) -> list[Entry]:
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
-            return [Entry(**json.loads(line)) for line in lines if line.strip()]
+            found = [Entry(**json.loads(line)) for line in lines if line.strip()]
+            if unknown := [entry.role for entry in found if entry.role not in ROLES]:
+                raise ValueError(f"there is no role {unknown[0]!r}")
+            return found
         except FileNotFoundError:
             raise BadValue(f"There is no token file {self.path}.", hint="`vk token create` makes one.") from None
         except (OSError, ValueError, TypeError) as error:
@@ -63,16 +69,31 @@ class TokenFile:
             raise BadValue(f"There is no role {role!r}.", hint=f"Roles: {', '.join(ROLES)}.")
         identity = secrets.token_hex(6)
         token = f"vkt_{identity}_{secrets.token_urlsafe(32)}"
-        there = self.entries() if self.path.exists() else []
         until = None if expires is None else time.time() + expires
-        self._write([*there, Entry(identity, role, _hash(token), time.time(), until, name)])
+        with self._alone():
+            there = self.entries() if self.path.exists() else []
+            self._write([*there, Entry(identity, role, _hash(token), time.time(), until, name)])
         return token
 
     def revoke(self, identity: str) -> None:
-        there = self.entries()
-        if all(entry.id != identity for entry in there):
-            raise UnknownName(f"{self.path} has no token {identity!r}.", hint="`vk token list` shows them.")
-        self._write([entry for entry in there if entry.id != identity])
+        with self._alone():
+            there = self.entries()
+            if all(entry.id != identity for entry in there):
+                raise UnknownName(f"{self.path} has no token {identity!r}.", hint="`vk token list` shows them.")
+            self._write([entry for entry in there if entry.id != identity])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One change at a time: two that are made at once must not bring back what one of them took out."""
+        try:
+            place = os.open(self.path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise BadValue(f"{self.path.parent} cannot be opened: {error.strerror}.", hint="Choose another.") from None
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(place)
 
     def _write(self, entries: list[Entry]) -> None:
         """All or nothing: a server may be reading it."""
@@ -134,7 +155,7 @@ def allows(role: str, needed: str) -> bool:
 def seconds_of(text: str) -> float:
     """A span as `vk token create --expires` takes it: 90m, 12h, 30d, 4w, 1y."""
     found = re.fullmatch(r"(\d{1,6})([mhdwy])", text.strip())
-    if found is None:
+    if found is None or not int(found[1]):
         raise BadValue(f"{text!r} is no span of time.", hint="Write 90m, 12h, 30d, 4w or 1y.")
     return float(int(found[1]) * _UNITS[found[2]])
 

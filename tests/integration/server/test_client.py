@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pyarrow as pa
 import pytest
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.cli import main
+from viewkeeper.cli.shell import Names
 from viewkeeper.errors import BadValue, Timeout, Unauthorized, UnknownName, Unreachable
 from viewkeeper.server.tokens import TokenFile
 
@@ -61,6 +65,55 @@ def test_a_program_moves_by_changing_one_line(served: Running, make_db: Callable
     with vk.connect(served.address) as far:
         found = use(far)
     assert found == expected
+
+
+def test_what_there_is(served: Running) -> None:
+    with vk.connect(served.address) as far:
+        assert [t.name for t in far.tables()] == [t.name for t in served.db.tables()]
+        assert [(v.name, v.outside) for v in far.views()] == [(v.name, v.schema) for v in served.db.views()]
+        assert far.explain("totals") == str(served.db.explain("totals"))
+        assert far.sql("SELECT n FROM totals WHERE category = :c", engine="embedded", c="c1").rows == [{"n": 5}]
+        with pytest.raises(BadValue, match="engine"):
+            far.sql("SELECT 1", engine="abacus")
+        assert {"totals", "items", "category", "n"} <= Names(far)._names()
+        now = far.status()
+        assert now.views[0].sql == served.db.table("totals").definition
+        assert now.tables[0].sql == served.db.table(now.tables[0].name).definition
+    found = served.http.post(
+        "/v1/sql", json={"sql": "SELECT price FROM items WHERE item_id = :k", "parameters": {"k": 3}}
+    )
+    assert found.json()["rows"] == [{"price": 3}]
+    assert found.json()["columns"] == [{"name": "price", "type": "int"}]
+    for wrong in ({"parameters": [1]}, {"parameters": {"k": [1]}}, {"params": {}}):
+        assert served.http.post("/v1/sql", json={"sql": "SELECT 1", **wrong}).status_code == 400
+    assert served.http.get("/v1/views/totals").json()["sql"] == served.db.table("totals").definition
+
+
+def test_a_shell_on_a_server(served: Running, tmp_path: Path) -> None:
+    env = {
+        **os.environ,
+        "VIEWKEEPER_DB": served.address,
+        "XDG_STATE_HOME": str(tmp_path),
+        "TERM": "xterm",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+        "NO_COLOR": "1",
+    }
+    arguments = ["-m", "viewkeeper", "sql"]
+    child = pexpect.spawn(sys.executable, arguments, env=env, timeout=60, encoding="utf-8", dimensions=(40, 120))
+    child.expect_exact(f"on {served.address}")
+    child.expect("vk>")
+    child.sendline("SELECT n FROM totals WHERE category = 'c1';")
+    child.expect_exact("(1 row)")
+    child.sendline("INSERT INTO items VALUES (900, 'c1', 1);")
+    child.expect("1 inserted")
+    child.sendline(r"\d")
+    child.expect(r"tables +items, kinds")
+    child.sendline("SELECT * FROM nothing;")
+    child.expect(r"error\[VK101\]")
+    child.sendline(r"\q")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 0
 
 
 def test_values_are_exact(start: Callable[..., Running], tmp_path: Path) -> None:

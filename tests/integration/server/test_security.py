@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,24 @@ def test_a_token_is_made_once_and_revoked_while_the_server_runs(
     assert guarded.http.get("/v1/items/rows/1", headers=bearer(tokens["admin"])).status_code == 401
     with pytest.raises(BadValue):
         seconds_of("soon")
+
+
+def test_changes_of_the_token_file_at_once_are_all_there(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens")
+    old = [file.create("reader") for _ in range(5)]
+
+    def change(place: int) -> None:
+        file.revoke(old[place].split("_")[1])
+        file.create("writer")
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(change, range(5)))
+    assert [entry.role for entry in file.entries()] == ["writer"] * 5
+    with pytest.raises(BadValue, match="no span"):
+        seconds_of("0m")
+    (tmp_path / "tokens").write_text('{"id": "a", "role": "king", "hash": "", "created": 0}\n', encoding="utf-8")
+    with pytest.raises(BadValue, match="king"):
+        file.entries()
 
 
 def test_names_of_other_hosts_and_pages_of_other_sites(served: Running) -> None:

@@ -73,16 +73,14 @@ def sql(
         raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
     text = statement if file is None else _read(context, file)
     if is_remote(db):
-        if text is None:
-            raise wrong(context, "The shell needs the database itself; give a statement, or a file with -f.")
-        remote_sql(db, text, output)
+        remote_sql(db, text, output, engine)
         return
     makes = text is None or _creates(text)
     with open_database(db, create=makes, spark=cluster(master, conf), memory=memory) as database:
         if text is None:
             from viewkeeper.cli.shell import shell
 
-            shell(database, output)
+            shell(database, output, db)
         else:
             _run(database, text, output, engine)
 

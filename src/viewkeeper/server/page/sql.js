@@ -117,11 +117,14 @@ export function sql(main, given) {
     try {
       const found = await request("/v1/sql", { method: "POST", headers: { "content-type": "application/json", accept: "text/event-stream" }, body: JSON.stringify({ sql: statement }), signal: running.signal });
       if (!found.ok) { fail(await found.json(), statement); return; }
+      let ended = false;
       for await (const { event, data } of events(found)) {
-        if (event === "progress") { bar.max = data.of || 1; bar.value = data.done; told.textContent = `loading ${data.what}: ${count(data.done)} of ${count(data.of)} rows`; }
+        ended ||= event === "error" || event === "done";
+        if (event === "progress") { bar.max = data.of || 1; bar.value = data.done; told.textContent = `${data.what}: ${count(data.done)} of ${count(data.of)} rows`; }
         if (event === "error") fail(data, statement);
         if (event === "done") { done(data, (performance.now() - began) / 1000); names(); }
       }
+      if (!ended) fail({ detail: "The server went before it had answered.", hint: "What was begun may still happen." }, statement);
     } catch (error) {
       fail({ detail: error.message, hint: "" }, statement);
     } finally {

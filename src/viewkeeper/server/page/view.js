@@ -20,12 +20,14 @@ export function view(main, name, tab) {
   clear(main, h("div.crumbs", {}, h("a", { href: "#/" }, "Overview"), " / "), h("div.row", {}, title, tags), facts, notices, tabs, body);
   let about = null;
   let inside = null;
+  let chosen = null;
 
   const pages = { rows: ["Rows", () => rows(body, about)], sql: ["SQL", () => definition(body, about)], plan: ["Plan", () => plan(body, about)] };
 
   function choose(which) {
     inside?.abort();
     inside = null;
+    chosen = which;
     for (const button of tabs.children) button.setAttribute("aria-selected", String(button.dataset.tab === which));
     history.replaceState(null, "", `#/view/${segment(name)}${which === "rows" ? "" : `/${which}`}`);
     inside = pages[which][1]() ?? null;
@@ -55,7 +57,12 @@ export function view(main, name, tab) {
     clear(tabs, Object.entries(pages).filter(([key]) => key === "rows" || about.kind === "view").map(([key, [label]]) => h("button", { type: "button", role: "tab", "data-tab": key, onclick: () => choose(key) }, label)));
     live.addEventListener("change", show, { signal: leaving.signal });
     show();
-    choose(about.kind === "view" && pages[tab] ? tab : "rows");
+    const asked = (which) => (about.kind === "view" && pages[which] ? which : "rows");
+    choose(asked(tab));
+    addEventListener("hashchange", () => {  // a link, or the address that somebody types, to another part of this view
+      const [page, there, which] = location.hash.replace(/^#\/?/, "").split("/");
+      if (page === "view" && there === segment(name) && asked(which) !== chosen) choose(asked(which));
+    }, { signal: leaving.signal });
   })();
   return () => { leaving.abort(); inside?.abort(); };
 }
@@ -119,7 +126,7 @@ function rows(body, about) {
   }
 
   function apply(changes) {
-    if (!about.unique) { clearTimeout(timer); timer = setTimeout(() => load(), 300); return; }
+    if (!about.unique) { timer ||= setTimeout(() => { timer = 0; load(); }, 300); return; }  // also while changes never pause
     for (const change of changes) {
       const key = keyOf(change.after ?? change.before);
       const known = keyed.get(key);
@@ -170,7 +177,7 @@ function rows(body, about) {
 function definition(body, about) {
   const text = h("pre.sql-text");
   coloured(text, about.sql);
-  clear(body, h("div.card", {}, text), h("p"), h("div.row", {}, h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(about.sql).then(() => toast("Copied")) }, "Copy"), h("a", { href: `#/sql?${encodeURIComponent(`SELECT * FROM ${about.name} LIMIT 100`)}` }, "Ask it something")),
+  clear(body, h("div.card", {}, text), h("p"), h("div.row", {}, h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(about.sql).then(() => toast("Copied")) }, "Copy"), h("a", { href: `#/sql?${encodeURIComponent(`SELECT * FROM ${/^\w+$/.test(about.name) ? about.name : `\`${about.name.replaceAll("`", "``")}\``} LIMIT 100`)}` }, "Ask it something")),
     h("p"), h("div.wide", {}, h("table", {}, h("thead", {}, h("tr", {}, ["column", "type", "nullable", "key"].map((label) => h("th", {}, label)))),
       h("tbody", {}, about.columns.map((column) => h("tr", {}, h("td", {}, column.name), h("td", {}, column.type), h("td", {}, column.nullable ? "yes" : "no"), h("td", {}, String(about.key.findIndex((part) => part.column === column.name) + 1 || ""))))))));
 }

@@ -1,0 +1,55 @@
+"""Answers of any shape as JSON and CSV: no digit, no byte and no column is lost."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model import types
+from viewkeeper.server.exact import distinct
+from viewkeeper.server.formats import CSV, JSON, LINES, writer
+
+BIG = (1 << 53) + 1
+
+
+def test_columns_of_one_name_are_all_there() -> None:
+    rows = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "a_2"])
+    assert distinct(rows.column_names) == ["a", "a_3", "a_2"]
+    assert json.loads(writer(LINES, rows.schema, True).whole(rows, {})) == {"a": 1, "a_3": 2, "a_2": 3}
+    assert writer(CSV, rows.schema).whole(rows, {}) == b"a,a_3,a_2\r\n1,2,3\r\n"
+
+
+def test_what_is_inside_of_a_value_is_exact_too() -> None:
+    kind = pa.struct([("n", pa.int64()), ("d", pa.decimal128(9, 2)), ("b", pa.binary())])
+    rows = pa.table(
+        {
+            "many": pa.array([[BIG, None]], pa.list_(pa.int64())),
+            "one": pa.array([{"n": BIG, "d": Decimal("1.50"), "b": b"\x00\xff"}], kind),
+            "by": pa.array([[("k", BIG)]], pa.map_(pa.string(), pa.int64())),
+            "span": pa.array([timedelta(days=1, seconds=2.5)], pa.duration("us")),
+            "none": pa.array([None], pa.list_(pa.int64())),
+        }
+    )
+    (row,) = json.loads(writer(JSON, rows.schema).whole(rows, {}))["rows"]
+    assert row == {
+        "many": [str(BIG), None],
+        "one": {"n": str(BIG), "d": "1.50", "b": "AP8="},
+        "by": [["k", str(BIG)]],
+        "span": "PT86402.5S",
+        "none": None,
+    }
+    native = writer(LINES, rows.schema, True).whole(rows, {})
+    assert b'"d":1.50' in native
+    assert f'"many":[{BIG},null]'.encode() in native
+    assert f'"[""{BIG}"",null]",'.encode() in writer(CSV, rows.schema).whole(rows, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["bigint", "int", "string", "timestamp", "timestamp_ntz", "decimal(12,2)", "binary", "date"]
+)
+def test_types_are_called_as_in_tables(name: str) -> None:
+    assert types.written(types.outside(name)) == name
