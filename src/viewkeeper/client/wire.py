@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -187,7 +186,8 @@ def _word(value: Any) -> str:
 
 
 def put_call(table: Table, rows: Any) -> Call:
-    found = last_by_key(table, rows_table(table, rows))
+    """Rows that do not fit are found here; which of one key is the last, by the server, which has to look anyway."""
+    found = rows_table(table, rows)
     return Call("POST", _rows(table), _stream(found.cast(table.outside)), {"content-type": ARROW})
 
 
@@ -215,10 +215,11 @@ def _rows(table: Table) -> str:
 
 
 def _stream(rows: pa.Table) -> bytes:
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    return sink.getvalue()
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
 
 
 # -- statements, status ------------------------------------------------------------------------------------------------
