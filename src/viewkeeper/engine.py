@@ -29,7 +29,7 @@ from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.rounds.sessions import Sessions
 from viewkeeper.store.base import Store
-from viewkeeper.store.memory import LEAST, budget
+from viewkeeper.store.budget import LEAST, budget, give, take_back
 from viewkeeper.store.registry import open_store
 
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
@@ -65,6 +65,7 @@ class Database:
         memory: int | str | None = None,
     ) -> None:
         self._store = store
+        give(self, memory)
         self._mode = mode
         self._sessions = Sessions(store, spark)
         self._progress = progress
@@ -85,6 +86,7 @@ class Database:
         if self._closed:
             return
         self._closed = True
+        take_back(self)
         self._holding.unless_lost.detach()
         try:
             if self._maintenance is not None:

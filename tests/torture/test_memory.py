@@ -19,8 +19,11 @@ import viewkeeper as vk
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.maintain import fitting
 from viewkeeper.maintain.stage import Stage
+from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import Pending
-from viewkeeper.store.memory import Memory, budget, machine_share, parse_size
+from viewkeeper.store.budget import budget, machine_share, parse_size
+from viewkeeper.store.ducks import connect
+from viewkeeper.store.memory import Memory
 
 from . import shop
 from .harness import DEEP, Ledger
@@ -67,6 +70,46 @@ def test_where_the_budget_comes_from(url: str, monkeypatch: pytest.MonkeyPatch) 
         shop.change(db, 2)
         db.refresh("driver")
         assert db.status().memory == 1 << 27
+
+
+def test_databases_that_are_maintained_in_one_process_share_its_budget(make_db: Callable[..., Any]) -> None:
+    def limit(db: Any) -> str:
+        duck = db._maintain().stage.crew.alone()
+        return str(duck.run("SELECT current_setting('memory_limit') AS m")["m"][0].as_py())
+
+    with make_db("one", memory="1GB") as one:
+        assert limit(one) == "381.4 MiB", "two fifths"
+        with make_db("two") as two:
+            assert budget() == two._maintain().memory.given == 10**9, "what the process may take"
+            assert limit(one) == limit(two) == "190.7 MiB"
+        with make_db("reader", memory="2GB"):
+            assert budget() == 2 * 10**9, "the most that was given"
+            assert limit(one) == "381.4 MiB", "who does not maintain has no share"
+        assert limit(one) == "381.4 MiB"
+        assert one.status().memory in (None, 10**9)
+
+
+def test_every_duckdb_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one module makes them, and it gives each its part of the budget."""
+    source = Path(vk.__file__).parent
+    assert [p.name for p in source.rglob("*.py") if "duckdb.connect(" in p.read_text()] == ["ducks.py"]
+    monkeypatch.setenv("VIEWKEEPER_MEMORY", "4GiB")
+    with connect() as alone, connect(Memory(1 << 30)) as owned, Duck() as small:
+        told = [c.sql("SELECT current_setting('memory_limit')").fetchall()[0][0] for c in (alone, owned, small._con)]
+    assert told == ["512.0 MiB", "409.5 MiB", "512.0 MiB"]
+
+
+def test_an_audit_keeps_large_tables_in_files(
+    make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Memory, "waiting", 1)
+    with make_db("audited", spark=spark, memory="64MiB") as db:
+        db.sql("CREATE TABLE t (k BIGINT, v DECIMAL(5, 2), PRIMARY KEY (k))")
+        db.sql("CREATE MATERIALIZED VIEW bag AS SELECT v FROM t")
+        db.put("t", [{"k": k, "v": k % 7} for k in range(1_000)])
+        db.refresh("driver")
+        assert db.audit().differences == 0
+        assert db.sql("SELECT v, count(*) AS n FROM t GROUP BY v", engine="embedded").num_rows == 7
 
 
 def test_rows_put_aside_are_the_same_and_leave_nothing(tmp_path: Path) -> None:

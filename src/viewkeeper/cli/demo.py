@@ -34,6 +34,7 @@ import viewkeeper
 from viewkeeper.cli.hush import hushed
 from viewkeeper.cli.shop import TABLES, VIEWS, Shop
 from viewkeeper.errors import NameTaken
+from viewkeeper.store.ducks import connect
 
 _NEXT = """Try next:
 {activate}  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
@@ -224,10 +225,8 @@ def _grid(view: str, tick: Tick, last: int | None = None) -> Grid:
 
 def _check(console: Console, db: Any) -> bool:
     """Each view against the same query over the tables, run from nothing by DuckDB."""
-    import duckdb
-
     equal = True
-    with duckdb.connect() as fresh:
+    with connect() as fresh:
         for table in ("items", "orders", "reviews"):
             fresh.register(table, db.read(table))
         for name, query in VIEWS.items():

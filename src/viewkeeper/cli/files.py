@@ -22,6 +22,7 @@ from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.model.delta import plain
 from viewkeeper.model.names import ROW, backticked, quoted
 from viewkeeper.model.schema import Table
+from viewkeeper.store.ducks import connect
 
 PIECE_ROWS = 16_384
 KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
@@ -196,19 +197,17 @@ def _stream(
 
 
 def _json(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
-    import duckdb
     from pyarrow import csv as arrow_csv
 
     if not file.stat().st_size:
         return
-    with _opened(file, form) as (source, told), duckdb.connect() as duck:
+    with _opened(file, form) as (source, told), connect(threads=1) as duck:
         stream = arrow_csv.open_csv(
             source,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
             parse_options=arrow_csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=True),
             convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
         )
-        duck.execute("SET threads = 1").fetchall()
         for piece in _stream(file, told, stream, [], progress):
             if piece.rows.num_rows:
                 yield _objects(table, file, duck, piece.rows)
@@ -217,9 +216,7 @@ def _json(table: Table, file: Path, form: Form, progress: Callable[[int], None])
 def _array(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
     import duckdb
 
-    with duckdb.connect() as duck, duckdb.connect() as judge:
-        duck.execute("SET threads = 1").fetchall()
-        judge.execute("SET threads = 1").fetchall()
+    with connect(threads=1) as duck, connect(threads=1) as judge:
         place = f"'{_text(str(file))}', format = 'array', compression = '{'gzip' if form.packed else 'none'}'"
         done = 0
         try:
@@ -296,7 +293,7 @@ def inferred(name: str, file: Path, key: tuple[str, ...], delimiter: str | None 
     }[form.kind]
     if not file.stat().st_size:
         raise BadValue(f"{file} is empty: it does not say which columns there are.", hint="Create the table first.")
-    with duckdb.connect() as duck:
+    with connect() as duck:
         try:
             found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
         except duckdb.Error as error:

@@ -117,6 +117,7 @@ class Merger:
 
     def _merge(self, tasks: Sequence[_Task], file: str) -> list[RunEntry]:
         began, started = time.time(), time.perf_counter()
+        self._duck.limit(self._memory.ducks)
         merged: Mapping[str, Run] = {t.slot: _merged(self._duck, self._memory, t) for t in tasks}
         faults.point("merge.write.before")
         written = write_container(self.state.directory, file, merged, fsync=self.durable)

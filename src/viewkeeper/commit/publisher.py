@@ -188,7 +188,7 @@ class Publisher:
             "time": time.time(),
             "recent": self.recent.summary(),
             "attempt": secrets.token_hex(8),
-            "memory": self.memory.total,
+            "memory": self.memory.given,
             "batches": self.recent.listed(),
             "merges": self.merger.counts(),
         }

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.expressions import readings
+from viewkeeper.store.ducks import connect
 
 VERSION = "1"
 """Of the rendered expressions; a new one makes state that old ones computed anew."""
@@ -125,7 +126,7 @@ def fingerprint() -> str:
     """What state depends on besides its rows: the renderer, DuckDB, and how this build of DuckDB hashes."""
     import duckdb
 
-    with duckdb.connect(config={"threads": 1}) as con:
+    with connect(threads=1) as con:
         hashes = con.execute(f"SELECT {', '.join(f'hash({v})' for v in _HASHED.split(', '))}").fetchall()[0]
     return f"renderer {VERSION}, duckdb {duckdb.__version__}, hash {zlib.crc32(repr(hashes).encode()):08x}"
 

@@ -33,8 +33,9 @@ from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.stage import Resources
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.store.base import Store
+from viewkeeper.store.budget import begin_maintaining, budget, end_maintaining
 from viewkeeper.store.files import Directory
-from viewkeeper.store.memory import Memory, budget
+from viewkeeper.store.memory import Memory
 
 
 class Maintainer:
@@ -74,6 +75,7 @@ class Maintainer:
         except BaseException:
             self.publisher.close()
             raise
+        begin_maintaining(self)
         try:
             self._begin()
         except BaseException:
@@ -97,6 +99,7 @@ class Maintainer:
             self.suspender.going_on(self.mender.adapt, always=True)
 
     def close(self) -> None:
+        end_maintaining(self)
         self.scheduler.close()
         with self.publisher.lock:
             self.stage.close()

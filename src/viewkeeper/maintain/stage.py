@@ -32,7 +32,8 @@ from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.base import Seen, Store
-from viewkeeper.store.memory import Memory, budget
+from viewkeeper.store.budget import budget
+from viewkeeper.store.memory import Memory
 
 SPARK_ROWS = 20_000_000
 """Changed or loaded rows from which `auto` takes the Spark lane: below, one machine's DuckDB is done sooner."""

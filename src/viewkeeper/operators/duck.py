@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -25,12 +24,11 @@ import pyarrow as pa
 
 from viewkeeper.model.delta import plain
 from viewkeeper.model.names import quoted
+from viewkeeper.store.ducks import connect, limited
 from viewkeeper.store.memory import Memory
 
 STATEMENTS_KEPT = 1024
 _BATCH_ROWS = 1 << 20
-_LEAST = 32 << 20
-"""Bytes below which DuckDB cannot do its work at all."""
 
 
 class _Slot:
@@ -58,7 +56,7 @@ class Duck:
     """One DuckDB connection and its prepared statements. A lock makes it safe for several threads, one at a time.
 
     `setup` is called once with the connection, to define macros and settings that the statements rely on. `memory` says
-    how much it may take and where it spills; without it these are DuckDB's own.
+    how much it may take and where it spills; without it, it has a small part, and spills nowhere.
     """
 
     def __init__(
@@ -69,26 +67,16 @@ class Duck:
         memory: Memory | None = None,
         statements_kept: int = STATEMENTS_KEPT,
     ) -> None:
-        import duckdb
-
         self._lock = threading.RLock()
         self._statements: OrderedDict[tuple[Any, ...], _Statement] = OrderedDict()
         self._kept = statements_kept
         self.made = 0
         """How many statements were prepared so far."""
-        self._con: Any = duckdb.connect(":memory:")
+        self._con: Any = connect(memory, threads=threads)
         self._streams: list[Any] = []
+        self._threads = threads
+        self._limit: str | None = None
         try:
-            self._threads = self._limit = 0
-            if threads is not None:
-                self.spread(threads)
-            if memory is not None:
-                self.limit(memory.ducks)
-                if memory.directory is not None:  # not wherever the process runs
-                    with suppress(OSError):  # who only reads may not be allowed to, and may not need it
-                        memory.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    place = str(memory.directory).replace("'", "''")
-                    self._command(f"SET temp_directory = '{place}'")
             if setup is not None:
                 setup(self._con)
         except BaseException:
@@ -117,9 +105,10 @@ class Duck:
     def limit(self, memory: int) -> None:
         """Take no more than this many bytes, as far as DuckDB counts them; then spill."""
         with self._lock:
-            if memory != self._limit:
-                self._command(f"SET memory_limit = '{max(int(memory), _LEAST)}B'")
-                self._limit = memory
+            limit = limited(memory)
+            if limit != self._limit:
+                self._command(f"SET memory_limit = '{limit}'")
+                self._limit = limit
 
     def stream(self, sql: str, rows: int, **inputs: pa.Table) -> Iterator[pa.Table]:
         """The result of `sql` like `run`, about so many rows at a time; other statements may run between them."""

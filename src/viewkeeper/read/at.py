@@ -11,6 +11,7 @@ from viewkeeper.model.delta import plain
 from viewkeeper.model.names import COUNT, WEIGHT
 from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Store
+from viewkeeper.store.memory import once
 
 Bounds = tuple[bytes | None, bytes | None]
 """Encoded keys: from the first, included, to the second, excluded."""
@@ -25,24 +26,21 @@ def rows_at(store: Store, table: Table, columns: Sequence[str], position: int, b
     rows = plain(pa.Table.from_batches([b.select(schema.names) for b in batches], schema))
     weights = rows[WEIGHT].to_numpy()
     if (weights != 1).any():
-        rows = consolidated(rows)
+        rows = consolidated(store, rows)
     counts = rows[COUNT].to_numpy() if table.is_bag else np.ones(rows.num_rows, np.int64)
     if (counts != 1).any():
         rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
     return outside(table, rows.select(list(columns)))
 
 
-def consolidated(delta: pa.Table) -> pa.Table:
+def consolidated(store: Store, delta: pa.Table) -> pa.Table:
     """The same multiset without what cancels."""
     from viewkeeper import expressions
     from viewkeeper.operators.consolidate import consolidate
     from viewkeeper.operators.duck import Duck
 
-    duck = Duck(threads=1, setup=expressions.setup)
-    try:
+    with Duck(expressions.setup, threads=1, memory=once(store.state_path)) as duck:
         return consolidate(duck, delta)
-    finally:
-        duck.close()
 
 
 def outside(table: Table, rows: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ from viewkeeper.plan.tokens import tokens
 from viewkeeper.read.findings import Audit, Difference, ViewAudit
 from viewkeeper.read.reader import outside
 from viewkeeper.store.base import Pinned, Store
+from viewkeeper.store.ducks import connect
+from viewkeeper.store.memory import Memory, once
 
 _SHOWN = 20
 _TRIES = 3
@@ -38,13 +40,14 @@ _NEAR = 1e-9
 
 @dataclass(frozen=True)
 class _State:
-    """The database at one batch, in memory as a user sees it."""
+    """The database at one batch, as a user sees it; what is large of it is in files."""
 
     catalog: Catalog
     epoch: int
     tables: Mapping[str, pa.Table]
     views: Mapping[str, pa.Table]
     skipped: Mapping[str, str]
+    memory: Memory
 
 
 def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), sample: int | None = None) -> Audit:
@@ -98,11 +101,16 @@ def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State 
 
             return regenerated(store, pinned, table)
         try:
-            found = list(pinned.scan(table))
+            return gathered(table, pinned.scan(table))
         except Unsupported:
             live.append(table.id)
-            found = list(pinned.scan(table, at_cut=False))
-        return outside(table, pa.Table.from_batches(found, table.arrow))
+            return gathered(table, pinned.scan(table, at_cut=False))
+
+    def gathered(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        shown = (batch for found in batches for batch in outside(table, pa.table(found)).to_batches())
+        return memory.gathered(shown, table.outside)
+
+    memory = once(store.state_path)
 
     kept, skipped = _auditable(catalog, pinned.batch.cut)
     wanted = _wanted(catalog, names)
@@ -111,7 +119,7 @@ def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State 
     views = {t.name: rows(t) for t in kept if t.name.lower() in wanted}
     if live and store.pending(pinned.batch.cut, live).calls:
         return None
-    return _State(catalog, pinned.batch.number, tables, views, skipped)
+    return _State(catalog, pinned.batch.number, tables, views, skipped, memory)
 
 
 def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:
@@ -166,14 +174,14 @@ def _judged(
                 frame = spark.sql(view.query)
                 frame.createOrReplaceTempView(backticked(name))
                 if name.lower() in wanted and name in state.views:
-                    found[name] = _compared(view.table, frame, state.views[name], spark, sample)
+                    found[name] = _compared(view.table, frame, state.views[name], spark, sample, state.memory)
             except Exception as error:
                 if name.lower() in wanted and name in state.views:
                     found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(error)))
     return found
 
 
-def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: int | None) -> ViewAudit:
+def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: int | None, memory: Memory) -> ViewAudit:
     names = [c.name for c in table.columns]
     keys = names if table.is_bag else [k.column for k in table.key]
     frame = frame.toDF(*names)
@@ -184,7 +192,7 @@ def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: in
         stored = _frame(spark, table, stored).where(chosen).toArrow().cast(table.outside)
         frame = frame.where(chosen)
     expected = frame.toArrow().cast(table.outside)
-    found, examples = compare(names, keys, table.is_bag, expected, stored)
+    found, examples = compare(names, keys, table.is_bag, expected, stored, memory)
     return ViewAudit(table.name, max(expected.num_rows, stored.num_rows), found, examples=examples)
 
 
@@ -193,11 +201,14 @@ def _frame(spark: Any, table: Table, rows: pa.Table) -> Any:
 
 
 def compare(
-    names: Sequence[str], keys: Sequence[str], is_bag: bool, expected: pa.Table, stored: pa.Table
+    names: Sequence[str],
+    keys: Sequence[str],
+    is_bag: bool,
+    expected: pa.Table,
+    stored: pa.Table,
+    memory: Memory | None = None,
 ) -> tuple[int, tuple[Difference, ...]]:
     """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
-    import duckdb
-
     listed = ", ".join(map(quoted, names))
     grouped, times = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
     sides = [f"(SELECT {listed}, {times} AS {TIMES} FROM {side}{grouped}) {side}" for side in (EXPECTED, FOUND)]
@@ -205,7 +216,7 @@ def compare(
     others = [n for n in names if n not in keys]
     same = [f"{EXPECTED}.{TIMES} = {FOUND}.{TIMES}", *(_same(n, n in floats) for n in others)]
     on = " AND ".join("{} IS NOT DISTINCT FROM {}".format(*_both(k)) for k in keys) or "true"
-    with duckdb.connect() as duck:
+    with connect(memory) as duck:
         duck.register(EXPECTED, expected)
         duck.register(FOUND, stored)
         wrong = duck.sql(

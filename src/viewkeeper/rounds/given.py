@@ -24,15 +24,14 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run
 from viewkeeper.store.base import Store
-from viewkeeper.store.files import Directory
-from viewkeeper.store.memory import Memory, budget
+from viewkeeper.store.memory import Memory
 from viewkeeper.store.registry import open_store
 
 
 class Share(Protocol):
     """A part of the rows that a task can fetch where it runs."""
 
-    def fetch(self, duck: Duck) -> pa.Table: ...
+    def fetch(self, duck: Duck, memory: Memory) -> pa.Table: ...
 
 
 class Given(Protocol):
@@ -62,7 +61,7 @@ class Rows:
     def rows(self, duck: Duck, memory: Memory) -> pa.Table:
         return self.table
 
-    def fetch(self, duck: Duck) -> pa.Table:
+    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
         return self.table
 
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
@@ -78,7 +77,7 @@ class FileRows:
     start: int
     stop: int
 
-    def fetch(self, duck: Duck) -> pa.Table:
+    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
         with pa.memory_map(self.path) as file:
             return pa.ipc.open_file(file).read_all().slice(self.start, self.stop - self.start)
 
@@ -126,10 +125,12 @@ class ImageRows:
     def rows(self, duck: Duck, memory: Memory) -> pa.Table:
         parts = -(-sum(e.length for e in self.entries) // memory.waiting) if len(self.entries) > 1 else 1
         if parts == 1:
-            return self.fetch(duck)
-        return pa.concat_tables([memory.aside(share.fetch(duck)) for share in self.shares(duck, 4 * parts, memory)])
+            return self.fetch(duck, memory)
+        return pa.concat_tables(
+            [memory.aside(share.fetch(duck, memory)) for share in self.shares(duck, 4 * parts, memory)]
+        )
 
-    def fetch(self, duck: Duck) -> pa.Table:
+    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
         runs = [_between(open_run(self.directory, e, verify=False), self.low, self.high) for e in self.entries]
         rows = Arrangement(tuple(runs)).rows(list(self.columns))
         # One run is consolidated by itself: merging consolidates, and a first load's rows are distinct by key.
@@ -157,9 +158,9 @@ class LogRows:
     parts: int = 1
 
     def rows(self, duck: Duck, memory: Memory) -> pa.Table:
-        return self.fetch(duck)
+        return self.fetch(duck, memory)
 
-    def fetch(self, duck: Duck) -> pa.Table:
+    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
         store = open_store(self.url, "r")
         try:
             wanted = (self.table, self.columns, self.after, self.upto)
@@ -183,10 +184,9 @@ class StoreRows:
     start: bytes | None = None
     stop: bytes | None = None
 
-    def fetch(self, duck: Duck) -> pa.Table:
+    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
         store = open_store(self.url, "r")
         try:
-            memory = Memory(budget()).beside(Directory(store.state_path))
             rows, clean = table_at(store, self.table, self.columns, self.cut, memory, None, self.start, self.stop)
         finally:
             store.close()

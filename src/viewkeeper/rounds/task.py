@@ -126,7 +126,7 @@ class Level:
             if name not in waiting and name not in fetched:
                 continue
             try:
-                outputs: Iterable[pa.Table] = (share.fetch(site.duck) for share in fetched.get(name, ()))
+                outputs: Iterable[pa.Table] = (share.fetch(site.duck, site.memory) for share in fetched.get(name, ()))
                 if name in waiting:
                     ports = waiting.pop(name)
                     outputs = chain(outputs, site.run(operator, [ports.get(i, []) for i in range(operator.arity)]))

@@ -123,7 +123,7 @@ def delta(store: Store, table: Table, columns: Sequence[str], after: int, upto: 
     if table.is_bag:
         counted = pa.array(found[WEIGHT].to_numpy() * found[COUNT].to_numpy())
         found = found.drop_columns([COUNT, WEIGHT]).append_column(WEIGHT, counted)
-    rows = consolidated(found) if found.num_rows else found
+    rows = consolidated(store, found) if found.num_rows else found
     weights = np.asarray(rows[WEIGHT].to_numpy(), np.int64)
     result = outside(table, rows.select(list(columns)))
     return result.append_column(WEIGHT, pa.array(weights))

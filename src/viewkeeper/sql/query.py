@@ -19,6 +19,7 @@ from viewkeeper.model.names import backticked
 from viewkeeper.sql.embedded import Embedded, NotProven, embedded
 from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.rows import rows_of, whole
+from viewkeeper.store.memory import once
 
 
 def select(db: Any, query: str, *, engine: str = "auto", leash: Leash | None = None) -> tuple[pa.Table, str]:
@@ -61,7 +62,7 @@ def _embedded(db: Any, asked: Embedded, leash: Leash | None) -> pa.Table:
     import duckdb
 
     try:
-        return asked.run(lambda inputs: rows_of(db, inputs), leash)
+        return asked.run(lambda inputs: rows_of(db, inputs), once(db._store.state_path), leash)
     except duckdb.Error as error:
         raise NotProven(f"an error on its rows ({str(error).splitlines()[0]})") from error
 

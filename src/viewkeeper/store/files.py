@@ -36,7 +36,7 @@ class Directory(os.PathLike[str]):
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self._place = str(place)
         self._remote = _open(self._place) if "://" in self._place else None
-        self._here = Path(self._place) if self._remote is None else _cache(self._place)
+        self._here = Path(self._place) if self._remote is None else copies(self._place)
 
     def __str__(self) -> str:
         return self._place
@@ -167,7 +167,7 @@ def _copy(source: Any, target: Any) -> None:
             target.write(part)
 
 
-def _cache(place: str) -> Path:
+def copies(place: str) -> Path:
     """A directory of its own for the copies."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "viewkeeper" / "state" / hashlib.sha256(place.encode()).hexdigest()[:24]

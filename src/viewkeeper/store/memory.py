@@ -1,6 +1,6 @@
-"""Memory: one budget, how it is divided, and the files in which the rest waits.
+"""Memory: how a budget is divided, and the files in which the rest waits.
 
-    total   what was given (`memory=`, VIEWKEEPER_MEMORY), or a share of the machine's, the container's, the process's
+    total   the share that its owner has of what this process may take (`store.budget`)
       ├─ ducks     what all DuckDBs take that work at the same time; beyond it they spill
       ├─ waiting   rows between operators: what comes beyond it is put into a file and mapped
       └─ piece     rows that one statement is given: its temporaries are a few times as much
@@ -14,90 +14,50 @@ lie beside it, in a directory of this process that its successor removes.
 from __future__ import annotations
 
 import os
-import re
-import resource
 import secrets
 import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue, StoreError
-
-VARIABLE = "VIEWKEEPER_MEMORY"
-"""The environment variable that says what `memory=` does not."""
-
-SHARE = 4
-"""Of the machine's memory this part is the budget, unless told otherwise."""
-
-LEAST = 64 << 20
-"""Less is no budget: DuckDB alone needs some ten megabytes a statement."""
+from viewkeeper.errors import StoreError
+from viewkeeper.store.budget import LEAST, budget, sharers
+from viewkeeper.store.files import copies
 
 PIECE_ROWS = 1 << 19
 """Rows of a piece at most: more are not faster."""
 
-_LIMITS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _WAITING = 512 << 20
 _PIECE = 64 << 20
 _SMALL = 1 << 20
-
-
-def parse_size(given: int | str) -> int:
-    """Bytes, from a number of them or from a text such as '2GB' or '512 MiB'."""
-    if isinstance(given, bool) or not isinstance(given, (int, str)):
-        raise BadValue(f"memory is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
-    if isinstance(given, str):
-        found = _SIZE.fullmatch(given)
-        if found is None:
-            raise BadValue(f"memory is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
-        number, unit, binary = found.groups()
-        given = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
-    if given < LEAST:
-        raise BadValue(f"memory is {given} bytes.", hint=f"Give at least {LEAST >> 20}MiB.")
-    return given
-
-
-def machine_share() -> int:
-    """The budget where none is given: a share of what the machine, the container or the process may have."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in _LIMITS:
-        with suppress(OSError, ValueError):
-            found = min(found, int(limit.read_text()))
-    data = resource.getrlimit(resource.RLIMIT_DATA)[0]  # not that of addresses, which LMDB's sparse map takes
-    if data != resource.RLIM_INFINITY:
-        found = min(found, data)
-    return max(found // SHARE, LEAST)
-
-
-def budget(given: int | str | None = None) -> int:
-    """Bytes: as given, else as the environment says, else the machine's share."""
-    if given is None:
-        given = os.environ.get(VARIABLE) or None
-    return machine_share() if given is None else parse_size(given)
+_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Memory:
     """A budget, and the directory beside the state in which what is beyond it waits (none: nothing is put aside)."""
 
-    total: int
+    given: int
     directory: Path | None = None
+    parts: int = 1
+
+    @property
+    def total(self) -> int:
+        """What there is at this moment: others who maintain databases in this process have as much."""
+        return max(self.given // (self.parts * sharers()), LEAST)
 
     def beside(self, state: str | os.PathLike[str]) -> Memory:
         """The same budget, with its files in the state's directory."""
         return replace(self, directory=_own(Path(state)))
 
     def divided(self, parts: int) -> Memory:
-        """The budget of each of several processes."""
-        return replace(self, total=max(self.total // max(parts, 1), LEAST))
+        """The budget of each of several who work at the same time."""
+        return replace(self, parts=self.parts * max(parts, 1))
 
     def leave(self) -> None:
         """Nothing is put aside any more; the directory goes, unless somebody else of this process is at work there."""
@@ -114,7 +74,7 @@ class Memory:
     def waiting(self) -> int:
         return min(self.total // 8, _WAITING)
 
-    @cached_property
+    @property
     def piece(self) -> int:
         return min(self.total // 32, _PIECE)
 
@@ -174,6 +134,14 @@ def _filed(directory: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def once(state: str | os.PathLike[str]) -> Memory:
+    """For what is asked once, such as a query or an audit: a part of the budget, and files beside the state if this
+    process may write there."""
+    memory = Memory(budget()).divided(_ONCE)
+    place = copies(str(state)) if "://" in str(state) else Path(state)
+    return memory.beside(place) if os.access(place, os.W_OK) else memory
 
 
 # -- the directory ----------------------------------------------------------------------------------------------------

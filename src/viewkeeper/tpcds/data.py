@@ -13,10 +13,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import duckdb
-
 from viewkeeper.errors import StoreError
+from viewkeeper.store.budget import budget
+from viewkeeper.store.ducks import connect
 from viewkeeper.store.jars import Jars
+from viewkeeper.store.memory import Memory
 from viewkeeper.tpcds import SCHEMAS
 
 GENERATOR = Jars(
@@ -70,7 +71,7 @@ def generate(scale: float, directory: Path) -> Path:
 
 
 def _convert(text: Path, target: Path, scale: float) -> None:
-    with duckdb.connect() as connection:
+    with connect(Memory(budget()).beside(text)) as connection:
         connection.execute("SET threads = 2").fetchall()
         for table in SCHEMAS:
             types = {c: "VARCHAR" if t == "STRING" else t for c, t in columns_of(table).items()}

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from viewkeeper.model.delta import plain
+from viewkeeper.store.budget import budget
+from viewkeeper.store.ducks import connect
+from viewkeeper.store.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Model:
     def __init__(self, files: Path, seed: int, threads: int = 2) -> None:
         self.files = files
         self.keys = keys_of(self.schemas)
-        self.connection = duckdb.connect()
+        self.connection = connect(Memory(budget()).beside(files))
         self.connection.execute(f"SET threads = {threads}").fetchall()
         self.connection.execute("SET preserve_insertion_order = false").fetchall()
         for table in self.schemas:

@@ -18,7 +18,8 @@ from viewkeeper.sql.embedded.coercion import NotProven
 from viewkeeper.sql.embedded.syntax import tree
 from viewkeeper.sql.embedded.typing import Field
 from viewkeeper.sql.leash import Leash
-from viewkeeper.store.memory import Memory, budget
+from viewkeeper.store.ducks import connect
+from viewkeeper.store.memory import Memory
 
 _KEYED = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
 """Types of key columns whose constants name keys."""
@@ -35,26 +36,29 @@ class Embedded:
     inputs: tuple[Input, ...]
     fields: tuple[Field, ...]
 
-    def run(self, read: Callable[[Sequence[Input]], Sequence[pa.Table]], leash: Leash | None = None) -> pa.Table:
+    def run(
+        self,
+        read: Callable[[Sequence[Input]], Sequence[pa.Table]],
+        memory: Memory,
+        leash: Leash | None = None,
+    ) -> pa.Table:
         """The answer. `read` gives the rows of the inputs, with the columns that they name, all of one state."""
         tables = {i.name: _inside(i, rows) for i, rows in zip(self.inputs, read(self.inputs), strict=True)}
         schema = pa.schema([pa.field(f.name, types.outside(f.type), f.nullable) for f in self.fields])
         inside = pa.schema([pa.field(f.name, types.arrow(f.type)) for f in self.fields])
         if leash is None:
-            with Duck(expressions.setup) as duck:
+            with Duck(expressions.setup, memory=memory) as duck:
                 found = duck.run(self.sql, **tables)
         else:
-            with Duck(expressions.setup, memory=Memory(budget())) as duck, leash.held(duck.interrupt):
+            with Duck(expressions.setup, memory=memory) as duck, leash.held(duck.interrupt):
                 found = leash.gathered(duck.stream(self.sql, _PIECE_ROWS, **tables), inside)
         return found.rename_columns(schema.names).cast(inside).cast(schema)
 
 
 def embedded(catalog: Catalog, query: str) -> Embedded:
     """The query for DuckDB; raises NotProven, with the reason, if it is Spark's to answer."""
-    import duckdb
-
     builder = Builder(catalog)
-    with duckdb.connect(":memory:") as connection:
+    with connect(threads=1) as connection:
         node = tree(connection, query)
     made = builder.query(node, {})
     names = [f.name.lower() for f in made.fields]
