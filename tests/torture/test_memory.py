@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 import viewkeeper as vk
+from viewkeeper.capture import changes
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.maintain import fitting
-from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import Pending
 from viewkeeper.store.budget import budget, machine_share, parse_size
 from viewkeeper.store.ducks import connect
+from viewkeeper.store.lmdb.store import LmdbStore
 from viewkeeper.store.memory import Memory
 
 from . import shop
@@ -80,7 +81,7 @@ def test_databases_that_are_maintained_in_one_process_share_its_budget(make_db: 
     with make_db("one", memory="1GB") as one:
         assert limit(one) == "381.4 MiB", "two fifths"
         with make_db("two") as two:
-            assert budget() == two._maintain().memory.given == 10**9, "what the process may take"
+            assert budget() == two._maintain().publisher.memory.given == 10**9, "what the process may take"
             assert limit(one) == limit(two) == "190.7 MiB"
         with make_db("reader", memory="2GB"):
             assert budget() == 2 * 10**9, "the most that was given"
@@ -156,13 +157,39 @@ def test_a_backlog_larger_than_memory_is_several_batches(
         ledger.check("backlog larger than memory", db)
 
 
+def test_one_call_that_is_more_than_fits_is_read_in_parts(
+    url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be cut, so it is a batch of its own, whatever waits after it."""
+    read: list[int] = []
+    part_of_changes = LmdbStore.part_of_changes
+
+    def counted(self: LmdbStore, *span: Any) -> pa.Table:
+        read.append(span[-1])
+        return part_of_changes(self, *span)
+
+    monkeypatch.setattr(fitting, "EXPANSION", 1_000_000)
+    monkeypatch.setattr(changes, "_ROWS_IN_PARTS", 100)
+    monkeypatch.setattr(Memory, "piece", 4_000)
+    monkeypatch.setattr(LmdbStore, "part_of_changes", counted)
+    rng = random.Random(2)
+    with vk.open(url, memory="64MiB") as db:
+        db.put("orders", [shop.order(n, rng) for n in range(700)])
+        db.put("orders", [shop.order(n, rng) for n in range(5)])
+        before = db.status().epoch
+        db.refresh("driver")
+        assert db.status().epoch == before + 2
+        assert max(read) > 1
+        ledger.check("one call larger than memory", db)
+
+
 def test_memory_that_runs_out_halves_the_batch(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than so many changed rows at once, and there is no memory left."""
     most = 200
-    changes = Stage.changes
+    whole = changes.Capture.changes
 
-    def short(self: Stage, *span: Any) -> Any:
-        found = changes(self, *span)
+    def short(self: changes.Capture, *span: Any) -> Any:
+        found = whole(self, *span)
         if sum(delta.num_rows for delta in found[0].values()) > most:
             raise duckdb.OutOfMemoryException("there is none left")
         return found
@@ -173,7 +200,7 @@ def test_memory_that_runs_out_halves_the_batch(url: str, ledger: Ledger, monkeyp
             shop.change(db, step)
         db._maintain()
         with monkeypatch.context() as patched:
-            patched.setattr(Stage, "changes", short)
+            patched.setattr(changes.Capture, "changes", short)
             db.refresh("driver")  # several batches, each half as long as the one that did not fit
             assert db.status().epoch > epoch + 1
             ledger.check("memory runs out", db)

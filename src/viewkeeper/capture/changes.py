@@ -20,7 +20,7 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.kinds.image import taken_back
 from viewkeeper.plan.flow import Flow, slots
-from viewkeeper.store.base import Seen, Store
+from viewkeeper.store.base import Pending, Seen, Store
 from viewkeeper.store.memory import Memory
 
 ROWS_FOR_MORE = 20_000
@@ -77,7 +77,7 @@ class Capture:
         parts = 1
         if (rows is None or rows >= _ROWS_IN_PARTS) and self._store.divides_log and table.is_stored:
             waiting = self._store.pending(after, [table.id])
-            if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto:
+            if is_one_call(waiting, upto):
                 parts = -(-waiting.size // self._memory.piece)
         if parts == 1:
             return self._store.net_changes(table, names, after, upto)
@@ -89,3 +89,8 @@ class Capture:
         key = tuple(k.column for k in flow.tables[table].key)
         image = next(i for i in flow.images[table] if i.arranged_by == key)
         return taken_back(duck, self._arrangement(slots(image)[0]), flow.tables[table], columns, keys)
+
+
+def is_one_call(waiting: Pending, upto: int) -> bool:
+    """Whether what waits for a table up to a position was written in one call, however much waits after it."""
+    return waiting.first is not None and (waiting.first == upto or (waiting.calls == 1 and waiting.first < upto))

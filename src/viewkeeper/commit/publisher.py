@@ -38,10 +38,13 @@ from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, assemble, slots
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
-from viewkeeper.store.memory import Memory, forget_spilled
+from viewkeeper.store.memory import Memory, forget_spilled, release
 
 _LOST = {"runs": {}, "fingerprint": ""}
 """The manifest of a batch whose record is damaged: all state is made anew."""
+
+_MANY_ROWS = 200_000
+"""Changed rows of views from which it is worth giving memory back before they are written."""
 
 COLLECTING = "removing files that no batch lists"
 _PUBLISHING = "an error of the store while it published"
@@ -198,6 +201,8 @@ class Publisher:
             record["sets"] = {str(v): m.to_json() for v, m in self.sets.items()}
         batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
         faults.point("commit.3.before")
+        if sum(map(size_of, views)) >= _MANY_ROWS:
+            release()  # what the rounds needed is free now, and the store is about to need as much
         try:
             with storing(v.table for v in views):
                 self.store.commit(batch, views, change)  # steps 3 and 4
@@ -221,3 +226,10 @@ class Publisher:
         flow = self.flow_of(change(self.catalog))
         kept = frozenset(s for o in flow.stateful() for s in slots(o))
         self.publish(self.batch.number + 1, self.batch.cut, self.state.manifest.only(kept), [], change)
+
+
+def size_of(change: ViewChange | StreamChange) -> int:
+    """How many rows of a view change."""
+    if isinstance(change, StreamChange):
+        return int(change.delta.num_rows)
+    return int(change.puts.num_rows + change.deletes.num_rows)

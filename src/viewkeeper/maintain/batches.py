@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from viewkeeper import faults
 from viewkeeper.commit.isolation import own_rows
-from viewkeeper.commit.publisher import Publisher
+from viewkeeper.commit.publisher import Publisher, size_of
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.tidying import Tidying
@@ -60,7 +60,7 @@ class Batches:
             publisher.merger.adopt()
         number = before.number + 1
         expected = choose_lane(lane, self._tried)
-        deltas, seen = self.stage.captured(expected, flow, before.cut, cut, self._tried, before.seen)  # step 2
+        deltas, seen = self.stage.captured(expected, flow, before.cut, cut, waiting.rows, before.seen)  # step 2
         changes = sum(d.count or 0 for d in deltas.values())
         chosen = choose_lane(lane, changes)
         faults.point("commit.2.before")
@@ -68,18 +68,19 @@ class Batches:
         outcome = self.stage.run(number, chosen, flow, in_batches(flow), deltas, publisher.names)
         faults.point("commit.2.after")
         ran = time.perf_counter()
-        views = self._resolve(outcome.reached)
+        views, entries = self._resolve(outcome.reached), outcome.entries
+        del deltas, outcome  # the store needs memory too
         recent = publisher.recent
         recent.begun(number, changes, chosen, captured - started, ran - captured)
-        publisher.publish(number, cut, publisher.state.manifest.plus(outcome.entries), views, seen=seen)
+        publisher.publish(number, cut, publisher.state.manifest.plus(entries), views, seen=seen)
         done = time.perf_counter()
         recent.committed(done - ran)
         recent.timed(self.stage.clock, self.stage.made)
         recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
         if self._fits is not None:  # what was short may not be any more
             self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
-        self._tidying.after({e.slot for e in outcome.entries})
-        changed = {c.table.name: _size(c) for c in views}
+        self._tidying.after({e.slot for e in entries})
+        changed = {c.table.name: size_of(c) for c in views}
         seconds = time.perf_counter() - started
         return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed)
 
@@ -116,9 +117,3 @@ class Batches:
                 return resolve(duck, publisher.store, tables[view], reached[view], publisher.memory)
 
         return [c for c in self.stage.crew.map(change, list(reached)) if c is not None]
-
-
-def _size(change: ViewChange | StreamChange) -> int:
-    if isinstance(change, StreamChange):
-        return int(change.delta.num_rows)
-    return int(change.puts.num_rows + change.deletes.num_rows)

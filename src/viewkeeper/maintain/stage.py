@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper import expressions
-from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture
+from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture, is_one_call
 from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.state import State
 from viewkeeper.errors import UnknownName
@@ -133,7 +133,7 @@ class Stage:
                 waiting = self.store.pending(after, [table])
                 names = tuple(c.name for c in columns)
                 found = LogRows(self.store.url, flow.tables[table], names, after, upto, waiting.rows)
-                if waiting.calls == 1 and waiting.last is not None and waiting.last <= upto and not is_few(found):
+                if is_one_call(waiting, upto) and not is_few(found):
                     left[table] = found
         here = [t for t in flow.used if t not in left]
         deltas, now = self.capture.changes(flow, after, upto, seen, here, rows)

@@ -26,8 +26,8 @@ Step = Callable[[list[pa.Table | None]], tuple[pa.Table, list[pa.Table]]]
 _WIDEST = 12
 """Bits of the hash by which ranges are told apart: those above them are the same at all ports of an aggregate."""
 
-_PIECES = 4
-"""Pieces that are one step's work."""
+_PIECES = 1
+"""Pieces that are one step's work: it sorts, groups and compares them, and has several copies of them at a time."""
 
 _NOTHING = Run(pa.schema([(HASH, pa.uint64())]).empty_table())
 

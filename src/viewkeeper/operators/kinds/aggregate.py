@@ -39,7 +39,7 @@ from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.spec import AggregateSpec
-from viewkeeper.operators.steps import stepped
+from viewkeeper.operators.steps import stepped, touched
 from viewkeeper.operators.telling import Drawn, Told
 from viewkeeper.operators.wide import Wide
 
@@ -83,7 +83,8 @@ class Aggregate(Operator):
 
     def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
         state = site.state(self)
-        return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part))
+        size = touched(site, state, ports) if self.spec.keys else 0
+        return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part), size)
 
     def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
         return compacted(duck, self.spec, port, deltas)

@@ -17,6 +17,7 @@ from viewkeeper.store.arrow import typed
 from viewkeeper.store.base import StreamChange, Written
 from viewkeeper.store.lmdb import log, records, rows
 from viewkeeper.store.lmdb.environment import Environment
+from viewkeeper.store.memory import release
 
 _SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
 
@@ -84,6 +85,7 @@ def _slices(table: Table, data: pa.Table) -> Iterator[pa.Table]:
             yield data
         return
     order = key_order(encode_keys(table, data))
+    release()  # all keys at once were much; from here on it is a slice at a time, and LMDB's own pages
     step = -(-data.num_rows // parts)
     for start in range(0, data.num_rows, step):
         yield data.slice(start, step) if order is None else data.take(pa.array(order[start : start + step]))

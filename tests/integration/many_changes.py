@@ -1,0 +1,73 @@
+"""Millions of changes in one batch: a group, a group over a join, and a join of some rows, all of them large."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import viewkeeper as vk
+
+GROUPS = 100_000
+VIEWS = {
+    "grouped": "SELECT g, count(*) AS n, sum(v) AS s, max(v) AS m FROM t GROUP BY g",
+    "named": "SELECT name, s, count(*) AS n, sum(v) AS t FROM t JOIN d ON t.g = d.g GROUP BY name, s",
+    "chosen": "SELECT k, v, name FROM t JOIN d ON t.g = d.g WHERE v > 990",
+}
+AT_ONCE = 250_000
+
+
+def make(db: Any, rows: int) -> None:
+    """Two tables, filled, and the views over them."""
+    db.sql("CREATE TABLE t (k BIGINT, g BIGINT, v BIGINT, s STRING, PRIMARY KEY (k))")
+    db.sql("CREATE TABLE d (g BIGINT, name STRING, PRIMARY KEY (g))")
+    names = pa.array([f"group {n % 5_000}" for n in range(GROUPS)])
+    db.put("d", pa.table({"g": np.arange(GROUPS), "name": names}))
+    put(db, rows, AT_ONCE, seed=1)
+    for name, query in VIEWS.items():
+        db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+
+
+def put(db: Any, rows: int, at_once: int, seed: int) -> None:
+    """Rows with the first keys and new values, so many in a call."""
+    first = 0
+    for drawn in _drawn(rows, at_once, seed):
+        keys = np.arange(first, first := first + len(drawn))
+        texts = pa.array([f"text {n}" for n in range(977)]).take(pa.array(keys % 977))
+        db.put("t", pa.table({"k": keys, "g": keys % GROUPS, "v": drawn, "s": texts}))
+
+
+def values(rows: int, at_once: int, seed: int) -> np.ndarray:
+    """What `put` puts, by key."""
+    return np.concatenate(list(_drawn(rows, at_once, seed)))
+
+
+def _drawn(rows: int, at_once: int, seed: int) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    for first in range(0, rows, at_once):
+        yield rng.integers(0, 1_000, min(at_once, rows - first))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["make", "put", "refresh"])
+    parser.add_argument("url")
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    parser.add_argument("--memory")
+    asked = parser.parse_args()
+    with vk.open(asked.url, memory=asked.memory, durability="none") as db:
+        if asked.what == "make":
+            make(db, asked.rows)
+        elif asked.what == "put":
+            put(db, asked.rows, asked.at_once, seed=2)
+        else:
+            began, report = db.status().epoch, db.refresh("driver")
+            print(report.epoch - began, "batches, the last of", report.changes, "changes in the lane", report.lane)
+
+
+if __name__ == "__main__":
+    main()
