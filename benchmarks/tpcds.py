@@ -28,7 +28,6 @@ from bars.batch import shares
 from bars.report import table
 from bars.setting import Peak, machine, session, settled
 from bars.why import WHY
-from viewkeeper.operators.kinds import BulkJoin
 from viewkeeper.tpcds import QUERIES, views
 from viewkeeper.tpcds.changes import TpcdsModel
 from viewkeeper.tpcds.data import generate
@@ -173,7 +172,7 @@ def worked(db: vk.Database, name: str) -> list[dict[str, Any]]:
     """The operators in which the last batch spent its time, most first, as EXPLAIN tells them."""
     maintainer = db._maintain()
     flow, clock = maintainer.publisher.flow, maintainer.stage.clock
-    shown = [o for o in flow.operators.values() if not isinstance(o, BulkJoin)]
+    shown = [o for o in flow.operators.values() if not o.only_loads]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     lines = db.explain(name).splitlines()
     told = {line.split()[0]: line.strip() for line in lines if line.startswith("  #")}
