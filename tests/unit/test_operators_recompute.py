@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from viewkeeper.errors import Contradiction
+from viewkeeper.errors import Contradiction, Unsupported
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.arrangement import Arrangement, arrange
+from viewkeeper.operators.attempts import attempt
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Recompute, recompute
 from viewkeeper.operators.segments import Segment
@@ -131,3 +133,9 @@ def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
 def test_a_slice_with_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
     with pytest.raises(Contradiction, match="fewer than no copies"):
         advance(duck, LEFT_JOIN, [Arrangement() for _ in range(3)], delta(["l0", "l1"], (1, 10, -1)), None)
+
+
+def test_sql_that_duckdb_cannot_bind_is_refused_by_name_before_there_is_a_view() -> None:
+    attempt([LEFT_JOIN])
+    with pytest.raises(Unsupported, match=r"cannot be computed \(why not\)"):
+        attempt([replace(LEFT_JOIN, sql="SELECT no_such_function(1) FROM input0", why="why not")])

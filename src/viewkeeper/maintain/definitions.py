@@ -17,7 +17,7 @@ from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupport
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
-from viewkeeper.operators.kinds import recompute
+from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiler import ViewPlan
@@ -219,7 +219,7 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
     plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
     sizes = {t.id: store.count(t) for t in catalog.tables}
     named = (statement.name, catalog.next_id, query, statement.key)
-    table, made = plan_view(*named, tables, plans, sizes, options, recompute.attempt)
+    table, made = plan_view(*named, tables, plans, sizes, options, attempt)
     if old is not None and _same_shape(table, old.table):
         table = replace(table, id=old.table.id)
     else:

@@ -165,6 +165,14 @@ class Operator:
         """What waits at a port as one delta, with fewer rows."""
         raise Defect(f"What waits for a {self.kind} stays as it is.")
 
+    @property
+    def unproven(self) -> str | None:
+        """What of the query it runs as SQL that DuckDB may refuse: then it is tried before there is a view."""
+        return None
+
+    def attempt(self, duck: Duck) -> None:
+        """Run it over nothing, for what DuckDB says."""
+
     # -- state --------------------------------------------------------------------------------------------------------
 
     @property

@@ -13,7 +13,7 @@ negative one. Its inputs are the tables `input0`, `input1`, … with `_h`, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -21,8 +21,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper import expressions
-from viewkeeper.errors import Contradiction, Unsupported
+from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
@@ -111,6 +110,14 @@ class Recompute(Operator):
             return no_rows(self.output).drop_columns([HASH])
         return consolidate(duck, states[-1].rows([c.name for c in self.output]))
 
+    @property
+    def unproven(self) -> str:
+        return self.why
+
+    def attempt(self, duck: Duck) -> None:
+        rows = [no_rows(port[0].columns).drop_columns([WEIGHT]) for port in self.inputs]
+        duck.run(_sql(self), **{f"input{i}": r for i, r in enumerate(rows)})
+
     def describe(self, told: Told) -> str:
         return f"recompute by ({', '.join(self._key)}): {self.why}"
 
@@ -159,26 +166,6 @@ def step(
         shown = pa.concat_tables([shown, _negated(emitted.slice(affected).select(shown.column_names))])
     difference = consolidate(duck, shown)
     return difference.drop_columns([HASH]), [*kept, difference]
-
-
-def attempt(operators: Iterable[Operator]) -> None:
-    """Run each recomputation over nothing: what DuckDB cannot bind is refused before there is a view."""
-    import duckdb
-
-    found = [o for o in operators if isinstance(o, Recompute)]
-    if not found:
-        return
-    with Duck(expressions.setup, threads=1) as duck:
-        for operator in found:
-            rows = [no_rows(port[0].columns).drop_columns([WEIGHT]) for port in operator.inputs]
-            try:
-                duck.run(_sql(operator), **{f"input{i}": r for i, r in enumerate(rows)})
-            except duckdb.Error as error:
-                if expressions.error_code(error) is None:  # a constant may raise, and is then an error of the rows
-                    said = str(error).split("\n")[0].split(": ", 1)[-1].rstrip(".")
-                    raise Unsupported(
-                        f"The query has a part that cannot be computed ({operator.why}): {said}."
-                    ) from None
 
 
 def _slice(site: Site, slot: str, segment: Segment, hashes: Hashes) -> pa.Table:
