@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from viewkeeper import errors
 from viewkeeper.errors import BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
+from viewkeeper.model.names import backticked
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.segments import name_segment, segment_of
@@ -148,7 +149,7 @@ def page_call(
 
 def read_call(table: Table) -> Call:
     """All rows by a statement: for views that are not stored, and so have no pages."""
-    return sql_call(f"SELECT * FROM `{table.name.replace('`', '``')}`")
+    return sql_call(f"SELECT * FROM {backticked(table.name)}")
 
 
 def arrow_of(body: bytes) -> pa.Table:

@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from viewkeeper.capture.mktree import MKTree
 from viewkeeper.capture.snapshot import Progress
@@ -33,13 +32,13 @@ from viewkeeper.maintain.loading import Live, load, scan_first
 from viewkeeper.maintain.stage import Stage, given_rows, in_batches
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.names import HASH, WEIGHT, quoted
+from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import interval_of, strategy_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Image, Input
-from viewkeeper.operators.segments import hash_sql
+from viewkeeper.operators.kinds.image import taken_back
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.store.base import Pinned, Store
@@ -192,13 +191,7 @@ def _single(table: Table, keys: pa.Table, at_cut: bool, state: Pinned) -> pa.Tab
 def _known(stage: Stage, table: Table, tree: MKTree, columns: list[str]) -> pa.Table:
     """What the view's own image knows of the tracked keys, as the delta that takes it away."""
     image = Image(table.id, tuple(k.column for k in table.key))
-    keys = tree.all_keys()
-    hashed = stage.duck.run(f"SELECT *, {hash_sql(image.key)} AS {HASH} FROM input", input=keys)
-    asked, rows = stage.state.arrangement(slots(image)[0]).probe(hashed[HASH].to_numpy(), columns)
-    picked = keys.take(pa.array(asked, pa.int64()))
-    same = reduce(pc.and_, [pc.equal(picked[k], rows[k]) for k in image.key])
-    known = rows.filter(same)
-    return known.select(columns).append_column(WEIGHT, pc.negate(known[WEIGHT]))
+    return taken_back(stage.duck, stage.state.arrangement(slots(image)[0]), table, columns, tree.all_keys())
 
 
 def _scanned(store: Store, table: Table, columns: list[str]) -> pa.Table:

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, CorruptState, Defect
 from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
 from viewkeeper.model.schema import Table
 
@@ -158,15 +159,6 @@ def _decoded(table: Table, value: bytes) -> dict[str, Any]:
     for name in layout.gone:
         del row[name]
     return row
-
-
-def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 # -- layout -----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, Defect
 from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.scalars import scalar_reader
 from viewkeeper.model.schema import KeyPart, Table
 
@@ -218,9 +219,7 @@ def _order_bits(big: bytes) -> bytes:
 
 
 def _encode_column(part: _Part, column: pa.ChunkedArray | pa.Array) -> _Encoded:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # no chunk at all, or more than fit in one
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    array = one_chunk(column)
     missing = np.asarray(array.is_null()) if array.null_count else None
     if part.type in ("string", "binary"):
         encoded = _encode_variable(array, missing, part.null)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import exact
@@ -78,7 +79,7 @@ def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: pa.Table, delta: p
     for name in ("_n", *(a.name for a in plan.plain if a.is_count)):
         old_side.counts[name], new_side.counts[name] = cut.sums(rows.column(name).to_numpy()[order])
     for name in (c for a in plan.plain if not a.is_count for c in a.columns):
-        old_side.sums[name], new_side.sums[name] = cut.wide_sums(Wide.of(_chunk(rows.column(name))).take(order))
+        old_side.sums[name], new_side.sums[name] = cut.wide_sums(Wide.of(one_chunk(rows.column(name))).take(order))
     if bucket_rows is not None:
         _add_buckets(duck, spec, plan, keys, *bucket_rows, (old_side, new_side))
     return Groups(keys, cut.middle > cut.start, old_side, new_side)
@@ -177,12 +178,8 @@ def _add_buckets(
     ordered = identity[order]
     cut = stretches(_firsts(ordered), is_old[order])
     where, code = np.divmod(ordered[cut.start], span)
-    both = cut.wide_sums(Wide.of(_chunk(rows.column("_x"))).take(order))
+    both = cut.wide_sums(Wide.of(one_chunk(rows.column("_x"))).take(order))
     for i, accumulator in enumerate(plan.bucketed):
         mine = np.flatnonzero(code // exact.BUCKETS == i)
         for side, totals in zip(sides, both, strict=True):
             side.buckets[accumulator] = exact.Totals(where[mine], code[mine] % exact.BUCKETS, totals.take(mine))
-
-
-def _chunk(column: Any) -> Any:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

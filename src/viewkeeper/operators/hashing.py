@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.operators.arrangement import Hashes
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.segments import hash_sql
@@ -50,7 +51,7 @@ def _combined(rows: pa.Table, key: Sequence[str]) -> Hashes:
 
 
 def _hashed(column: pa.ChunkedArray) -> Hashes:
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    array = one_chunk(column)
     word = _WORDS[array.type]
     data = array.buffers()[1]
     words = np.frombuffer(data, word)[array.offset :][: len(array)] if data is not None else np.zeros(len(array), word)

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect, Unsupported
 from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import quoted
 from viewkeeper.operators import exact
 from viewkeeper.operators.spec import AggregateSpec, Measure
@@ -175,14 +176,14 @@ def with_raw(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
             value = exact.bits(column) if accumulator.is_bucketed else _unscaled(column)
             rows = rows.append_column(raw(a), value)
         elif accumulator.kind == "wide" and raw_lower(a) not in rows.column_names:
-            lower, upper = _halves(_one_chunk(rows.column(a)))
+            lower, upper = _halves(one_chunk(rows.column(a)))
             rows = rows.append_column(raw_lower(a), lower).append_column(raw_upper(a), upper)
     return rows
 
 
 def rescaled(column: Any, kind: pa.DataType) -> Any:
     """A column of unscaled integers (decimal128) as decimals of this type: the same bytes under another type."""
-    array = _one_chunk(column)
+    array = one_chunk(column)
     return pa.Array.from_buffers(kind, len(array), array.buffers(), offset=array.offset)
 
 
@@ -201,9 +202,3 @@ def _halves(array: Any) -> tuple[Any, Any]:
         pa.Array.from_buffers(pa.uint64(), len(array), [validity, lower], offset=array.offset),
         pa.Array.from_buffers(pa.int64(), len(array), [validity, upper], offset=array.offset),
     )
-
-
-def _one_chunk(column: Any) -> Any:
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column

@@ -27,7 +27,7 @@ from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.model.checked import Checked
 from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import Run
-from viewkeeper.store.files import Directory
+from viewkeeper.store.files import Directory, flush_directory
 
 MAGIC = b"VKRUNS\r\n"
 VERSION = 1
@@ -75,7 +75,7 @@ def write_container(
                 faults.point("run.sync")
                 os.fsync(file.fileno())
         if fsync:
-            _sync_directory(path.parent)
+            flush_directory(path.parent)
         place.save(name)
         faults.point("run.write.after")
     except OSError as error:
@@ -142,14 +142,6 @@ def _check_header(path: Path, header: bytes) -> None:
     version = int.from_bytes(header[8:12], "little")
     if version > VERSION:
         raise FormatTooNew(f"The state file {path} has format {version}; this version reads up to {VERSION}.")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _corrupt(path: Path, what: str) -> CorruptRun:

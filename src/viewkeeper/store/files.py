@@ -30,6 +30,15 @@ _COPY_SECONDS = 7 * 86_400.0
 _HINT = "Name a directory, or a URL that pyarrow.fs opens: s3://, gs://, abfs://, hdfs://, file://."
 
 
+def flush_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names of new files last: a file's own flush does not."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class Directory(os.PathLike[str]):
     """`str` names it to other processes; as a path it is where its files, or their copies, are on this machine."""
 

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import aggregate_sql as sql
@@ -258,7 +259,7 @@ def _difference(
         before.append(one)
         after.append(other)
     schema = _output_schema(spec)
-    keys = [_one(groups.keys.column(k.name)) for k in spec.keys]
+    keys = [one_chunk(groups.keys.column(k.name)) for k in spec.keys]
     parts = []
     for measures, present, weight in ((before, was, -1), (after, now, 1)):
         rows = np.flatnonzero(present & changed)
@@ -278,10 +279,6 @@ def _differ(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
     """Vectors that add nothing need not be stored, except one that says a global row exists."""
     if seed or not vectors.num_rows:
@@ -289,7 +286,7 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
     vectors = vectors.combine_chunks()
     kept = np.zeros(vectors.num_rows, np.bool_)
     for name in plan.additive:
-        column = _one(vectors.column(name))
+        column = one_chunk(vectors.column(name))
         if pa.types.is_decimal(column.type):
             value = Wide.of(column)
             kept |= (value.low != 0) | (value.high != 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from viewkeeper.model.names import quoted
 from viewkeeper.plan.words import statements
 from viewkeeper.sql.embedded.coercion import NotProven
 
@@ -43,7 +44,7 @@ def respelled(query: str) -> str:
         end = token.end
         written = query[token.start : token.end]
         if token.kind == "name":
-            parts.append('"' + token.value.replace('"', '""') + '"')
+            parts.append(quoted(token.value))
         elif token.kind == "text":
             parts.append("'" + token.value.replace("'", "''") + "'")
         elif token.kind == "bytes" or (token.kind == "number" and written != token.value):

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model.chunks import one_chunk
 
 LARGEST_CALL = 2_000_000 - 64_000
 """Bytes of one call, its header included."""
@@ -129,8 +130,7 @@ def _parts(keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Arr
 
 
 def _plain(values: Any) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+    values = one_chunk(values)
     return values if values.type == pa.binary() else values.cast(pa.binary())
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.store.hbase.rowkeys import Mask, utf8
 
 ENCODINGS = ("bytes", "text")
@@ -42,7 +43,7 @@ _NUMBERS = {
 
 def encode(encoding: str, type_name: str, values: Any) -> pa.Array:
     """A column's values as cells; null stays null."""
-    array = _one_chunk(values)
+    array = one_chunk(values)
     if type_name in ("string", "binary"):
         return array.view(pa.binary())
     if encoding == "text":
@@ -184,11 +185,3 @@ def _uniform(matrix: npt.NDArray[np.uint8], like: pa.Array) -> pa.Array:
 
 def _without(array: pa.Array, wrong: Mask) -> pa.Array:
     return pc.if_else(pa.array(wrong), pa.scalar(None, array.type), array)
-
-
-def _one_chunk(values: Any) -> pa.Array:
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    if values.num_chunks == 1:
-        return values.chunk(0)
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)

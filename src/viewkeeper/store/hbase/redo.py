@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.store.base import Batch
-from viewkeeper.store.files import Directory
+from viewkeeper.store.files import Directory, flush_directory
 from viewkeeper.store.hbase.records import Published
 
 _MAGIC = b"VKREDO1\n"
@@ -79,7 +79,7 @@ def write(directory: Directory, redo: Redo) -> tuple[str, str]:
             _write(sink, table.deletes)
         file.flush()
         os.fsync(file.fileno())
-    _sync(directory)
+    flush_directory(directory)
     directory.save(name)
     return name, sink.digest.hexdigest()
 
@@ -148,11 +148,3 @@ def _length(table: pa.Table) -> int:
 def _write(sink: Any, table: pa.Table) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=_ROWS)
-
-
-def _sync(directory: Directory) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

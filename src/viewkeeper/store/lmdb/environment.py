@@ -11,7 +11,6 @@ What a crash may lose, by `durability`:
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 import lmdb
 
 from viewkeeper.errors import FormatTooNew, StoreError
+from viewkeeper.store.files import flush_directory
 from viewkeeper.store.lmdb import beside, forks
 from viewkeeper.store.lmdb.failures import is_denied, not_a_database, translated
 
@@ -242,8 +242,9 @@ class Environment:
                 handle.open_db(b"log", txn=txn)
                 txn.put(b"format", b"%d" % FORMAT, db=meta)
                 txn.put(b"uuid", uuid.uuid4().hex.encode(), db=meta)
-        for directory in (self.path, self.path.parent):
-            flush_directory(directory)
+        flush_directory(self.path)
+        with suppress(OSError):  # one above the database that may not be listed
+            flush_directory(self.path.parent)
 
     def is_current(self) -> bool:
         """Whether the path still leads to these files, and not to others made since in their place."""
@@ -280,15 +281,3 @@ def _there(path: Path) -> beside.Files | None:
 def _identity(path: Path) -> beside.Files:
     found = (path / "data.mdb").stat()
     return found.st_dev, found.st_ino
-
-
-def flush_directory(path: Path) -> None:
-    """Make the names of new files last: a file's own flush does not."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return  # one above the database that may not be listed
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ from pathlib import Path
 import xxhash
 
 from viewkeeper.errors import CorruptState, StoreError
-from viewkeeper.store.files import Directory
+from viewkeeper.store.files import Directory, flush_directory
 from viewkeeper.store.hbase.push import touched
 from viewkeeper.store.hbase.push.touched import Touched
 
@@ -140,7 +140,7 @@ class Spool:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
-            _sync(path.parent)
+            flush_directory(path.parent)
         finally:
             fresh.unlink(missing_ok=True)
         self._directory.save(name)
@@ -237,11 +237,3 @@ def _read(path: Path) -> Segment | None:
 def _place(name: str) -> tuple[str, int]:
     writer, _, number = name.removesuffix(_SUFFIX).rpartition("-")
     return writer, int(number)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
