@@ -38,7 +38,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import Batch
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.lmdb import rows as rows_module
-from viewkeeper.store.lmdb.log import entries, images
+from viewkeeper.store.ordered.log import entries, images
 
 WORDS = Table(5, "words", (Column("word", "string"), Column("n", "bigint")), (KeyPart("word"),))
 
@@ -570,9 +570,8 @@ def test_a_damaged_log_entry_is_reported(store: LmdbStore, path: Path) -> None:
 def test_every_damaged_byte_of_an_entry_is_noticed(store: LmdbStore) -> None:
     put(store, items((1, "a"), (2, None)))
     put(store, items((1, "b")))
-    environment = store._environment
-    with environment.read() as txn:
-        found = list(entries(txn, environment.log, 0, 2, [ITEMS.id]))
+    with store._opened.read() as state:
+        found = list(entries(state.log, 0, 2, [ITEMS.id]))
     assert len(found) == 2
     for entry in found:
         images([entry])
@@ -630,7 +629,8 @@ def test_a_writer_killed_inside_a_call_leaves_nothing_and_blocks_nobody(store: L
     code = """
 import os, sys
 import pyarrow as pa
-from viewkeeper.store.lmdb import LmdbStore, calls
+from viewkeeper.store.lmdb import LmdbStore
+from viewkeeper.store.ordered import calls
 finish = calls.Call.finish
 def die(call):
     finish(call)

@@ -29,7 +29,8 @@ from viewkeeper.operators.arrangement import arrange
 from viewkeeper.operators.runs import open_run, write_container
 from viewkeeper.plan import statements
 from viewkeeper.store.lmdb import rows as lmdb_rows
-from viewkeeper.store.lmdb import store as lmdb_store
+from viewkeeper.store.lmdb.database import LmdbDatabase
+from viewkeeper.store.ordered import images
 
 from . import shop
 from .targets import CORPUS, TABLE, TARGETS
@@ -247,10 +248,10 @@ def test_limits_have_clear_errors_and_write_nothing(db: Any, monkeypatch: pytest
     db.put("t", {"k": "x" * lmdb_rows.LONGEST_KEY * 2, "v": b"v"})
     with pytest.raises(TooLarge, match="64 KB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "x" * 70_000, "v": b""}])
-    monkeypatch.setattr(lmdb_rows, "LARGEST_ROW", 1 << 20)
+    monkeypatch.setattr(images, "LARGEST_ROW", 1 << 20)
     with pytest.raises(TooLarge, match="1 MB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "b", "v": bytes(2 << 20)}])
-    monkeypatch.setattr(lmdb_store, "LARGEST_CALL", 1 << 20)
+    monkeypatch.setattr(LmdbDatabase, "largest_call", 1 << 20)
     with pytest.raises(TooLarge, match="several calls"):
         db.put("t", [{"k": "a", "v": bytes(600_000)}, {"k": "b", "v": bytes(600_000)}])
     assert db.read("t").num_rows == 1

@@ -23,7 +23,8 @@ import lmdb
 from viewkeeper.errors import FormatTooNew, StoreError
 from viewkeeper.store.files import flush_directory
 from viewkeeper.store.lmdb import beside, forks
-from viewkeeper.store.lmdb.failures import is_denied, not_a_database, translated
+from viewkeeper.store.lmdb.failures import is_denied, translated
+from viewkeeper.store.ordered.places import not_a_database
 
 FORMAT = 2
 """Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.

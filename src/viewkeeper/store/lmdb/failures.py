@@ -9,7 +9,8 @@ from pathlib import Path
 
 import lmdb
 
-from viewkeeper.errors import NotADatabase, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.errors import OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.store.ordered.places import not_a_database
 
 
 def is_denied(error: lmdb.Error) -> bool:
@@ -47,10 +48,3 @@ def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
     if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
         return not_a_database(path, "its data file is not LMDB's, or is damaged")
     return StoreError(f"The database {path} failed: {error}.")
-
-
-def not_a_database(path: Path, why: str) -> NotADatabase:
-    return NotADatabase(
-        f"{path} is not a Viewkeeper database: {why}.",
-        hint="Give the directory of a database, or make one: vk init, or vk.open without mode='r'.",
-    )

@@ -24,42 +24,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, TooLarge
-from viewkeeper.model.keys import key_order
-from viewkeeper.model.naming import key_text
 from viewkeeper.model.schema import Table
-from viewkeeper.store.lmdb.log import Images, join
+from viewkeeper.store.ordered.images import Images, by_key, join, no_rows
 
 LONGEST_KEY = 510
 """Stored as it is; a longer one becomes a bucket's."""
 
 PREFIX = 495
-LARGEST_KEY = 1 << 16
-LARGEST_ROW = 256 << 20
-"""Bytes. A scan holds a few rows at a time in memory, and a log entry holds one twice."""
 
 _LONG = b"long:%d"
 _BUCKET = b"\xb1"
 _LENGTHS = struct.Struct("<II")
 # So few rows that they stay in the processor's cache until they are decoded: half as many or twice as many are slower.
 _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
-
-
-def refuse_large(table: Table, data: pa.Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
-    """TooLarge, with its name, if one of these rows is over the limits; `keys` and `after` are its bytes."""
-    for what, sizes, limit, unit, hint in (
-        ("key", pc.binary_length(keys), LARGEST_KEY, 10, "Use a digest of it as the key."),
-        ("row", pc.binary_length(after), LARGEST_ROW, 20, "Keep large objects elsewhere."),
-    ):
-        largest = pc.max(sizes).as_py()
-        if largest is not None and largest > limit:
-            row = key_text(table, data, pc.index(sizes, largest).as_py())
-            most = f"{limit >> unit} {'KB' if unit == 10 else 'MB'}"
-            raise TooLarge(
-                f"A {what} of {table.name} has {largest:,} bytes, {most} is the limit: {row}.",
-                hint=hint,
-                table=table.id,
-            )
 
 
 # -- apply ------------------------------------------------------------------------------------------------------------
@@ -69,7 +46,7 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
     """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
     if not len(keys):
         return Images(keys, after, after)
-    keys, after = _by_key(table, keys, after)
+    keys, after = by_key(table, keys, after)
     lengths = pc.binary_length(keys)
     if pc.max(lengths).as_py() <= LONGEST_KEY:
         return _apply_short(txn, db, keys, after)
@@ -81,17 +58,6 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
             _apply_long(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
         ]
     )
-
-
-def _by_key(table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """In key order: LMDB then walks its pages once, and may append."""
-    order = key_order(keys)
-    if order is None:
-        return keys, after
-    keys, after = keys.take(pa.array(order)), after.take(pa.array(order))
-    if pc.any(pc.equal(keys[:-1], keys[1:])).as_py():
-        raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
-    return keys, after
 
 
 def _apply_short(txn: Any, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
@@ -131,12 +97,6 @@ def _find_sorted(cursor: Any, names: list[bytes]) -> pa.BinaryArray:
         return no_rows(len(names))
     by_key = dict(found)
     return pa.array([by_key.get(name, b"") for name in names], pa.binary())
-
-
-def no_rows(rows: int) -> pa.BinaryArray:
-    """So many empty rows: deletes."""
-    buffers = [None, pa.py_buffer(np.zeros(rows + 1, np.int32)), pa.py_buffer(b"")]
-    return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
 # -- find and scan ----------------------------------------------------------------------------------------------------

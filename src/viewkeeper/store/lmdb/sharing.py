@@ -8,16 +8,15 @@ the locks and the readers' places of both, so both are closed when nobody in thi
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import weakref
 from pathlib import Path
 
-from viewkeeper.errors import BadValue, ReadOnly, StoreError
+from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.lmdb import beside
 from viewkeeper.store.lmdb.environment import DURABILITIES, Environment
-from viewkeeper.store.lmdb.failures import not_a_database
+from viewkeeper.store.ordered.places import check_place
 
 _registry: dict[Path, list[Environment]] = {}
 _all: weakref.WeakSet[Environment] = weakref.WeakSet()
@@ -30,7 +29,7 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
         raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
     if durability not in DURABILITIES:
         raise BadValue(f"durability={durability!r} is unknown.", hint=f"Use one of {', '.join(DURABILITIES)}.")
-    _check_place(path, mode)
+    check_place(path, mode, "data.mdb")
     path = path.resolve()
     with _registry_lock:
         there = _registry.get(path, [])
@@ -80,29 +79,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _check_place(path: Path, mode: str) -> None:
-    """The path is a database, or a place where one can be made."""
-    try:
-        if path.exists() and not path.is_dir():
-            raise not_a_database(path, "it is a file")
-        has_data = (path / "data.mdb").exists()
-        if mode == "r":
-            if not has_data:
-                raise not_a_database(path, "there is no database there")
-            return
-        if has_data:
-            return
-        if path.is_dir() and any(path.iterdir()):
-            raise not_a_database(path, "the directory holds other files")
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise ReadOnly(f"The directory {path} cannot be written.", hint="Check its permissions.")
-    except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ReadOnly(f"The path {path} cannot be written: {error.strerror}.", hint="Choose another.") from error
-        raise StoreError(
-            f"The path {path} cannot be used: {error.strerror}.", hint="Choose a directory that can be written."
-        ) from error

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from viewkeeper.model.codec import decode_rows
 from viewkeeper.model.delta import identical
 from viewkeeper.model.schema import WEIGHT, Table
-from viewkeeper.store.lmdb import log
+from viewkeeper.store.ordered.images import Images, join, present
 
 
-def net(table: Table, pieces: Sequence[log.Images], wanted: list[str]) -> pa.Table:
+def net(table: Table, pieces: Sequence[Images], wanted: list[str]) -> pa.Table:
     """The consolidated delta of the pieces, oldest first."""
     deltas = [_net(table, images, wanted) for images in _telescoped(pieces)]
     if not deltas:
@@ -29,7 +29,7 @@ def net(table: Table, pieces: Sequence[log.Images], wanted: list[str]) -> pa.Tab
     return deltas[0] if len(deltas) == 1 else pa.concat_tables(deltas).combine_chunks()
 
 
-def _telescoped(pieces: Sequence[log.Images]) -> Sequence[log.Images]:
+def _telescoped(pieces: Sequence[Images]) -> Sequence[Images]:
     """What is left of many chunks, oldest first: each key once, as it was before the first and after the last."""
     if not pieces:
         return pieces
@@ -41,15 +41,15 @@ def _telescoped(pieces: Sequence[log.Images]) -> Sequence[log.Images]:
     first, last = np.empty(count, np.int64), np.empty(count, np.int64)
     places = np.arange(len(codes))
     first[codes[::-1]], last[codes] = places[::-1], places  # of several assignments to a place the last one stays
-    whole = log.join(pieces)
+    whole = join(pieces)
     ends = pa.array(last)
-    return [log.Images(whole.keys.take(ends), whole.before.take(pa.array(first)), whole.after.take(ends))]
+    return [Images(whole.keys.take(ends), whole.before.take(pa.array(first)), whole.after.take(ends))]
 
 
-def _net(table: Table, images: log.Images, wanted: list[str]) -> pa.Table:
+def _net(table: Table, images: Images, wanted: list[str]) -> pa.Table:
     was, now = (np.asarray(pc.binary_length(side)) > 0 for side in (images.before, images.after))
     before, after = int(was.sum()), int(now.sum())
-    rows = decode_rows(table, pa.concat_arrays([log.present(images.before), log.present(images.after)]), wanted)
+    rows = decode_rows(table, pa.concat_arrays([present(images.before), present(images.after)]), wanted)
     weights = np.repeat(np.array([-1, 1]), [before, after])
     rows = rows.append_column(WEIGHT, pa.array(weights))
     updated = was & now

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.keys import value_bytes
+from viewkeeper.store.ordered.images import Images
+from viewkeeper.store.ordered.maps import OrderedMap
 from viewkeeper.store.terms import Touched
 
 CHUNK_BYTES = 4 << 20
@@ -40,18 +41,6 @@ _VERSION, _UNCHECKED, _BEFORE, _AFTER = 2, 1, 1, 2
 
 
 @dataclass(frozen=True)
-class Images:
-    """Changed rows: their keys, and the rows before and after (empty bytes where there was, or is, none)."""
-
-    keys: pa.BinaryArray
-    before: pa.BinaryArray
-    after: pa.BinaryArray
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-@dataclass(frozen=True)
 class Entry:
     """One chunk as it lies in the log; `body` is valid while its transaction is open."""
 
@@ -62,16 +51,13 @@ class Entry:
     body: memoryview | bytes
 
 
-NOTHING = Images(*[pa.array([], pa.binary())] * 3)
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def append(txn: Any, log: Any, position: int, chunk: int, table: int, time: float, images: Images) -> int:
+def append(log: OrderedMap, position: int, chunk: int, table: int, time: float, images: Images) -> int:
     """Append the images as chunks from number `chunk` on; the next free number."""
     for part in _chunks(images):
-        txn.put(_KEY.pack(position, chunk), encode_entry(table, time, part), append=True, db=log)
+        log.put(_KEY.pack(position, chunk), encode_entry(table, time, part), last=True)
         chunk += 1
     return chunk
 
@@ -107,13 +93,12 @@ def _chunks(images: Images) -> Iterator[Images]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) -> Iterator[Entry]:
-    """The chunks of these tables in (after, upto]; a transaction with buffers does not copy the others."""
+def entries(log: OrderedMap, after: int, upto: int, tables: Sequence[int]) -> Iterator[Entry]:
+    """The chunks of these tables in (after, upto]."""
     wanted = frozenset(tables)
-    cursor = txn.cursor(db=log)
-    if after >= upto or not cursor.set_range(_KEY.pack(after + 1, 0)):
+    if after >= upto:
         return
-    for key, body in cursor.iternext():
+    for key, body in log.items(_KEY.pack(after + 1, 0)):
         position = _KEY.unpack(key)[0]
         if position > upto:
             return
@@ -127,24 +112,24 @@ def entries(txn: Any, log: Any, after: int, upto: int, tables: Sequence[int]) ->
             yield Entry(position, table, time, rows, body)
 
 
-def touched(txn: Any, log: Any, after: int, upto: int) -> dict[int, Touched]:
+def touched(log: OrderedMap, after: int, upto: int) -> dict[int, Touched]:
     """The tables of the chunks in (after, upto]: from the chunks' headers alone."""
     found: dict[int, Touched] = {}
-    cursor = txn.cursor(db=log)
-    if after < upto and cursor.set_range(_KEY.pack(after + 1, 0)):
-        for key, body in cursor.iternext():
-            position = _KEY.unpack(key)[0]
-            if position > upto:
-                break
-            _, _, _, table, _, rows, _ = _HEADER.unpack_from(body)
-            known = found.get(table)
-            found[table] = Touched(position, rows + (known.rows if known is not None else 0))
+    if after >= upto:
+        return found
+    for key, body in log.items(_KEY.pack(after + 1, 0)):
+        position = _KEY.unpack(key)[0]
+        if position > upto:
+            break
+        _, _, _, table, _, rows, _ = _HEADER.unpack_from(body)
+        known = found.get(table)
+        found[table] = Touched(position, rows + (known.rows if known is not None else 0))
     return found
 
 
-def raw(txn: Any, log: Any) -> Iterator[tuple[int, memoryview | bytes]]:
+def raw(log: OrderedMap) -> Iterator[tuple[int, memoryview | bytes]]:
     """Every chunk as it lies there, with its position."""
-    return ((_KEY.unpack(key)[0], body) for key, body in txn.cursor(db=log).iternext())
+    return ((_KEY.unpack(key)[0], body) for key, body in log.items(b""))
 
 
 def is_whole(body: memoryview | bytes) -> bool:
@@ -209,38 +194,9 @@ def _array(counts: list[int], ends: list[bytes], data: list[bytes]) -> pa.Binary
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
-def join(pieces: Sequence[Images]) -> Images:
-    """Many chunks as one."""
-    return Images(
-        pa.concat_arrays([p.keys for p in pieces]),
-        pa.concat_arrays([p.before for p in pieces]),
-        pa.concat_arrays([p.after for p in pieces]),
-    )
-
-
-def present(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The images that are not empty."""
-    lengths = pc.binary_length(values)
-    there = pc.greater(lengths, 0)
-    return values if there.true_count == len(values) else values.filter(there)
-
-
-def within(images: Images, start: bytes | None, stop: bytes | None) -> Images:
-    """The images whose key is in `start` ≤ key < `stop`."""
-    for bound, inside in ((start, pc.greater_equal), (stop, pc.less)):
-        if bound is not None:
-            kept = inside(images.keys, pa.scalar(bound, pa.binary()))
-            images = Images(images.keys.filter(kept), images.before.filter(kept), images.after.filter(kept))
-    return images
-
-
 # -- forgetting -------------------------------------------------------------------------------------------------------
 
 
-def forget(txn: Any, log: Any, upto: int) -> None:
+def forget(log: OrderedMap, upto: int) -> None:
     """Delete the entries up to and including a position."""
-    cursor = txn.cursor(db=log)
-    cursor.first()
-    # Past the last entry the key is empty, while delete still answers that it deleted.
-    while (key := cursor.key()) and _KEY.unpack(key)[0] <= upto:
-        cursor.delete()
+    log.delete_before(_KEY.pack(upto + 1, 0))

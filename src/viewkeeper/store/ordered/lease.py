@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from viewkeeper.errors import MaintainerBusy, ReadOnly
+from viewkeeper.store.ordered.opened import Opened
+from viewkeeper.store.protocols import Leasing
 
 _FILE = "maintainer.lock"
 _held: set[FileLease] = set()
@@ -53,6 +55,27 @@ class FileLease:
             os.close(self._descriptor)
             self._descriptor = None
         _held.discard(self)
+
+
+class FileLeasing(Leasing):
+    """The lease of a database in a directory."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._lease: FileLease | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this store has had the lease and somebody else may have it by now."""
+        return self._lease is not None and self._lease.lost
+
+    def acquire_lease(self) -> FileLease:
+        self._opened.writable()
+        self._lease = acquire(self._opened.path)
+        return self._lease
+
+    def lease_holder(self) -> str | None:
+        return holder(self._opened.path)
 
 
 def acquire(directory: Path) -> FileLease:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +13,11 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.store.arrow import typed
-from viewkeeper.store.base import StreamChange, Written
-from viewkeeper.store.lmdb import log, records, rows
-from viewkeeper.store.lmdb.environment import Environment
 from viewkeeper.store.memory import release
+from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered.images import Images, join, no_rows, present, refuse_large
+from viewkeeper.store.ordered.maps import State
+from viewkeeper.store.terms import StreamChange, Written
 
 _SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
 
@@ -25,28 +25,26 @@ _SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
 class Call:
     """One write call or commit inside its transaction: one position, however many tables."""
 
-    def __init__(self, txn: Any, environment: Environment) -> None:
-        self.txn, self.environment = txn, environment
+    def __init__(self, state: State) -> None:
+        self.state = state
         self.time = time.time()
-        self.head: int = records.read_number(txn, environment.meta, records.HEAD)
+        self.head: int = records.read_number(state.meta, records.HEAD)
         self.changed = self.chunk = 0
 
-    def apply(self, table: Table, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
-        self.append(table, rows.apply(self.txn, db, self.environment.meta, table, keys, after))
+    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+        self.append(table, self.state.rows(table.id).apply(table, keys, after))
 
-    def append(self, table: Table, images: log.Images) -> None:
+    def append(self, table: Table, images: Images) -> None:
         """Note changed rows in the log."""
         if len(images):
-            self.chunk = log.append(
-                self.txn, self.environment.log, self.head + 1, self.chunk, table.id, self.time, images
-            )
+            self.chunk = log.append(self.state.log, self.head + 1, self.chunk, table.id, self.time, images)
             self.changed += len(images)
 
     def finish(self, *, always: bool = False) -> Written:
         """The call's position; one that changed nothing has none, unless `always`."""
         if not self.changed and not always:
             return Written(self.head, 0, atomic=True)
-        records.put_number(self.txn, self.environment.meta, records.HEAD, self.head + 1)
+        records.put_number(self.state.meta, records.HEAD, self.head + 1)
         return Written(self.head + 1, self.changed, atomic=True)
 
 
@@ -54,14 +52,14 @@ def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[p
     """Keys and rows (empty: delete), some at a time."""
     for piece in _slices(table, typed(table, puts, table.arrow.names)):
         keys, after = encode_keys(table, piece), encode_rows(table, piece)
-        rows.refuse_large(table, piece, keys, after)
+        refuse_large(table, piece, keys, after)
         yield keys, after
     for piece in _slices(table, typed(table, deletes, [column.name for column in table.key_columns])):
         keys = encode_keys(table, piece)
-        yield keys, rows.no_rows(len(keys))
+        yield keys, no_rows(len(keys))
 
 
-def stream(change: StreamChange) -> log.Images:
+def stream(change: StreamChange) -> Images:
     """The images of a delta whose rows are not stored: a negative weight is a row before, a positive one after."""
     table = change.table
     weights = change.delta[WEIGHT]
@@ -72,9 +70,9 @@ def stream(change: StreamChange) -> log.Images:
     for gone in (True, False):
         part = typed(table, data.filter((pc.less if gone else pc.greater)(weights, 0)), table.arrow.names)
         keys, images = encode_keys(table, part), encode_rows(table, part)
-        none = rows.no_rows(len(keys))
-        pieces.append(log.Images(keys, images, none) if gone else log.Images(keys, none, images))
-    return log.join(pieces)
+        none = no_rows(len(keys))
+        pieces.append(Images(keys, images, none) if gone else Images(keys, none, images))
+    return join(pieces)
 
 
 def _slices(table: Table, data: pa.Table) -> Iterator[pa.Table]:
@@ -91,8 +89,8 @@ def _slices(table: Table, data: pa.Table) -> Iterator[pa.Table]:
         yield data.slice(start, step) if order is None else data.take(pa.array(order[start : start + step]))
 
 
-def delta(table: Table, images: log.Images, wanted: list[str], sign: int) -> pa.Table:
+def delta(table: Table, images: Images, wanted: list[str], sign: int) -> pa.Table:
     """Before-images with weight −sign, after-images with weight sign."""
-    before = weighted(decode_rows(table, log.present(images.before), wanted), -sign)
-    after = weighted(decode_rows(table, log.present(images.after), wanted), sign)
+    before = weighted(decode_rows(table, present(images.before), wanted), -sign)
+    after = weighted(decode_rows(table, present(images.after), wanted), sign)
     return pa.concat_tables([before, after]).combine_chunks()

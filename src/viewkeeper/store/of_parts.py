@@ -1,0 +1,198 @@
+"""A store that is made of parts: an object for each protocol, and nothing but who does what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.schema import Table
+from viewkeeper.store.base import Store
+from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
+from viewkeeper.store.terms import (
+    Batch,
+    Changed,
+    Hold,
+    Lease,
+    Pending,
+    Pinned,
+    Reject,
+    Seen,
+    Spread,
+    StreamChange,
+    Touched,
+    ViewChange,
+    Written,
+)
+
+
+class StoreOfParts(Store):
+    """What is asked of it, the part does that it belongs to."""
+
+    records: Records
+    rows: Rows
+    feed: Feed
+    publishing: Publishing
+    leasing: Leasing
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def catalog(self) -> Catalog:
+        return self.records.catalog()
+
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
+        return self.records.change_catalog(change)
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        return self.records.note(name)
+
+    def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
+        self.records.put_note(name, note)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def drop_rows(self, table: Table) -> None:
+        self.rows.drop_rows(table)
+
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+        return self.rows.write(table, puts, deletes)
+
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
+        return self.rows.write_once(table, puts, deletes, writer, number)
+
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
+        return self.rows.update(table, key, columns)
+
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        return self.rows.get(table, key)
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        return self.rows.get_many(table, keys, columns)
+
+    def scan(
+        self,
+        table: Table,
+        columns: Sequence[str] | None = None,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        return self.rows.scan(table, columns, start=start, stop=stop, limit=limit)
+
+    def scan_at(
+        self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return self.rows.scan_at(table, columns, cut, start=start, stop=stop)
+
+    def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:
+        return self.rows.scan_text(table, columns)
+
+    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
+        return self.rows.watch(table, cut, seen)
+
+    def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
+        return self.rows.range_keys(table, rows)
+
+    def split_points(self, table: Table, parts: int) -> list[bytes]:
+        return self.rows.split_points(table, parts)
+
+    def count(self, table: Table) -> int:
+        return self.rows.count(table)
+
+    def rejects(self, table: Table) -> list[Reject]:
+        return self.rows.rejects(table)
+
+    def pin(self) -> Pinned:
+        return self.rows.pin()
+
+    # -- feed ---------------------------------------------------------------------------------------------------------
+
+    def head(self) -> int:
+        return self.feed.head()
+
+    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+        return self.feed.changes(table, columns, after, upto)
+
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+        return self.feed.net_changes(table, columns, after, upto)
+
+    def part_of_changes(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    ) -> pa.Table:
+        return self.feed.part_of_changes(table, columns, after, upto, part, parts)
+
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
+        return self.feed.changed(table, columns, after, upto, seen)
+
+    def capture_text(self) -> str | None:
+        return self.feed.capture_text()
+
+    def on_news(self, told: Callable[[], None]) -> None:
+        self.feed.on_news(told)
+
+    def capture_by(self, spread: Spread | None) -> None:
+        self.feed.capture_by(spread)
+
+    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+        return self.feed.pending(after, tables)
+
+    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
+        return self.feed.cut_after(after, tables, rows)
+
+    def entries(
+        self, table: Table, columns: Sequence[str], after: int, upto: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
+        return self.feed.entries(table, columns, after, upto)
+
+    def settled(self, table: Table) -> int:
+        return self.feed.settled(table)
+
+    def touched(self, after: int, upto: int) -> Mapping[int, Touched]:
+        return self.feed.touched(after, upto)
+
+    def log_bytes(self) -> int | None:
+        return self.feed.log_bytes()
+
+    def truncate(self, upto: int) -> None:
+        self.feed.truncate(upto)
+
+    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
+        self.feed.hold(name, position, expiry)
+
+    def release_hold(self, name: str) -> None:
+        self.feed.release_hold(name)
+
+    def holds(self) -> list[Hold]:
+        return self.feed.holds()
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    def published(self) -> Batch | None:
+        return self.publishing.published()
+
+    def salvaged(self) -> Batch:
+        return self.publishing.salvaged()
+
+    def commit(
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None = None,
+    ) -> None:
+        self.publishing.commit(batch, changes, change_catalog)
+
+    def collect(self) -> None:
+        self.publishing.collect()
+
+    # -- lease --------------------------------------------------------------------------------------------------------
+
+    def acquire_lease(self) -> Lease:
+        return self.leasing.acquire_lease()
+
+    def lease_holder(self) -> str | None:
+        return self.leasing.lease_holder()

@@ -1,0 +1,130 @@
+"""The feed: what happened after a position, how much of it waits, and for whom it is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import pyarrow as pa
+
+from viewkeeper import faults
+from viewkeeper.model.schema import Table
+from viewkeeper.store.arrow import column_names
+from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered.calls import delta
+from viewkeeper.store.ordered.images import NOTHING
+from viewkeeper.store.ordered.net import net
+from viewkeeper.store.ordered.opened import Opened, OrderedRecords
+from viewkeeper.store.protocols import Feed
+from viewkeeper.store.terms import Hold, Pending, Touched
+
+
+class OrderedFeed(Feed):
+    """Reads and cuts the change log."""
+
+    def __init__(self, opened: Opened, known: OrderedRecords) -> None:
+        self.url = opened.url
+        self._opened = opened
+        self._records = known
+
+    def head(self) -> int:
+        with self._opened.read() as state:
+            return records.read_number(state.meta, records.HEAD)
+
+    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+        wanted = column_names(table, columns)
+        with self._opened.read(only_log=True) as state:
+            self._opened.check_kept(state, after)
+            table = self._records.shown(state).reading(table)
+            found = log.entries(state.log, after, upto, [table.id])
+            deltas = [delta(table, images, wanted, 1) for images in log.gather(found)]
+        return pa.concat_tables(deltas) if deltas else delta(table, NOTHING, wanted, 1)
+
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+        if table.is_bag and not table.is_stored:
+            return None  # its entries are deltas, which add up, not states that follow each other
+        return self.part_of_changes(table, columns, after, upto, 0, 1)
+
+    def part_of_changes(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    ) -> pa.Table:
+        wanted = column_names(table, columns)
+        with self._opened.read(only_log=True) as state:
+            self._opened.check_kept(state, after)
+            table = self._records.shown(state).reading(table)
+            found = log.entries(state.log, after, upto, [table.id])
+            pieces = list(log.gather(islice(found, part, None, parts)))
+        return net(table, pieces, wanted)
+
+    def entries(
+        self, table: Table, columns: Sequence[str], after: int, upto: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
+        """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
+        wanted = column_names(table, columns)
+        with self._opened.read(only_log=True) as state:
+            self._opened.check_kept(state, after)
+            table = self._records.shown(state).reading(table)
+            found = [
+                (entry.position, entry.time, log.images([entry]))
+                for entry in log.entries(state.log, after, upto, [table.id])
+            ]
+        for position, when, images in found:
+            yield position, when, delta(table, images, wanted, 1)
+
+    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+        with self._opened.read(only_log=True) as state:
+            self._opened.check_kept(state, after)
+            head = records.read_number(state.meta, records.HEAD)
+            waiting = log.entries(state.log, after, head, tables)
+            found = [(e.position, e.rows, e.time, len(e.body)) for e in waiting]
+        if not found:
+            return Pending(0, 0, None)
+        positions, rows, times, sizes = zip(*found, strict=True)
+        return Pending(len(set(positions)), sum(rows), times[0], positions[0], positions[-1], sum(sizes))
+
+    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
+        with self._opened.read(only_log=True) as state:
+            self._opened.check_kept(state, after)
+            head = records.read_number(state.meta, records.HEAD)
+            counted, last = 0, None
+            for entry in log.entries(state.log, after, head, tables):
+                if last is not None and entry.position != last and counted + entry.rows > rows:
+                    return last
+                counted, last = counted + entry.rows, entry.position
+            return head
+
+    def touched(self, after: int, upto: int) -> dict[int, Touched]:
+        with self._opened.read(only_log=True) as state:
+            self._opened.check_kept(state, after)
+            return log.touched(state.log, after, upto)
+
+    def log_bytes(self) -> int | None:
+        with self._opened.read() as state:
+            return state.log.size()
+
+    def truncate(self, upto: int) -> None:
+        with self._opened.write() as state:
+            held = [hold.position for hold in records.holds(state.meta, time.time())]
+            head = records.read_number(state.meta, records.HEAD)
+            upto = min([upto, head, *held])
+            if upto > records.read_number(state.meta, records.FLOOR):
+                log.forget(state.log, upto)
+                faults.point("commit.5.truncate.middle")
+                records.put_number(state.meta, records.FLOOR, upto)
+
+    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
+        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
+        with self._opened.write() as state:
+            self._opened.check_kept(state, position)
+            records.put_hold(state.meta, Hold(name, position, expiry))
+
+    def release_hold(self, name: str) -> None:
+        """Let go of a hold; an unknown name is no error."""
+        with self._opened.write() as state:
+            records.delete_hold(state.meta, name)
+
+    def holds(self) -> list[Hold]:
+        """The holds that have not expired."""
+        with self._opened.read() as state:
+            return records.holds(state.meta, time.time())

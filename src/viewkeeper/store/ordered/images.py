@@ -1,0 +1,93 @@
+"""Changed rows as bytes: their keys, and the rows before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model.keys import key_order
+from viewkeeper.model.naming import key_text
+from viewkeeper.model.schema import Table
+
+LARGEST_KEY = 1 << 16
+LARGEST_ROW = 256 << 20
+"""Bytes. A scan holds a few rows at a time in memory, and a log entry holds one twice."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Changed rows: their keys, and the rows before and after (empty bytes where there was, or is, none)."""
+
+    keys: pa.BinaryArray
+    before: pa.BinaryArray
+    after: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+NOTHING = Images(*[pa.array([], pa.binary())] * 3)
+
+
+def join(pieces: Sequence[Images]) -> Images:
+    """Many chunks as one."""
+    return Images(
+        pa.concat_arrays([p.keys for p in pieces]),
+        pa.concat_arrays([p.before for p in pieces]),
+        pa.concat_arrays([p.after for p in pieces]),
+    )
+
+
+def present(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The images that are not empty."""
+    lengths = pc.binary_length(values)
+    there = pc.greater(lengths, 0)
+    return values if there.true_count == len(values) else values.filter(there)
+
+
+def within(images: Images, start: bytes | None, stop: bytes | None) -> Images:
+    """The images whose key is in `start` ≤ key < `stop`."""
+    for bound, inside in ((start, pc.greater_equal), (stop, pc.less)):
+        if bound is not None:
+            kept = inside(images.keys, pa.scalar(bound, pa.binary()))
+            images = Images(images.keys.filter(kept), images.before.filter(kept), images.after.filter(kept))
+    return images
+
+
+def no_rows(rows: int) -> pa.BinaryArray:
+    """So many empty rows: deletes."""
+    buffers = [None, pa.py_buffer(np.zeros(rows + 1, np.int32)), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def by_key(table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """In key order: a map is then walked once, and may be appended to. The same key twice is refused."""
+    order = key_order(keys)
+    if order is None:
+        return keys, after
+    keys, after = keys.take(pa.array(order)), after.take(pa.array(order))
+    if pc.any(pc.equal(keys[:-1], keys[1:])).as_py():
+        raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
+    return keys, after
+
+
+def refuse_large(table: Table, data: pa.Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+    """TooLarge, with its name, if one of these rows is over the limits; `keys` and `after` are its bytes."""
+    for what, sizes, limit, unit, hint in (
+        ("key", pc.binary_length(keys), LARGEST_KEY, 10, "Use a digest of it as the key."),
+        ("row", pc.binary_length(after), LARGEST_ROW, 20, "Keep large objects elsewhere."),
+    ):
+        largest = pc.max(sizes).as_py()
+        if largest is not None and largest > limit:
+            row = key_text(table, data, pc.index(sizes, largest).as_py())
+            most = f"{limit >> unit} {'KB' if unit == 10 else 'MB'}"
+            raise TooLarge(
+                f"A {what} of {table.name} has {largest:,} bytes, {most} is the limit: {row}.",
+                hint=hint,
+                table=table.id,
+            )

@@ -1,0 +1,127 @@
+"""What an ordered key-value map must do to be a store: the border between `ordered/` and the maps beneath it.
+
+    Database      opens states: `read` for a while, `pin` until it is closed, `write` to change it, atomically
+      └─ State    one state of everything
+           ├─ meta, log    an OrderedMap each
+           └─ rows(id)     the TableRows of a table: encoded key → encoded row
+
+Inside `write` a state is what was there before; what the block writes is seen when it has ended. Who needs to know what
+it has put itself remembers it. (LMDB shows it at once, and nothing relies on that.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from viewkeeper.model.schema import Table
+from viewkeeper.store.ordered.images import Images
+from viewkeeper.store.terms import Finding
+
+
+class OrderedMap(Protocol):
+    """Bytes by key, in key order."""
+
+    def get(self, key: bytes) -> bytes | memoryview | None: ...
+
+    def items(self, start: bytes) -> Iterator[tuple[bytes, bytes | memoryview]]:
+        """From a key on; a value is valid while its state is open."""
+
+    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
+        """`last`: the key is known to come after all others."""
+
+    def delete(self, key: bytes) -> None:
+        """Of an absent key: nothing."""
+
+    def delete_before(self, stop: bytes) -> None:
+        """All keys below this one."""
+
+    def size(self) -> int | None:
+        """Bytes on disk, about; None where nobody knows."""
+
+
+class TableRows(Protocol):
+    """The rows of one table. Keys and rows are bytes here; an empty row is none."""
+
+    def find(self, key: bytes) -> bytes | None: ...
+
+    def find_many(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """The rows of those keys that are there, in no order."""
+
+    def scan(self, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[pa.BinaryArray]:
+        """The rows of a key range in key order, some at a time."""
+
+    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+        """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
+
+    def clear(self) -> None:
+        """Delete all rows."""
+
+    def count(self) -> int: ...
+
+    def split_points(self, parts: int) -> list[bytes]:
+        """Keys that cut the table into `parts` ranges of similar size."""
+
+
+class State(Protocol):
+    """One state of the whole database."""
+
+    @property
+    def meta(self) -> OrderedMap: ...
+
+    @property
+    def log(self) -> OrderedMap: ...
+
+    def rows(self, table_id: int) -> TableRows: ...
+
+
+class PinnedMap(State, Protocol):
+    """A state that stays readable until it is closed."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """While something is read from it: the map's failures are ours."""
+
+    def close(self) -> None: ...
+
+
+class Database(Protocol):
+    """One open database in a directory. May be used from any thread."""
+
+    scheme: str
+    path: Path
+    uuid: str
+    format: int
+    largest_call: int
+    """Bytes of a write call."""
+
+    def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> AbstractContextManager[State]:
+        """A state to read these tables, `meta` and `log`; `only_log`: values need not be copied out of it."""
+
+    def write(self, tables: Sequence[int] = ()) -> AbstractContextManager[State]:
+        """A state to write, which happens whole at the end of the block unless that raises. One at a time."""
+
+    def pin(self) -> PinnedMap: ...
+
+    def get(self, table_id: int, key: bytes) -> bytes | None:
+        """One row as it is now: the short way."""
+
+    def purge(self) -> None:
+        """Free what dropped tables have left, when nobody else in this process has the database open."""
+
+    def examine(self) -> Iterator[Finding]:
+        """What the map beneath says of itself."""
+
+    def used(self) -> int:
+        """Bytes that the database has on disk."""
+
+    def copy_to(self, directory: Path) -> None: ...
+
+    def sync(self) -> None:
+        """Flush everything to disk, whatever the durability."""
+
+    def detach(self) -> None:
+        """This store is done with it."""

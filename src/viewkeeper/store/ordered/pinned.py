@@ -1,0 +1,131 @@
+"""One state of the database that stays readable.
+
+It shows tables, views, log, catalog and batch record as they were when it was taken, so nothing has to be
+held or copied. Views are those of its batch already. A base table may be ahead of the batch's cut; what the log says
+came after the cut is undone, and the log is part of the same state:
+
+    rows at the cut = rows now, without the keys that changed after the cut, plus the first before-image of each
+
+The price: pages of this state are not used again while it is open, so whoever opens one must close it soon.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import SnapshotGone
+from viewkeeper.model.codec import decode_row, decode_rows
+from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered.images import NOTHING, Images, join, present, within
+from viewkeeper.store.ordered.maps import Database, PinnedMap
+from viewkeeper.store.terms import Batch, Pinned
+
+
+class PinnedState(Pinned):
+    """May be used from any thread; reads take turns."""
+
+    def __init__(self, database: Database) -> None:
+        self._lock = threading.RLock()
+        self._undone: dict[int, Images] = {}
+        self._state: PinnedMap | None = database.pin()
+        try:
+            meta = self._state.meta
+            self.catalog = records.read_catalog(meta)
+            self.head = records.read_number(meta, records.HEAD)
+            self.batch = records.read_batch(meta) or Batch(0, self.head, {})
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        name = encode_whole_key(table, key)
+        with self._lock, self._live().reading():
+            state = self._live()
+            undone = self._undo(table)
+            place = pc.index(undone.keys, pa.scalar(name, pa.binary())).as_py() if len(undone) else -1
+            table = self.catalog.reading(table)
+            value = undone.before[place].as_py() or None if place >= 0 else state.rows(table.id).find(name)
+            return None if value is None else decode_row(table, value)
+
+    def scan(
+        self,
+        table: Table,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+        at_cut: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        with self._lock, self._live().reading():
+            table = self.catalog.reading(table)
+            undone = within(self._undo(table), start, stop) if at_cut else NOTHING
+            if len(undone):
+                found = self._rebuilt(table, undone, start, stop)
+                yield from (found if limit is None else found.slice(0, limit)).to_batches()
+                return
+        yield from self._scan(table, start, stop, limit)
+
+    def find(self, table: Table, keys: pa.Table, *, at_cut: bool = True) -> pa.Table:
+        names = encode_keys(table, keys)
+        with self._lock, self._live().reading():
+            state = self._live()
+            undone = self._undo(table) if at_cut else NOTHING
+            before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
+            names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
+            table = self.catalog.reading(table)
+            found = state.rows(table.id).find_many(names)
+            return decode_rows(table, pa.concat_arrays([found, present(before)]))
+
+    def close(self) -> None:
+        with self._lock:
+            state, self._state = self._state, None
+            if state is not None:
+                state.close()
+
+    def _live(self) -> PinnedMap:
+        if self._state is None:
+            raise SnapshotGone("The snapshot is closed.", hint="Take a new one.")
+        return self._state
+
+    def _scan(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[Any]:
+        with self._lock:
+            values = self._live().rows(table.id).scan(start, stop, limit)
+        while True:
+            # The state may be closed between two batches, whose cursor then is not to be touched.
+            with self._lock, self._live().reading():
+                found = next(values, None)
+            if found is None:
+                return
+            yield from decode_rows(table, found).to_batches()
+
+    def _rebuilt(self, table: Table, undone: Images, start: bytes | None, stop: bytes | None) -> pa.Table:
+        """A key range with what came after the cut taken back, in key order."""
+        now = pa.Table.from_batches(list(self._scan(table, start, stop, None)), table.arrow)
+        kept = now.filter(pc.invert(pc.is_in(encode_keys(table, now), value_set=undone.keys)))
+        before = decode_rows(table, present(undone.before))
+        found = pa.concat_tables([kept, before]).combine_chunks()
+        return found.take(pc.sort_indices(encode_keys(table, found)))
+
+    def _undo(self, table: Table) -> Images:
+        """The keys that changed after the cut, each with its row at the cut (empty: there was none)."""
+        if table.is_view or self.batch.cut >= self.head:
+            return NOTHING
+        found = self._undone.get(table.id)
+        if found is None:
+            entries = log.entries(self._live().log, self.batch.cut, self.head, [table.id])
+            pieces = list(log.gather(entries))
+            found = self._undone[table.id] = _first_of_each_key(join(pieces)) if pieces else NOTHING
+        return found
+
+
+def _first_of_each_key(images: Images) -> Images:
+    places = pa.table({"key": images.keys, "place": pa.array(range(len(images)), pa.int64())})
+    first = places.group_by("key").aggregate([("place", "min")])["place_min"].combine_chunks()
+    return Images(images.keys.take(first), images.before.take(first), images.after.take(first))

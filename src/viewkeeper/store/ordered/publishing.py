@@ -1,0 +1,79 @@
+"""Batches of a store over an ordered map: a commit is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from viewkeeper import faults
+from viewkeeper.errors import MaintainerBusy
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.store.ordered import records
+from viewkeeper.store.ordered.calls import Call, encoded, stream
+from viewkeeper.store.ordered.lease import FileLeasing
+from viewkeeper.store.ordered.opened import Opened
+from viewkeeper.store.protocols import Publishing
+from viewkeeper.store.terms import Batch, StreamChange, ViewChange
+
+_READY_ROWS = 1 << 20
+
+
+class OrderedPublishing(Publishing):
+    """The view changes, their log entries and the batch record become visible together."""
+
+    def __init__(self, opened: Opened, leasing: FileLeasing) -> None:
+        self.url = opened.url
+        self._opened = opened
+        self._leasing = leasing
+        self._batch: Batch | None = None
+
+    def published(self) -> Batch | None:
+        with self._opened.read() as state:
+            number = records.read_number(state.meta, records.BATCH_NUMBER)
+            if number and (self._batch is None or self._batch.number != number):
+                self._batch = records.read_batch(state.meta)
+        return self._batch
+
+    def salvaged(self) -> Batch:
+        with self._opened.read() as state:
+            number = records.read_number(state.meta, records.BATCH_NUMBER)
+            self._batch = Batch(number, records.read_number(state.meta, records.FLOOR), {})
+        return self._batch
+
+    def commit(
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None = None,
+    ) -> None:
+        self._opened.writable()
+        streams = [(change.table, stream(change)) for change in changes if isinstance(change, StreamChange)]
+        stored = [change for change in changes if isinstance(change, ViewChange)]
+        pieces: Iterable[Any] = (
+            (change.table, keys, after)
+            for change in stored
+            for keys, after in encoded(change.table, change.puts, change.deletes)
+        )
+        if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _READY_ROWS:
+            pieces = list(pieces)  # before the transaction: writers wait only while rows are put
+        record = records.encoded_batch(batch)
+        with self._opened.write([change.table.id for change in stored]) as state:
+            published = records.read_number(state.meta, records.BATCH_NUMBER)
+            if batch.number != published + 1 or self._leasing.lost:
+                raise MaintainerBusy(
+                    f"Batch {batch.number} cannot follow batch {published}, which is published: another process"
+                    f" maintains {self._opened.path}.",
+                    hint="Open the database again.",
+                )
+            # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is the map's commit.
+            call = Call(state)
+            for table, keys, after in pieces:
+                call.apply(table, keys, after)
+            for table, images in streams:
+                call.append(table, images)
+            faults.point("commit.3.middle")
+            call.finish(always=change_catalog is not None)
+            if change_catalog is not None:
+                records.change_catalog(state.meta, change_catalog)
+            records.put_batch(state.meta, batch.number, record)
+            faults.point("commit.4.before")

@@ -1,0 +1,156 @@
+"""The records of the map `meta`: their names, and how each is read and written.
+
+    format, uuid             written once, when the database is made
+    head, floor              the last position; the positions up to here are forgotten from the log (u64)
+    catalog_version, catalog the version (u64), and the whole catalog
+    batch_number, batch      the number (u64) and the whole record of the published batch
+    hold:<name>              a hold on the log
+    note:<name>              what the maintainer wants others to see
+    long:<table id>          of LMDB alone: `lmdb/rows.py`
+
+Whole records are JSON behind a checksum (crc32, u32 big-endian). Numbers are apart, so that looking for news is cheap.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from viewkeeper.errors import CorruptState, Defect
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.store.ordered.maps import OrderedMap
+from viewkeeper.store.terms import Batch, Hold
+
+HEAD = b"head"
+FLOOR = b"floor"
+BATCH_NUMBER = b"batch_number"
+_BATCH = b"batch"
+_CATALOG_VERSION = b"catalog_version"
+_CATALOG = b"catalog"
+_HOLD = b"hold:"
+_NOTE = b"note:"
+
+
+def read_number(meta: OrderedMap, name: bytes) -> int:
+    return int.from_bytes(meta.get(name) or b"", "big")
+
+
+def put_number(meta: OrderedMap, name: bytes, number: int) -> None:
+    meta.put(name, number.to_bytes(8, "big"))
+
+
+def renew_uuid(meta: OrderedMap) -> str:
+    """Another uuid; holds go with the one before, whose tokens nobody can use any more."""
+    for hold in holds(meta, 0.0):
+        delete_hold(meta, hold.name)
+    name = uuid.uuid4().hex
+    meta.put(b"uuid", name.encode())
+    return name
+
+
+# -- catalog ----------------------------------------------------------------------------------------------------------
+
+
+def catalog_version(meta: OrderedMap) -> int:
+    return read_number(meta, _CATALOG_VERSION)
+
+
+def read_catalog(meta: OrderedMap) -> Catalog:
+    data = _read(meta, _CATALOG)
+    return Catalog() if data is None else Catalog.from_json(data)
+
+
+def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog]) -> Catalog:
+    """Replace the catalog by `change(current)`, whose version must be higher unless nothing changed."""
+    current = read_catalog(meta)
+    changed = change(current)
+    if changed == current:
+        return current
+    if changed.version <= current.version:
+        raise Defect(f"Catalog version {changed.version} does not follow {current.version}.")
+    _put(meta, _CATALOG, changed.to_json())
+    put_number(meta, _CATALOG_VERSION, changed.version)
+    return changed
+
+
+# -- batch ------------------------------------------------------------------------------------------------------------
+
+
+def read_batch(meta: OrderedMap) -> Batch | None:
+    data = _read(meta, _BATCH)
+    return None if data is None else Batch(data["number"], data["cut"], data["record"])
+
+
+def encoded_batch(batch: Batch) -> bytes:
+    """Before the transaction: it names every run of the state, and writers wait."""
+    return _encoded({"number": batch.number, "cut": batch.cut, "record": batch.record})
+
+
+def put_batch(meta: OrderedMap, number: int, encoded: bytes) -> None:
+    meta.put(_BATCH, encoded)
+    put_number(meta, BATCH_NUMBER, number)
+
+
+# -- holds ------------------------------------------------------------------------------------------------------------
+
+
+def put_hold(meta: OrderedMap, hold: Hold) -> None:
+    _put(meta, _HOLD + hold.name.encode(), asdict(hold))
+
+
+def delete_hold(meta: OrderedMap, name: str) -> None:
+    meta.delete(_HOLD + name.encode())
+
+
+def holds(meta: OrderedMap, now: float) -> list[Hold]:
+    """The holds that have not expired."""
+    found = []
+    for key, value in meta.items(_HOLD):
+        if not bytes(key).startswith(_HOLD):
+            break
+        hold = Hold(**_unseal(bytes(value), bytes(key)))
+        if hold.expiry is None or hold.expiry > now:
+            found.append(hold)
+    return found
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def read_note(meta: OrderedMap, name: str) -> Any:
+    return _read(meta, _NOTE + name.encode())
+
+
+def put_note(meta: OrderedMap, name: str, note: Any) -> None:
+    if note is None:
+        meta.delete(_NOTE + name.encode())
+    else:
+        _put(meta, _NOTE + name.encode(), note)
+
+
+# -- whole records ----------------------------------------------------------------------------------------------------
+
+
+def _read(meta: OrderedMap, name: bytes) -> Any:
+    value = meta.get(name)
+    return None if value is None else _unseal(bytes(value), name)
+
+
+def _put(meta: OrderedMap, name: bytes, data: Any) -> None:
+    meta.put(name, _encoded(data))
+
+
+def _encoded(data: Any) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return zlib.crc32(text).to_bytes(4, "big") + text
+
+
+def _unseal(value: bytes, name: bytes) -> Any:
+    text = value[4:]
+    if zlib.crc32(text) != int.from_bytes(value[:4], "big"):
+        raise CorruptState(f"The record {name.decode()!r} of the database is damaged: its checksum is wrong.")
+    return json.loads(text)

@@ -1,0 +1,176 @@
+"""The rows of a store over an ordered map: written with their log entries, read at one state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper import faults
+from viewkeeper.errors import BadValue, TooLarge, UnknownName
+from viewkeeper.model.codec import WrittenLater, decode_row, decode_rows, encode_rows
+from viewkeeper.model.delta import weighted
+from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.store.arrow import column_names, typed
+from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered.calls import Call, delta, encoded
+from viewkeeper.store.ordered.images import refuse_large, within
+from viewkeeper.store.ordered.opened import Opened, OrderedRecords
+from viewkeeper.store.ordered.pinned import PinnedState
+from viewkeeper.store.protocols import Rows
+from viewkeeper.store.terms import Capabilities, Written
+
+CAPABILITIES = Capabilities(
+    change_feed=True, atomic_batch=True, snapshot_scan=True, before_images=True, cell_versions=False
+)
+
+
+class OrderedRows(Rows):
+    """A write call is one transaction; a scan sees one state."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, opened: Opened, known: OrderedRecords) -> None:
+        self.url = opened.url
+        self._opened = opened
+        self._records = known
+
+    def drop_rows(self, table: Table) -> None:
+        with self._opened.write([table.id]) as state:
+            state.rows(table.id).clear()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+        return self._write(table, puts, deletes, None)
+
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
+        return self._write(table, puts, deletes, (f"once:{writer}", number))
+
+    def _write(self, table: Table, puts: pa.Table, deletes: pa.Table, once: tuple[str, int] | None) -> Written:
+        largest = self._opened.writable().largest_call
+        if puts.nbytes + deletes.nbytes > largest:
+            raise TooLarge(
+                f"A write call to {table.name} has {(puts.nbytes + deletes.nbytes) / 1e9:.1f} GB,"
+                f" {largest / 1e9:.0f} GB is the limit.",
+                hint="Write it in several calls: each is a transaction.",
+            )
+        slices = encoded(table, puts, deletes)
+        first = next(slices, None)  # before the transaction: other writers wait only while rows are put
+        faults.point("write.before")
+        with self._opened.write([table.id]) as state:
+            call = Call(state)
+            if once is not None:
+                noted = records.read_note(state.meta, once[0])
+                if noted is not None and noted["number"] >= once[1]:
+                    return call.finish()
+                records.put_note(state.meta, once[0], {"number": once[1]})
+            while first is not None:
+                call.apply(table, *first)
+                first = next(slices, None)
+            faults.point("write.middle")
+            return call.finish()
+
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
+        self._opened.writable()
+        names = column_names(table, columns.column_names)
+        keyed = {column.name for column in table.key_columns}
+        if fixed := [name for name in names if name in keyed]:
+            raise BadValue(
+                f"Column {fixed[0]} is in the key of {table.name} and cannot be updated.",
+                hint="Delete the row and put a new one.",
+            )
+        new = dict(zip(names, typed(table, columns.rename_columns(names), names).columns, strict=True))
+        keys = encode_keys(table, typed(table, key, [column.name for column in table.key_columns]))
+        with self._opened.write([table.id]) as state:
+            # As it is now: a column that another process has just added keeps its value.
+            table = next((t for t in self._records.shown(state).tables if t.id == table.id), table)
+            there = state.rows(table.id)
+            old = [there.find(name) for name in keys.to_pylist()]
+            if None in old:
+                raise UnknownName(
+                    f"{table.name} has no row with key {key.slice(old.index(None), 1).to_pylist()[0]}.",
+                    hint="Put the whole row instead.",
+                )
+            row = decode_rows(table, pa.array(old, pa.binary()))
+            row = pa.table({name: new.get(name, row.column(name)) for name in row.column_names}, schema=table.arrow)
+            after = encode_rows(table, row)
+            refuse_large(table, row, keys, after)
+            call = Call(state)
+            call.apply(table, keys, after)
+            return call.finish()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        value = self._opened.live().get(table.id, encode_whole_key(table, key))
+        if value is None:
+            return None
+        try:
+            return decode_row(table, value)
+        except WrittenLater:
+            return decode_row(self._records.catalog().reading(table), value)
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        wanted = column_names(table, columns)
+        names = encode_keys(table, typed(table, keys, [column.name for column in table.key_columns]))
+        with self._opened.read([table.id]) as state:
+            table = self._records.shown(state).reading(table)
+            found = state.rows(table.id).find_many(names)
+        return decode_rows(table, found, wanted)
+
+    def scan(
+        self,
+        table: Table,
+        columns: Sequence[str] | None = None,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        self._opened.live()
+        return self._scan(table, column_names(table, columns), start, stop, limit)
+
+    def _scan(
+        self, table: Table, wanted: list[str], start: bytes | None, stop: bytes | None, limit: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        with self._opened.read([table.id]) as state:
+            table = self._records.shown(state).reading(table)
+            for values in state.rows(table.id).scan(start, stop, limit):
+                yield from decode_rows(table, values, wanted).to_batches()
+
+    def scan_at(
+        self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        self._opened.live()
+        return self._scan_at(table, column_names(table, columns), cut, start, stop)
+
+    def _scan_at(
+        self, table: Table, wanted: list[str], cut: int, start: bytes | None, stop: bytes | None
+    ) -> Iterator[pa.RecordBatch]:
+        # One state shows the rows and the log alike: what the log says came after the cut is undone.
+        with self._opened.read([table.id]) as state:
+            self._opened.check_kept(state, cut)
+            table = self._records.shown(state).reading(table)
+            head = records.read_number(state.meta, records.HEAD)
+            later = log.entries(state.log, cut, head, [table.id])
+            undone = [delta(table, within(images, start, stop), wanted, -1) for images in log.gather(later)]
+            for values in state.rows(table.id).scan(start, stop, None):
+                yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
+        for part in undone:
+            yield from part.to_batches()
+
+    def split_points(self, table: Table, parts: int) -> list[bytes]:
+        if parts < 2:
+            return []
+        with self._opened.read([table.id]) as state:
+            return state.rows(table.id).split_points(parts)
+
+    def count(self, table: Table) -> int:
+        with self._opened.read([table.id]) as state:
+            return state.rows(table.id).count()
+
+    def pin(self) -> PinnedState:
+        return PinnedState(self._opened.live())

@@ -1,0 +1,57 @@
+"""OrderedStore: the contract over an ordered map, made of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from viewkeeper.store.of_parts import StoreOfParts
+from viewkeeper.store.ordered import records
+from viewkeeper.store.ordered.examine import examine
+from viewkeeper.store.ordered.feed import OrderedFeed
+from viewkeeper.store.ordered.lease import FileLeasing
+from viewkeeper.store.ordered.maps import Database
+from viewkeeper.store.ordered.opened import Opened, OrderedRecords
+from viewkeeper.store.ordered.publishing import OrderedPublishing
+from viewkeeper.store.ordered.rows import CAPABILITIES, OrderedRows
+from viewkeeper.store.terms import Finding
+
+
+class OrderedStore(StoreOfParts):
+    """One open database in a directory. Its methods may be called from any thread."""
+
+    one_machine = True
+    divides_log = True
+    capabilities = CAPABILITIES
+
+    def __init__(self, database: Database, mode: str) -> None:
+        self._opened = opened = Opened(database, mode)
+        self.url = opened.url
+        self.uuid = database.uuid
+        self.state_path = str(database.path / "state")
+        self.records = known = OrderedRecords(opened)
+        self.leasing = leasing = FileLeasing(opened)
+        self.rows = OrderedRows(opened, known)
+        self.feed = OrderedFeed(opened, known)
+        self.publishing = OrderedPublishing(opened, leasing)
+        if mode == "w":
+            database.purge()
+
+    def examine(self) -> Iterator[Finding]:
+        return examine(self._opened.live(), Path(self.state_path))
+
+    def copy_to(self, directory: Path) -> None:
+        self._opened.live().copy_to(directory)
+
+    def renew_identity(self) -> None:
+        database = self._opened.writable()
+        with database.write() as state:
+            name = records.renew_uuid(state.meta)
+        database.uuid = self.uuid = name
+
+    def sync(self) -> None:
+        """Flush every commit to disk, for durability 'group' and 'none'."""
+        self._opened.writable().sync()
+
+    def close(self) -> None:
+        self._opened.close()

@@ -1,0 +1,292 @@
+"""What a store is made of: a few small parts, each with a contract of its own.
+
+    Records      the catalog, replaced atomically; small notes
+    Rows         put / delete by key, get, scan of a key range; a state that stays readable
+    Feed         head, and the changes of a table between two positions, as a delta
+    Publishing   commit of a batch (steps 3 and 4 of the protocol), the published batch
+    Leasing      one maintainer at a time
+
+Rows cross this border as Arrow, in a table's own schema (`Table.arrow`); how they are laid out in bytes is the store's
+business. A *position* is one number per write call; a *cut* is a position: all calls up to it have happened. What a
+part can do without, it says here: a method that is not abstract has the answer of a store which cannot.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from viewkeeper.errors import CorruptState, MaintainerBusy, Unsupported
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.schema import Table
+from viewkeeper.store.terms import (
+    Batch,
+    Capabilities,
+    Changed,
+    Hold,
+    Lease,
+    Pending,
+    Pinned,
+    Reject,
+    Seen,
+    Spread,
+    StreamChange,
+    Touched,
+    ViewChange,
+    Written,
+)
+
+
+class Records(Protocol):
+    """The catalog, and what the maintainer leaves for others to see."""
+
+    @abstractmethod
+    def catalog(self) -> Catalog:
+        """The current catalog; cheap when it has not changed."""
+
+    @abstractmethod
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
+        """Replace the catalog by `change(current)`, atomically. An error raised by `change` leaves it as it was."""
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        """A small record that the maintainer left for others to see; None if there is none."""
+        return None
+
+    def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
+        """Leave a record for others to see; None takes it away. A store that keeps none forgets it."""
+        return None
+
+
+class Rows(Protocol):
+    """The rows of tables and views, by key."""
+
+    url: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    def drop_rows(self, table: Table) -> None:
+        """Free the rows of a table that the catalog no longer lists."""
+
+    @abstractmethod
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+        """Put full rows and delete keys (key columns only) in one call. Keys are unique over both."""
+
+    @abstractmethod
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
+        """`write`, unless this writer's call of that number (or a later one) has happened already."""
+
+    @abstractmethod
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
+        """Change the same columns of existing rows; `key` and `columns` have a row for each. One row is changed
+        atomically, several where the store has atomic batches. An absent key raises UnknownName."""
+
+    @abstractmethod
+    def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        """One row by its whole key, as Python values of the *outside* types; a bag's `_count` included."""
+
+    @abstractmethod
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The stored rows found for these keys, in any order; absent keys are left out."""
+
+    @abstractmethod
+    def scan(
+        self,
+        table: Table,
+        columns: Sequence[str] | None = None,
+        *,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Stored rows in key order, `start` ≤ encoded key < `stop`, all from one state where the store can."""
+
+    @abstractmethod
+    def scan_at(
+        self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a key range as they were at `cut`, exactly: the scan minus what the log says came after.
+
+        Batches carry `_w`; their consolidated sum is the state at the cut (a batch may hold retractions).
+        """
+
+    def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:
+        """What `scan_at` hands to the store's own scanner, in words, for EXPLAIN."""
+        return None
+
+    def shows_past(self, table: Table) -> bool:
+        """Whether `scan_at` can be kept: by one state, by before-images to undo, or by versions.
+
+        Where not, a table is scanned as it is and what its feed says of the time since is laid over (`capture.parts`).
+        """
+        can = self.capabilities
+        return can.snapshot_scan or can.before_images or can.cell_versions
+
+    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
+        """Called before and after a table is read as of a batch's cut: what can be seen of it now, for who goes on from
+        there; None if that is not what the batch had `seen`, if it had seen any.
+
+        Where writes become visible late, a read may find what the batch did not; the next batch brings it to all views.
+        """
+        return seen or Seen()
+
+    def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
+        """Of rows with the key columns, the bytes by which `start`, `stop` and `split_points` order them."""
+        return encode_keys(table, rows)
+
+    @abstractmethod
+    def split_points(self, table: Table, parts: int) -> list[bytes]:
+        """Up to `parts - 1` encoded keys that cut the table into ranges of similar size."""
+
+    @abstractmethod
+    def count(self, table: Table) -> int:
+        """Rows in the table now (an estimate where the store cannot know)."""
+
+    def rejects(self, table: Table) -> list[Reject]:
+        """The rows that were put aside because they cannot be read."""
+        return []
+
+    def pin(self) -> Pinned:
+        """The state of the whole database now, to be read again and again: needs `snapshot_scan` or `cell_versions`."""
+        raise Unsupported(f"{self.url} has no snapshots.")
+
+
+class Feed(Protocol):
+    """What happened after a position, how much of it waits, and for whom it is kept."""
+
+    url: str
+
+    @abstractmethod
+    def head(self) -> int:
+        """The position of the last write call."""
+
+    @abstractmethod
+    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+        """What write calls in (after, upto] did to the table: a delta over `columns`, not consolidated."""
+
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+        """`changes` of columns that hold the key, consolidated, by a store that knows a cheap way to it: a key's first
+        row before, its last one after. None: it does not."""
+        return None
+
+    def part_of_changes(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    ) -> pa.Table:
+        """One of `parts` shares, of about the same size, of what one write call in (after, upto] did, consolidated."""
+        raise Unsupported(f"{self.url} gives the changes of a table only as a whole.")
+
+    def changed(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
+    ) -> tuple[Changed, Seen]:
+        """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no
+        before-images. May give more keys, so that a write that became visible late is not lost: what had not been
+        `seen` when the caller was at `after`. With them, what is seen now, for the call that goes on from `upto`."""
+        raise Unsupported(f"{self.url} has before-images; read its changes.")
+
+    def capture_text(self) -> str | None:
+        """How who maintains finds changes just now, and why, in words; None where there is one way only."""
+        return None
+
+    def on_news(self, told: Callable[[], None]) -> None:
+        """Call this when something that waits has come, where the store is told itself: nobody need look for it."""
+        return None
+
+    def capture_by(self, spread: Spread | None) -> None:
+        """From now on the reads of `pending` and `changed` are done by `spread` (None: here), where they are large
+        enough to be divided."""
+        return None
+
+    @abstractmethod
+    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+        """How much of the log after a position concerns these tables."""
+
+    def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
+        """A cut after a position with at least one write call to these tables, and about `rows` changed rows at most.
+
+        The log's head when no more is waiting, or where the store cannot tell.
+        """
+        return self.head()
+
+    def entries(
+        self, table: Table, columns: Sequence[str], after: int, upto: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
+        """Like `changes`, call by call: position, time, and the delta of a chunk of it; views too."""
+        raise Unsupported(f"{self.url} keeps no log that can be read call by call.")
+
+    def settled(self, table: Table) -> int:
+        """The position up to which `entries` of a table or view say all that there will be."""
+        return self.head()
+
+    def touched(self, after: int, upto: int) -> Mapping[int, Touched]:
+        """The tables and views that calls and commits in (after, upto] changed, by id."""
+        raise Unsupported(f"{self.url} cannot say which tables changed.")
+
+    def log_bytes(self) -> int | None:
+        """What the change log takes, where the store knows it."""
+        return None
+
+    @abstractmethod
+    def truncate(self, upto: int) -> None:
+        """Forget log entries up to and including this position, as far as no hold keeps them."""
+
+    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
+        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
+        raise Unsupported(f"{self.url} cannot hold its log.")
+
+    def release_hold(self, name: str) -> None:
+        """Let go of a hold; an unknown name is no error."""
+        raise Unsupported(f"{self.url} cannot hold its log.")
+
+    def holds(self) -> list[Hold]:
+        """The holds that have not expired."""
+        return []
+
+
+class Publishing(Protocol):
+    """A batch becomes visible, whole or not at all."""
+
+    url: str
+
+    @abstractmethod
+    def published(self) -> Batch | None:
+        """The last published batch."""
+
+    def salvaged(self) -> Batch:
+        """What is left of the published batch when its record is damaged: its number, an unknown cut, no record."""
+        raise CorruptState(f"The batch record of {self.url} is damaged.", hint="Restore the database from a copy.")
+
+    @abstractmethod
+    def commit(
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None = None,
+    ) -> None:
+        """Steps 3 and 4: the view changes, their log entries and the batch record become visible together.
+
+        A commit that changes the catalog takes a log position even if it changes no row.
+        `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
+        """
+
+    def collect(self) -> None:
+        """Step 5: remove what only commits that are finished needed."""
+        return None
+
+
+class Leasing(Protocol):
+    """One maintainer at a time."""
+
+    @abstractmethod
+    def acquire_lease(self) -> Lease:
+        """Become the maintainer, or raise MaintainerBusy naming the holder."""
+
+    def lease_holder(self) -> str | None:
+        """Who maintains the database now; None if nobody does."""
+        try:
+            self.acquire_lease().release()
+        except MaintainerBusy as busy:
+            return busy.message
+        return None
