@@ -1,13 +1,14 @@
-"""How fast the LMDB store is: TPC-H lineitem, change log on, every commit durable.
+"""How fast the embedded stores are: TPC-H lineitem, change log on, every commit durable.
 
-    python benchmarks/store.py [--scale 0.1] [--json results.json] [--check]
+    python benchmarks/store.py [--scale 0.1] [--stores lmdb rocksdb] [--json results.json] [--check]
 
     load       whole table, 50,000 rows a write call, each call flushed to disk             ≥   150,000 rows/s
     scan       to Arrow, one thread: all 16 columns                                         ≥   400,000 rows/s
                                      the 11 of fixed width                                  ≥ 1,000,000 rows/s
     point get  from Python, key encoded and row decoded, the median of random keys          ≤        20 µs
 
-Further lines have no bar. `cpu` is the same by processor time: what a core does when the machine is not shared.
+The bars are LMDB's; further lines have none. `cpu` is the same by processor time: what a core does when the machine is
+not shared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from viewkeeper.store.registry import open_store
 
 ROWS_A_CALL = 50_000
 GETS = 20_000
+STORES = ("lmdb", "rocksdb")
 TYPES = {"int64": "bigint", "int32": "int", "date32[day]": "date"}
 
 
@@ -58,18 +60,19 @@ class Measure:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=0.1, help="TPC-H scale factor (0.1 is 600,000 rows)")
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES, help="a column each")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vk-bench-") as directory:
         table, rows = lineitem(Path(directory), arguments.scale)
-        measures = measure(Path(directory), table, rows)
-    show(measures, rows.num_rows)
+        found = {store: measure(f"{store}:{directory}/{store}", table, rows) for store in arguments.stores}
+    show(found, rows.num_rows)
     if arguments.json:
         result = {"benchmark": "store", "scale": arguments.scale, "rows": rows.num_rows}
-        lines = [{**asdict(line), "passed": line.passed} for line in measures]
+        lines = {s: [{**asdict(line), "passed": line.passed} for line in measures] for s, measures in found.items()}
         arguments.json.write_text(json.dumps({**result, "measures": lines}, indent=2) + "\n")
-    return int(arguments.check and any(line.passed is False for line in measures))
+    return int(arguments.check and any(line.passed is False for lines in found.values() for line in lines))
 
 
 def lineitem(directory: Path, scale: float) -> tuple[Table, pa.Table]:
@@ -89,8 +92,8 @@ def spark_type(arrow: pa.DataType) -> str:
     return TYPES.get(str(arrow), "string")
 
 
-def measure(directory: Path, table: Table, rows: pa.Table) -> list[Measure]:
-    store = open_store(f"lmdb:{directory / 'db'}")
+def measure(url: str, table: Table, rows: pa.Table) -> list[Measure]:
+    store = open_store(url)
     no_keys = rows.slice(0, 0).select(["l_orderkey", "l_linenumber"])
     fixed = [column.name for column in table.columns if column.type != "string"]
     count = rows.num_rows
@@ -123,7 +126,7 @@ def measure(directory: Path, table: Table, rows: pa.Table) -> list[Measure]:
         single_puts(store, table, rows),
     ]
     store.close()
-    return measures
+    return measures if url.startswith("lmdb:") else [replace(line, bar=None) for line in measures]
 
 
 def rate(name: str, rows: int, work: Callable[[], Any], bar: float | None = None, times: int = 1) -> Measure:
@@ -167,14 +170,15 @@ def single_puts(store: Any, table: Table, rows: pa.Table) -> Measure:
     return Measure("put of one row, median", statistics.median(times) * 1e6, "µs", cpu * 1e6)
 
 
-def show(measures: list[Measure], rows: int) -> None:
-    print(f"LMDB store, lineitem, {rows:,} rows\n")
-    print(f"{'':36}{'measured':>14}{'bar':>14}         {'cpu':>14}")
-    for line in measures:
-        bar = f"{'≥' if line.unit == 'rows/s' else '≤'} {line.bar:,.0f}" if line.bar is not None else ""
-        verdict = {True: "pass", False: "MISS", None: ""}[line.passed]
-        cpu = f"{line.cpu:,.0f}" if line.cpu is not None else ""
-        print(f"{line.name:36}{line.value:>14,.0f}{bar:>14}  {verdict:4}   {cpu:>14} {line.unit}")
+def show(found: dict[str, list[Measure]], rows: int) -> None:
+    print(f"lineitem, {rows:,} rows\n")
+    print(" " * 36 + "".join(f"{store:>14}{'cpu':>14}" for store in found))
+    for lines in zip(*found.values(), strict=True):
+        first = lines[0]
+        values = "".join(f"{line.value:>14,.0f}{line.cpu or 0:>14,.0f}" for line in lines)
+        bar = f"{'≥' if first.unit == 'rows/s' else '≤'} {first.bar:,.0f}" if first.bar is not None else ""
+        verdict = {True: "pass", False: "MISS", None: ""}[first.passed]
+        print(f"{first.name:36}{values} {first.unit:7}{bar:>12} {verdict}".rstrip())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,13 @@ def _lmdb(directory: Path, request: pytest.FixtureRequest) -> Opener:
     return open_again
 
 
+def _rocksdb(directory: Path, request: pytest.FixtureRequest) -> Opener:
+    def open_again(mode: str = "w", **options: Any) -> Store:
+        return open_store(f"rocksdb:{directory / 'db'}", mode, **options)
+
+    return open_again
+
+
 def _hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
     from viewkeeper.store.hbase.client import Client
     from viewkeeper.store.hbase.connection import Gateway
@@ -95,6 +102,7 @@ def _pushed_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
 
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {
     "lmdb": _lmdb,
+    "rocksdb": _rocksdb,
     **{name: _limited(kind) for name, kind in LIMITED.items()},
     "atomic rows only": _small_hbase,
     "pushed": _pushed_hbase,

@@ -43,13 +43,16 @@ def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "db").exists()
 
 
-def test_a_store_whose_package_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("extra", "url"), [("hbase", "hbase://localhost:9090/shop"), ("rocksdb", "rocksdb:./shop")])
+def test_a_store_whose_package_is_missing_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, extra: str, url: str
+) -> None:
     def missing(name: str) -> Any:
-        raise ModuleNotFoundError("No module named 'thriftpy2'")
+        raise ModuleNotFoundError("No module named 'something'")
 
     monkeypatch.setattr(registry, "import_module", missing)
-    with pytest.raises(MissingDependency, match=r"viewkeeper\[hbase\]"):
-        open_store("hbase://localhost:9090/shop")
+    with pytest.raises(MissingDependency, match=rf"viewkeeper\[{extra}\]"):
+        open_store(url)
 
 
 def test_another_package_adds_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +68,7 @@ def test_another_package_adds_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registry, "entry_points", points)
     assert open_store("cloud:x", "r", zone=1) == ("cloud:x", "r", {"zone": 1})
-    assert schemes() == ["cloud", "hbase", "lmdb"]
+    assert schemes() == ["cloud", "hbase", "lmdb", "rocksdb"]
 
 
 def test_an_installed_package_brings_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """Stores that can do less: the table image supplies before-images, whole scans a feed, a redo log atomic batches. The
-views are those of a store that can do everything."""
+views are those of a store that can do everything, and those of another one that can."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ def small() -> Iterator[SmallHBase]:
     server.close()
 
 
-@pytest.fixture(params=[*LIMITED, "atomic rows only"])
+@pytest.fixture(params=[*LIMITED, "rocksdb", "atomic rows only"])
 def both(request: pytest.FixtureRequest, tmp_path: Path, spark: Any, small: SmallHBase) -> Iterator[list[Database]]:
     if request.param in LIMITED:
         less: Store = LIMITED[request.param](tmp_path / "less")
+    elif request.param == "rocksdb":
+        less = open_store(f"rocksdb:{tmp_path / 'less'}")
     else:
         less = open_store(f"hbase://{small.host}:{small.port}/shop", create=True, state=str(tmp_path / "state"))
     stores = [LmdbStore(tmp_path / "whole"), less]

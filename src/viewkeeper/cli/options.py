@@ -28,7 +28,7 @@ Db = Annotated[
         "--db",
         envvar="VIEWKEEPER_DB",
         metavar="URL",
-        help="lmdb:PATH, hbase://HOST:PORT/NAMESPACE, or a server: http://HOST:PORT.",
+        help="lmdb:PATH, rocksdb:PATH, hbase://HOST:PORT/NAMESPACE, or a server: http://HOST:PORT.",
     ),
 ]
 Name = Annotated[str, typer.Argument(help="A table or a view.")]

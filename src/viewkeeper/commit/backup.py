@@ -63,11 +63,12 @@ def back_up(store: Store, place: str | os.PathLike[str], progress: Progress = la
 def restore(backup: str | os.PathLike[str], url: str, progress: Progress = lambda _: None) -> int:
     """Make a database of a backup, where there is none; the number of bytes."""
     source = _path(backup)
-    with _opened(f"lmdb:{source}") as copied:
+    kind = _kind(source)
+    with _opened(f"{kind}:{source}") as copied:
         copied.published()  # an error here, before anything is written, if it is no database
     scheme, _, place = url.partition(":")
-    if scheme.lower() != "lmdb":
-        raise BadValue(f"A backup cannot be restored to {url}.", hint="Name a directory: lmdb:PATH.")
+    if scheme.lower() != kind:
+        raise BadValue(f"This backup cannot be restored to {url}.", hint=f"Name a directory: {kind}:PATH.")
     target = Path(place).expanduser()
     _refuse_there(target)
     part = target.with_name(f"{target.name}.part")
@@ -78,7 +79,7 @@ def restore(backup: str | os.PathLike[str], url: str, progress: Progress = lambd
             to = part / file.relative_to(source)
             to.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             _copied(file, to, progress)
-        with _opened(f"lmdb:{part}", "w") as made:
+        with _opened(f"{kind}:{part}", "w") as made:
             made.renew_identity()
         part.rename(target)
     except OSError as error:
@@ -88,15 +89,22 @@ def restore(backup: str | os.PathLike[str], url: str, progress: Progress = lambd
     return sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
 
 
-_OWN = ("lock.mdb", "maintainer.lock")
+_OWN = ("lock.mdb", "LOCK", "maintainer.lock")
 """Files of the processes that have the database open, not of the database."""
+
+_MARKS = {"CURRENT": "rocksdb"}
+"""By a file that they have, the stores of which a copy may be; all else is LMDB's, or no database."""
+
+
+def _kind(copy: Path) -> str:
+    return next((scheme for mark, scheme in _MARKS.items() if (copy / mark).exists()), "lmdb")
 
 
 def _with_runs(store: Store, part: Path, progress: Progress) -> bool:
     """Copy the run files that the copy's batch record lists; False if one of them is gone."""
-    with _opened(f"lmdb:{part}") as copied:
+    progress(sum(file.stat().st_size for file in part.iterdir()))
+    with _opened(f"{_kind(part)}:{part}") as copied:
         batch = copied.published()
-    progress((part / "data.mdb").stat().st_size)
     record = {} if batch is None else batch.record
     manifests = [record[n] for n in ("manifest",) if n in record] + list(record.get("sets", {}).values())
     names = sorted({name for m in manifests for name in Manifest.from_json(m).files()})
@@ -111,8 +119,8 @@ def _with_runs(store: Store, part: Path, progress: Progress) -> bool:
     for name in names:
         _copied(held / name, kept / name, progress)
     shutil.rmtree(held)
-    for file in (part / "lock.mdb", part / "maintainer.lock"):
-        file.unlink(missing_ok=True)
+    for name in _OWN:
+        (part / name).unlink(missing_ok=True)
     return True
 
 

@@ -27,6 +27,7 @@ from viewkeeper.store.base import Batch, Finding, Store
 from viewkeeper.store.files import Directory
 
 _LIBRARIES = ("viewkeeper", "duckdb", "pyarrow", "pyspark", "lmdb")
+_OF_A_STORE = {"rocksdb": "rocksdict", "hbase": "thriftpy2"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def examine(store: Store) -> Examination:
 
 
 def _versions(store: Store) -> Iterator[Finding]:
-    shown = [f"{name} {_version(name)}" for name in _LIBRARIES]
+    own = _OF_A_STORE.get(store.url.partition(":")[0])
+    shown = [f"{name} {_version(name)}" for name in (*_LIBRARIES, *([own] if own else []))]
     yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *shown]))
 
 

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource
 from viewkeeper.errors import BadValue, ReadOnly, UnknownName
 from viewkeeper.model.names import WEIGHT, backticked
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.store.registry import open_store
+from viewkeeper.store.registry import PLACES, open_store
 
 if TYPE_CHECKING:
     from viewkeeper.spark.changes import ChangeReader
@@ -107,9 +107,9 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
 
     def _url(self) -> str:
         scheme, colon, path = str(self.options["db"]).partition(":")
-        if scheme != "lmdb" or self.directory is None:
+        if scheme not in PLACES or self.directory is None:
             return f"{scheme}{colon}{path}"
-        return f"lmdb:{Path(self.directory) / Path(path).expanduser()}"
+        return f"{scheme}:{Path(self.directory) / Path(path).expanduser()}"
 
     def _target(self, schema: Any, overwrite: bool) -> tuple[str, Table]:
         table, url = self._table()

@@ -1,4 +1,4 @@
-"""Stores by URL scheme: `lmdb:PATH`, `hbase://host:port/namespace`, and whatever other packages add.
+"""Stores by URL scheme: `lmdb:PATH`, `rocksdb:PATH`, `hbase://host:port/namespace`, and whatever other packages add.
 
 A scheme's module is imported when it is first used, so a store whose package is missing costs nothing until then. Other
 packages add a scheme by an entry point of group `viewkeeper.stores`, whose name is the scheme and whose value is a
@@ -19,8 +19,15 @@ from viewkeeper.store.base import Store
 
 GROUP = "viewkeeper.stores"
 
-_OWN = {"lmdb": "viewkeeper.store.lmdb:open_url", "hbase": "viewkeeper.store.hbase:open_url"}
-_EXTRAS = {"hbase": "hbase"}
+_OWN = {
+    "lmdb": "viewkeeper.store.lmdb:open_url",
+    "rocksdb": "viewkeeper.store.rocksdb:open_url",
+    "hbase": "viewkeeper.store.hbase:open_url",
+}
+PLACES = ("lmdb", "rocksdb")
+"""Schemes whose URLs are paths."""
+
+_EXTRAS = {"hbase": "hbase", "rocksdb": "rocksdb"}
 
 
 def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> Store:

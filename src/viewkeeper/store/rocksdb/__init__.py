@@ -1,0 +1,26 @@
+"""The embedded store over RocksDB (`rocksdb:PATH`): one process writes, others read.
+
+    maps.py        RocksDB's one ordered map, divided by prefixes: records, log, tables
+    following.py   reading what another process writes: secondary instances
+    database.py    an open database: transactions, snapshots, copies, and what a process shares of it
+    failures.py    RocksDB's failures as ours
+    store.py       RocksStore; all else of a store is `ordered/`
+
+A write call is one WriteBatch, so it is in RocksDB's own log whole or not at all. RocksDB lets one process at a time
+open a database to write; that process reads snapshots. A process that only reads follows the writer's files with an
+instance of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viewkeeper.store.ordered.places import directory_of
+from viewkeeper.store.rocksdb.store import RocksStore
+
+__all__ = ["RocksStore", "open_url"]
+
+
+def open_url(url: str, mode: str = "w", **options: Any) -> RocksStore:
+    """Open `rocksdb:PATH`."""
+    return RocksStore(directory_of(url), mode, **options)

@@ -1,0 +1,296 @@
+"""An open RocksDB database, shared by the stores of this process with its path.
+
+What a crash may lose, by `durability`:
+
+    commit        nothing that was acknowledged: every write is flushed
+    group, none   a crash of the machine may undo the last writes, never damage the database; a crash of the process
+                  loses nothing
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
+
+from viewkeeper.errors import BadValue, FormatTooNew, StoreError
+from viewkeeper.store.files import flush_directory
+from viewkeeper.store.ordered.maps import Database, PinnedMap
+from viewkeeper.store.ordered.places import check_place, not_a_database
+from viewkeeper.store.rocksdb.failures import translate, translated
+from viewkeeper.store.rocksdb.following import Followers
+from viewkeeper.store.rocksdb.maps import Live, RocksMap, RocksState, Snapshot, table_prefix
+from viewkeeper.store.terms import Finding
+
+FORMAT = 1
+"""Of the whole database; a higher number is refused."""
+
+LARGEST_CALL = 1 << 30
+"""Bytes of a write call: a WriteBatch is in memory whole, and once more in RocksDB's."""
+
+DURABILITIES = ("commit", "group", "none")
+_CLOSING_SECONDS = 2.0
+
+_registry: dict[Path, RocksDatabase] = {}
+_all: weakref.WeakSet[RocksDatabase] = weakref.WeakSet()
+_registry_lock = threading.Lock()
+_parents: list[Any] = []
+"""What a forked child has of its parent: never touched, not even to be closed."""
+
+
+def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
+    """The database at a path, opened if this process has not opened it; `detach` gives it back."""
+    if mode not in ("r", "w"):
+        raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
+    if durability not in DURABILITIES:
+        raise BadValue(f"durability={durability!r} is unknown.", hint=f"Use one of {', '.join(DURABILITIES)}.")
+    check_place(path, mode, "CURRENT")
+    path = path.resolve()
+    with _registry_lock:
+        database = _registry.get(path)
+        if database is None or not database.is_current():
+            database = RocksDatabase(path, durability)
+        if mode == "w":
+            database.open_to_write(durability)
+        database.check_format()
+        _registry[path] = database
+        _all.add(database)
+        database.references += 1
+        return database
+
+
+class RocksDatabase(Database):
+    """Written by this process (`_db`), or followed."""
+
+    scheme = "rocksdb"
+    format = FORMAT
+    largest_call = LARGEST_CALL
+
+    def __init__(self, path: Path, durability: str) -> None:
+        self.path = path
+        self.uuid = ""
+        self.references = 0
+        self._durability = durability
+        self._db: Rdict | None = None
+        self._followers = Followers(path)
+        self._lock = threading.Lock()
+        self._writing = threading.local()
+        self._place = _identity(path)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> Iterator[RocksState]:
+        with translated(self.path):
+            db = self._db
+            if db is not None:
+                yield RocksState(Snapshot(db.snapshot()))
+                return
+            follower = self._followers.take()
+            try:
+                yield RocksState(Live(follower.db))
+            finally:
+                self._followers.give(follower)
+
+    @contextmanager
+    def write(self, tables: Sequence[int] = ()) -> Iterator[RocksState]:
+        if getattr(self._writing, "now", False):
+            raise StoreError(
+                f"A write to {self.path} was started inside another write of the same thread.",
+                hint="Do not write to the database from a catalog change.",
+            )
+        with translated(self.path), self._lock:
+            db = self._writable()
+            batch = WriteBatch(raw_mode=True)
+            self._writing.now = True
+            try:
+                yield RocksState(Live(db), batch)
+            finally:
+                self._writing.now = False
+            db.write(batch, write_opt=self._flushing())
+
+    def pin(self) -> RocksPinned:
+        return RocksPinned(self)
+
+    def get(self, table_id: int, key: bytes) -> bytes | None:
+        name = table_prefix(table_id) + key
+        with translated(self.path):
+            db = self._db
+            if db is not None:
+                found: bytes | None = db.get(name)
+                return found
+        with self.read() as state:
+            return state.source.get(name)
+
+    def _writable(self) -> Rdict:
+        if self._db is None:
+            self.open_to_write(self._durability)  # in a forked child: refused, as to any other process
+        assert self._db is not None
+        return self._db
+
+    def _flushing(self) -> WriteOptions:
+        options = WriteOptions()
+        options.sync = self._durability == "commit"
+        return options
+
+    def purge(self) -> None:
+        """Nothing: rows of a dropped table are gone, and compaction frees their space."""
+
+    # -- the whole of it ----------------------------------------------------------------------------------------------
+
+    def examine(self) -> Iterator[Finding]:
+        if self._db is None:
+            yield Finding("writer", True, "this process reads; it follows the files of the one that writes")
+            return
+        errors = self._db.property_int_value("rocksdb.background-errors") or 0
+        advice = "Look into the file LOG of the database; free space, or restore a backup." if errors else ""
+        yield Finding("compaction", not errors, f"{errors} errors in the background" if errors else "no errors", advice)
+
+    def used(self) -> int:
+        return sum(file.stat().st_size for file in self.path.glob("*") if file.is_file())
+
+    def copy_to(self, directory: Path) -> None:
+        """A checkpoint. It needs who writes: this process, or nobody else for the moment."""
+        with translated(self.path):
+            db = self._db or _opened(self.path)
+            try:
+                directory.rmdir()
+                Checkpoint(db).create_checkpoint(str(directory))
+            finally:
+                if db is not self._db:
+                    db.close()
+        for file in (directory, *directory.iterdir()):
+            file.chmod(0o700 if file.is_dir() else 0o600)
+
+    def sync(self) -> None:
+        with translated(self.path):
+            self._writable().flush_wal(True)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def open_to_write(self, durability: str) -> None:
+        if self._db is not None:
+            if self._durability != durability:
+                raise StoreError(
+                    f"The database {self.path} is open in this process with durability={self._durability!r}.",
+                    hint="Close it first, or use the same durability.",
+                )
+            return
+        self._durability = durability
+        with translated(self.path):
+            db = _opened(self.path, create=True)
+            try:
+                meta = RocksMap(Live(db), None, b"m")
+                if meta.get(b"format") is None:
+                    if next(iter(db.keys()), None) is not None:
+                        raise not_a_database(self.path, "it is a RocksDB of another program")
+                    self._make(db)
+            except BaseException:
+                db.close()
+                raise
+        self._db = db
+        self._place = _identity(self.path)
+
+    def _make(self, db: Rdict) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(b"mformat", b"%d" % FORMAT)
+        batch.put(b"muuid", uuid.uuid4().hex.encode())
+        options = WriteOptions()
+        options.sync = True
+        db.write(batch, write_opt=options)
+        flush_directory(self.path)
+
+    def check_format(self) -> None:
+        with self.read() as state:
+            found, name = state.meta.get(b"format"), state.meta.get(b"uuid")
+        if found is None or not found.isdigit() or name is None:
+            raise not_a_database(self.path, "it is a RocksDB of another program")
+        if int(found) > FORMAT:
+            raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
+        self.uuid = bytes(name).decode()
+
+    def is_current(self) -> bool:
+        """Whether the path still leads to these files, and not to others made since in their place."""
+        return self._place == _identity(self.path)
+
+    def detach(self) -> None:
+        with _registry_lock:
+            self.references -= 1
+            if self.references > 0:
+                return
+            if _registry.get(self.path) is self:
+                del _registry[self.path]
+            db, self._db = self._db, None
+            self._followers.close()
+        if db is not None:
+            with translated(self.path):
+                if self._durability != "commit":
+                    db.flush_wal(True)
+                db.close()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's instances without touching them; reads follow the parent."""
+        _parents.extend([self._db, self._followers])
+        self._db = None
+        self._followers = Followers(self.path)
+        self._lock = threading.Lock()
+        self._writing = threading.local()
+
+
+class RocksPinned(RocksState, PinnedMap):
+    """A snapshot, or an instance that is kept from catching up."""
+
+    def __init__(self, database: RocksDatabase) -> None:
+        self._database = database
+        self._kept = database.read()
+        super().__init__(self._kept.__enter__().source)
+
+    def reading(self) -> AbstractContextManager[None]:
+        return translated(self._database.path)
+
+    def close(self) -> None:
+        self._kept.__exit__(None, None, None)
+        del self.source  # RocksDB keeps a snapshot as long as anybody has it
+
+
+def _opened(path: Path, *, create: bool = False) -> Rdict:
+    """To write. A snapshot that is still held keeps the instance of before open for a moment."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_keep_log_file_num(4)
+    until = time.monotonic() + _CLOSING_SECONDS
+    while True:
+        try:
+            return Rdict(str(path), options)
+        except Exception as error:
+            if "lock hold by current process" not in str(error) or _parents or time.monotonic() > until:
+                raise translate(error, path) from error
+            gc.collect()
+            time.sleep(0.01)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = (path / "IDENTITY").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _after_fork() -> None:
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    for database in _all:
+        database.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,50 @@
+"""RocksDB's failures as ours. The binding has one kind of exception, whose text begins with RocksDB's own status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from viewkeeper.errors import CorruptState, ReadOnly, StoreError, ViewkeeperError
+
+_ABSENT = "key not found"
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether a snapshot says by it that it has no such key."""
+    return str(error) == _ABSENT
+
+
+def is_locked(error: Exception) -> bool:
+    text = str(error)
+    return "lock hold by current process" in text or "While lock file" in text
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ViewkeeperError, GeneratorExit, StopIteration):
+        raise
+    except Exception as error:
+        if type(error) is not Exception and type(error).__name__ != "DbClosedError":
+            raise
+        raise translate(error, path) from error
+
+
+def translate(error: Exception, path: Path) -> ViewkeeperError:
+    """The error to raise for one of RocksDB's."""
+    text = str(error)
+    if is_locked(error):
+        return StoreError(
+            f"The database {path} is open to be written in another process, and RocksDB has one writer.",
+            hint="Open it with mode='r', or write through that process: vk serve, viewkeeper.connect.",
+        )
+    if "No space left on device" in text:
+        return StoreError(f"The disk of {path} is full; nothing was written.", hint="Free some space and try again.")
+    if "Permission denied" in text or "Read-only file system" in text:
+        return ReadOnly(f"The database {path} cannot be written: {text}.", hint="Check its permissions and its disk.")
+    if text.startswith("Corruption"):
+        return CorruptState(f"The database {path} is damaged: {text}.", hint="Restore it from a backup.")
+    return StoreError(f"The database {path} failed: {text}.")
