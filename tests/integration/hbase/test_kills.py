@@ -22,6 +22,7 @@ from viewkeeper.store.hbase.failures import Unavailable
 from viewkeeper.store.hbase.pool import Retry
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.server import Server
+from viewkeeper.store.redo import steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase]
 
@@ -59,7 +60,7 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
     owner: Any
-    owner, name = {"capture": (Reader, "rows"), "cells": (commit, "write_cells"), "publish": (commit, "publish")}[at]
+    owner, name = {"capture": (Reader, "rows"), "cells": (commit, "write_cells"), "publish": (steps, "publish")}[at]
     original = getattr(owner, name)
     killed = []
 

@@ -15,6 +15,8 @@ from tests.integration.hbase.shop import expected, totals
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.maintain import holding
 from viewkeeper.store.hbase import commit as commits
+from viewkeeper.store.hbase.records import Published
+from viewkeeper.store.redo import steps
 
 LEASE = 3
 """Seconds: a holder on a busy machine renews it late, and must not lose it for that."""
@@ -34,10 +36,10 @@ def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_n
 ) -> None:
     shop.put("items", [{"id": n, "category": "new", "price": 5} for n in range(5)])
     held: list[Any] = []
-    publish = commits.publish
-    monkeypatch.setattr(commits, "publish", lambda records, redo: held.append((records, redo)))
+    publish = steps.publish
+    monkeypatch.setattr(steps, "publish", lambda records, redo: held.append((records, redo)))
     shop.refresh()  # it slept before step 4
-    monkeypatch.setattr(commits, "publish", publish)
+    monkeypatch.setattr(steps, "publish", publish)
     shop._maintainer.publisher.lease._done.set()  # nor does it renew its lease
     time.sleep(LEASE + 0.2)
     other = open_db()
@@ -47,10 +49,10 @@ def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_n
     epoch = other.status().epoch
     publish(*held[0])  # it wakes up
     for table in held[0][1].tables:
-        commits.write_cells(held[0][0].client, table, held[0][1].batch.number)
+        commits.write_cells(held[0][0].client, table, held[0][1].number)
     assert (other.status().epoch, totals(other)) == (epoch, expected(other))
     with pytest.raises(MaintainerBusy):
-        shop._store.commit(held[0][1].batch, [])
+        shop._store.commit(Published.from_json(held[0][1].published).batch, [])
 
 
 def test_two_maintainers_exclude_each_other(shop: Any, open_db: Callable[..., Any]) -> None:
@@ -63,13 +65,14 @@ def test_two_maintainers_exclude_each_other(shop: Any, open_db: Callable[..., An
 MAINTAINER = """
 import os, signal, sys
 import viewkeeper as vk
-from viewkeeper.store.hbase import commit, redo
+from viewkeeper.store.hbase import commit
+from viewkeeper.store.redo import steps
 url, state, at = sys.argv[1:4]
 def die(*args): os.kill(os.getpid(), signal.SIGKILL)
 db = vk.open(url, state=state, lease=3)
 if at == "claim": commit.finish = die
-if at == "cells": commit.publish = die
-if at == "redo": commit.Claim = die
+if at == "cells": steps.publish = die
+if at == "redo": steps.Claim = die
 db.refresh()
 """
 

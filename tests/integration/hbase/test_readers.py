@@ -15,6 +15,7 @@ from viewkeeper.store.hbase import commit as commits
 from viewkeeper.store.hbase import known, layout
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.tables import Family
+from viewkeeper.store.redo import steps
 
 pytestmark = [pytest.mark.slow]
 
@@ -46,7 +47,7 @@ def test_a_half_written_batch_is_not_seen(shop: Any, monkeypatch: pytest.MonkeyP
         raise StoreError("pulled the plug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commits, "publish", fail)
+        patch.setattr(steps, "publish", fail)
         with pytest.raises(StoreError, match="plug"):
             shop.refresh()
         assert totals(shop) == before

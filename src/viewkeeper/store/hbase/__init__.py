@@ -6,7 +6,7 @@ tables.py                                     namespaces, tables, regions
 layout.py encodings.py rowkeys.py             how rows lie in HBase, and back
 records.py lease.py known.py                  the database's own records; one maintainer; what a reader knows of them
 windows.py                                    capture: what was written in a time window
-redo.py commit.py                             a batch becomes visible
+commit.py                                     a batch becomes visible, by `store/redo`
 sizes.py                                      counts and split points
 store.py                                      HBaseStore: the contract of `store/base.py` over these
 server.py processes.py fetch.py               an HBase of one's own, for tests and trials

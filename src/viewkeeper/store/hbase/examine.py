@@ -12,7 +12,6 @@ from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Finding
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import lease
-from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.mapping import check
@@ -20,6 +19,7 @@ from viewkeeper.store.hbase.push import settings
 from viewkeeper.store.hbase.push.settings import Agreed
 from viewkeeper.store.hbase.records import Records
 from viewkeeper.store.hbase.rejects import Rejects
+from viewkeeper.store.redo import files
 
 
 def examine(client: Client, records: Records, layouts: Layouts, redo: Directory) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def _claimed(records: Records, redo: Directory) -> Iterator[Finding]:
         yield Finding("commit", True, f"{text}; {holder} maintains")
         return
     try:
-        redos.read(redo, claim.file, claim.digest)
+        files.read(redo, claim.file, claim.digest)
     except CorruptState as damage:
         yield Finding("commit", False, f"{text}. {damage.message}", damage.hint)
     else:

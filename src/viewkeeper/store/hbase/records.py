@@ -33,6 +33,7 @@ from viewkeeper.store.hbase.push.pushed import Pushed
 from viewkeeper.store.hbase.scanning import Scan
 from viewkeeper.store.hbase.tables import Family
 from viewkeeper.store.hbase.windows import Noted
+from viewkeeper.store.redo.steps import Claim, Ledger, Standing
 
 FORMAT = 1
 
@@ -46,25 +47,10 @@ Cells = dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Who writes the cells of batch `number`, and where its redo is: nobody else may write other cells for it."""
-
-    number: int
-    owner: str
-    file: str
-    digest: str
-    defines: bool
-    """It changes the catalog too, so nobody else may until it is published."""
-
-
-@dataclass(frozen=True)
-class State:
+class State(Standing):
     """The value of `m:state`."""
 
-    uuid: str
-    published: int = 0
-    catalog: int = 0
-    claim: Claim | None = None
+    uuid: str = ""
     tickets: tuple[str, ...] = ()
     format: int = FORMAT
 
@@ -77,7 +63,7 @@ class State:
         if data["format"] > FORMAT:
             raise FormatTooNew(f"The database has format {data['format']}; this version reads up to {FORMAT}.")
         claim = Claim(**data["claim"]) if data["claim"] else None
-        return State(data["uuid"], data["published"], data["catalog"], claim, tuple(data["tickets"]), data["format"])
+        return State(data["published"], data["catalog"], claim, data["uuid"], tuple(data["tickets"]), data["format"])
 
 
 @dataclass(frozen=True)
@@ -114,12 +100,12 @@ class Published:
         return Published(batch, tuple(Past(*one) for one in data["past"]))
 
 
-class Records:
-    """The meta table of one database."""
+class Records(Ledger[State]):
+    """The meta table of one database; its state is the ledger of its batches."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
-        self.namespace = namespace
+        self.namespace = self.place = namespace
         self.table = f"{namespace}:viewkeeper.meta"
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -149,7 +135,7 @@ class Records:
         except (AlreadyThere, OutcomeUnknown):
             if not self.client.tables.exists(self.table):
                 raise
-        first = State(secrets.token_hex(16))
+        first = State(uuid=secrets.token_hex(16))
         self.client.claim(self.table, _ROW, _STATE, first.to_bytes())
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -184,6 +170,22 @@ class Records:
                 if unknown > self.client.pool.retry.times:
                     raise
                 time.sleep(self.client.pool.retry.pause(unknown))
+
+    def settle(
+        self,
+        change: Callable[[State], State | None],
+        published: Mapping[str, Any] | None = None,
+        catalog: Mapping[str, Any] | None = None,
+    ) -> State:
+        cells = {_BATCH: seal(published)} if published is not None else {}
+        if catalog is not None:
+            cells[_CATALOG] = seal(catalog)
+
+        def moved(state: State) -> tuple[State, Cells] | None:
+            found = change(state)
+            return None if found is None else (found, cells)
+
+        return self.move(moved)
 
     # -- catalog and batch --------------------------------------------------------------------------------------------
 
@@ -242,10 +244,6 @@ def _noted(low: int, digest: str, push: list[Any] | None = None) -> Noted:
 
 def catalog_cell(catalog: Catalog) -> Cells:
     return {_CATALOG: seal(catalog.to_json())}
-
-
-def batch_cell(published: Published) -> Cells:
-    return {_BATCH: seal(published.to_json())}
 
 
 def seal(data: Any) -> bytes:

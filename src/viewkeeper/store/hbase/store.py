@@ -41,7 +41,6 @@ from viewkeeper.store.base import (
 )
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit, lease, pushing, writing
-from viewkeeper.store.hbase import redo as redos
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.failures import NoSuchTable
@@ -53,11 +52,12 @@ from viewkeeper.store.hbase.pinned import PinnedBatch
 from viewkeeper.store.hbase.push.attached import Attached, capture_text
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Cells, Published, Records, State, catalog_cell
-from viewkeeper.store.hbase.redo import Redo
 from viewkeeper.store.hbase.rejects import Rejects
 from viewkeeper.store.hbase.sizes import Sizes, split_points
 from viewkeeper.store.hbase.url import parse, state_home, with_options
 from viewkeeper.store.hbase.windows import OVERLAP
+from viewkeeper.store.redo import files, steps
+from viewkeeper.store.redo.files import Redo
 
 _DEFINING = 10.0
 """Seconds that a change of the catalog waits for a batch that changes it too."""
@@ -320,7 +320,7 @@ class HBaseStore(Store):
                 raise MaintainerBusy(
                     f"The lease on {self._namespace} ran out and another process has taken it.", hint="Open it again."
                 )
-            commit.check_turn(self._records, self._known.state(now=True), batch.number)
+            steps.check_turn(self._namespace, self._known.state(now=True), batch.number)
             stored = [change for change in changes if isinstance(change, ViewChange)]
             tables = tuple(commit.table_redo(self._client, self._layouts.of(c.table), c) for c in stored)
             before = self._known.published()
@@ -332,8 +332,8 @@ class HBaseStore(Store):
                 self._refuse_unstored(changed)
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
                 published = Published(batch, commit.past(before, batch.number, self.head()))
-                redo = Redo(published, None if changed == current else changed.to_json(), tables)
-                claimed = commit.claim(self._records, self._redos, redo, self._owner, current.version)
+                redo = Redo(published.to_json(), None if changed == current else changed.to_json(), tables)
+                claimed = steps.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
             self._known.expire()  # should the next call fail, who reads next asks again: it is published
@@ -345,7 +345,7 @@ class HBaseStore(Store):
 
     def collect(self) -> None:
         self._writable()
-        redos.collect(self._redos, self._known.state().published)
+        files.collect(self._redos, self._known.state().published)
 
     def _finish_own(self) -> None:
         """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""

@@ -2,7 +2,7 @@
 
     VKREDO1\\n | u32 length, JSON head | for each table: an Arrow stream of puts, an Arrow stream of deletes
 
-    head     {published, catalog, tables: [{name, fresh, splits, puts: bytes, deletes: bytes}]}
+    head     {published, catalog, tables: [{name, family, fresh, splits, puts: bytes, deletes: bytes}]}
     puts     `key` and one binary column for each cell; null: no cell
     deletes  `key`
 
@@ -24,9 +24,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
-from viewkeeper.store.base import Batch
 from viewkeeper.store.files import Directory, flush_directory
-from viewkeeper.store.hbase.records import Published
 
 _MAGIC = b"VKREDO1\n"
 _SUFFIX = ".redo"
@@ -36,7 +34,8 @@ _ROWS = 65_536
 
 @dataclass(frozen=True)
 class TableRedo:
-    """What a batch writes to one HBase table. `fresh`: the table is new, so there is nothing to take away."""
+    """What a batch writes to one table. `fresh`: the table is new, so there is nothing to take away, and `family` and
+    `splits` say how it is made."""
 
     name: str
     family: Mapping[str, Any]
@@ -50,13 +49,14 @@ class TableRedo:
 class Redo:
     """A whole batch."""
 
-    published: Published
+    published: Mapping[str, Any]
+    """The batch record as the store keeps it; it has the batch's `number`."""
     catalog: Mapping[str, Any] | None
     tables: tuple[TableRedo, ...]
 
     @property
-    def batch(self) -> Batch:
-        return self.published.batch
+    def number(self) -> int:
+        return int(self.published["number"])
 
 
 def write(directory: Directory, redo: Redo) -> tuple[str, str]:
@@ -68,8 +68,8 @@ def write(directory: Directory, redo: Redo) -> tuple[str, str]:
         head = {"name": table.name, "family": dict(table.family), "fresh": table.fresh}
         splits = [key.hex() for key in table.splits]
         tables.append({**head, "splits": splits, "puts": puts, "deletes": deletes})
-    text = json.dumps({"published": redo.published.to_json(), "catalog": redo.catalog, "tables": tables}).encode()
-    name = f"b{redo.batch.number}-{secrets.token_hex(4)}{_SUFFIX}"
+    text = json.dumps({"published": dict(redo.published), "catalog": redo.catalog, "tables": tables}).encode()
+    name = f"b{redo.number}-{secrets.token_hex(4)}{_SUFFIX}"
     with (directory / name).open("xb") as file:
         sink = _Digested(file)
         for part in (_MAGIC, struct.pack(">I", len(text)), text):
@@ -110,7 +110,7 @@ def read(directory: Directory, name: str, digest: str) -> Redo:
         at += one["deletes"]
         splits = tuple(bytes.fromhex(key) for key in one["splits"])
         tables.append(TableRedo(one["name"], one["family"], one["fresh"], splits, puts, deletes))
-    return Redo(Published.from_json(head["published"]), head["catalog"], tuple(tables))
+    return Redo(head["published"], head["catalog"], tuple(tables))
 
 
 def collect(directory: Directory, below: int) -> None:
