@@ -132,10 +132,8 @@ class RocksDatabase(Database):
             return state.source.get(name)
 
     def _writable(self) -> Rdict:
-        if self._db is None:
-            self.open_to_write(self._durability)  # in a forked child: refused, as to any other process
-        assert self._db is not None
-        return self._db
+        # In a forked child it is open no more, and is refused as to any other process.
+        return self._db if self._db is not None else self.open_to_write(self._durability)
 
     def _flushing(self) -> WriteOptions:
         options = WriteOptions()
@@ -161,7 +159,7 @@ class RocksDatabase(Database):
     def copy_to(self, directory: Path) -> None:
         """A checkpoint. It needs who writes: this process, or nobody else for the moment."""
         with translated(self.path):
-            db = self._db or _opened(self.path)
+            db = self._db if self._db is not None else _opened(self.path)
             try:
                 directory.rmdir()
                 Checkpoint(db).create_checkpoint(str(directory))
@@ -177,14 +175,14 @@ class RocksDatabase(Database):
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def open_to_write(self, durability: str) -> None:
+    def open_to_write(self, durability: str) -> Rdict:
         if self._db is not None:
             if self._durability != durability:
                 raise StoreError(
                     f"The database {self.path} is open in this process with durability={self._durability!r}.",
                     hint="Close it first, or use the same durability.",
                 )
-            return
+            return self._db
         self._durability = durability
         with translated(self.path):
             db = _opened(self.path, create=True)
@@ -199,6 +197,7 @@ class RocksDatabase(Database):
                 raise
         self._db = db
         self._place = _identity(self.path)
+        return db
 
     def _make(self, db: Rdict) -> None:
         batch = WriteBatch(raw_mode=True)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import ReadOptions, WriteBatch
 
+from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Table
 from viewkeeper.store.ordered.images import Images, by_key, no_rows
 from viewkeeper.store.ordered.maps import OrderedMap, State, TableRows
@@ -220,5 +221,6 @@ def _after(prefix: bytes) -> bytes:
 
 
 def _writing(batch: WriteBatch | None) -> WriteBatch:
-    assert batch is not None, "A state that is only read was written to."
+    if batch is None:
+        raise Defect("A state that is only read was written to.")
     return batch
