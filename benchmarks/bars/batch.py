@@ -88,7 +88,7 @@ def shares(db: vk.Database) -> dict[str, float]:
     names = {v.table.id: v.table.name for v in maintainer.publisher.catalog.views}
     found: dict[str, float] = dict.fromkeys(names.values(), 0.0)
     for operator, seconds in maintainer.stage.clock.items():
-        views = maintainer.publisher.flow.views_of[operator]
+        views = maintainer.publisher.flow.views_of(operator)
         for view in views:
             found[names[view]] += seconds / len(views)
     return found

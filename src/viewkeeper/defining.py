@@ -93,7 +93,7 @@ def _create_view(db: Database, statement: statements.CreateView) -> None:
         else:
             known = db._store.capabilities.before_images
             definitions.refuse_reshaped(db._store.catalog(), old, view, known)
-            users = definitions.dependents(db._store.catalog(), [old.table.id])
+            users = db._store.catalog().dependents([old.table.id])
             maintainer.definer.replace(old, view, frozenset(users), progress=progress)
 
 

@@ -156,8 +156,7 @@ def disagree(db: Any, query: str) -> None:
     """Spark and Viewkeeper are not of one mind about a view: its text says something else than its plan."""
 
     def change(catalog: Any) -> Any:
-        views = tuple(replace(v, query=query) if v.table.name == "bulk" else v for v in catalog.views)
-        return replace(catalog, views=views, version=catalog.version + 1)
+        return catalog.replacing(replace(catalog.view("bulk"), query=query))
 
     db._store.change_catalog(change)
 

@@ -7,9 +7,10 @@ from collections import Counter
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import Consolidate, Image, Lookup, Recompute
 from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.levels import BROADCAST_BYTES, broadcast, levels
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column
+from viewkeeper.plan.union import assemble
 
 
 def table(number: int, name: str) -> Table:
@@ -65,7 +66,7 @@ def test_equal_sub_plans_of_two_views_are_one() -> None:
     two = flow(CHAIN, renamed)
     assert len(two.operators) == len(one.operators) + 1
     image = next(o for o in two.operators.values() if isinstance(o, Image))
-    assert two.views_of[image.id] == {10, 11}
+    assert two.views_of(image.id) == {10, 11}
 
 
 def test_a_semi_join_is_an_inner_join_with_distinct_keys() -> None:
@@ -77,7 +78,7 @@ def test_a_semi_join_is_an_inner_join_with_distinct_keys() -> None:
 
 def test_an_anti_join_subtracts() -> None:
     made = flow(Join("anti", scan(1), scan(2), equal("ai", "br")))
-    sink = next(iter(made.sinks.values()))
+    sink = next(iter(made.views.values())).sink
     assert {s.sign for s in sink.source} == {1, -1}
 
 

@@ -86,7 +86,7 @@ class Afterwards:
         if point is not None:
             faults.point(point)
         catalog = self._store.catalog()
-        if all(t.id != table.id for t in (*catalog.tables, *(v.table for v in catalog.views))):
+        if catalog.of(table.id) is None:
             self._store.drop_rows(table)
         self._dropped.add(table.id)
 

@@ -7,7 +7,7 @@ no manifest entry names are garbage and are collected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,9 @@ class Manifest:
         place = next((i for i, e in enumerate(self.runs.get(slot, ())) if e in gone), len(kept))
         return Manifest({**self.runs, slot: (*kept[:place], *new, *kept[place:])}, self.fingerprint)
 
-    def only(self, slots: frozenset[str]) -> Manifest:
-        return Manifest({s: r for s, r in self.runs.items() if s in slots}, self.fingerprint)
+    def only(self, slots: Set[str]) -> Manifest:
+        gone = self.runs.keys() - slots
+        return Manifest({s: r for s, r in self.runs.items() if s not in gone}, self.fingerprint) if gone else self
 
     def files(self) -> frozenset[str]:
         return frozenset(e.file for runs in self.runs.values() for e in runs)

@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from viewkeeper import expressions, faults
 from viewkeeper.commit.afterwards import Afterwards, has_happened
@@ -35,8 +34,8 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.strategies import strategy_of
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan import flows
+from viewkeeper.plan.flow import Flow
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
 from viewkeeper.store.memory import Memory, forget_spilled, release
 
@@ -94,7 +93,6 @@ class Publisher:
             """When which cut was published: the log before it may be needed for a while."""
             self.loading: dict[object, int] = {}
             """The cuts of loads that go on: the log after them is needed."""
-            self._defined: tuple[Any, ...] | None = None
             self._adopt(store.catalog())
         except BaseException:
             self.lease.release()
@@ -146,27 +144,21 @@ class Publisher:
         return self.store.pending(self.batch.cut, [t.id for t in self.catalog.tables]).calls > 0
 
     def flow_of(self, catalog: Catalog) -> Flow:
-        """The graph of the views that are maintained; a suspended view is still a definition that others may use."""
-        tables = {t.id: t for t in catalog.tables}
-        plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-        active = [v.table.id for v in catalog.views if v.suspended is None and not self.runs_alone(v)]
-        return assemble(tables, plans, active, not self.store.capabilities.before_images, self.store.selects)
+        """The graph of the views that are maintained."""
+        return flows.maintained(self.store, catalog)
 
     def runs_alone(self, view: View) -> bool:
         return strategy_of(view).runs_alone(self.store.capabilities.before_images)
 
     def view(self, view_id: int) -> View | None:
         """A view of the catalog as it is now."""
-        return next((v for v in self.catalog.views if v.table.id == view_id), None)
+        return self.catalog.views_by_id.get(view_id)
 
     def _adopt(self, catalog: Catalog) -> None:
-        if self._defined != (defined := catalog.defined):  # a view's own cut moves often, and changes nothing here
-            self.flow = self.flow_of(catalog)
-            self._defined = defined
+        self.flow = self.flow_of(catalog)
         self.catalog = catalog
-        self.names = {v.table.id: v.table.name for v in catalog.views}
         # One view in the flow that shows every write call's state makes all do so: a batch is one cut for all.
-        mine = (v for v in catalog.views if not self.runs_alone(v))
+        mine = (v for v in catalog.special if not self.runs_alone(v))
         self.complete = any(strategy_of(v).is_complete and v.suspended is None for v in mine)
 
     # -- steps 3 and 4 ------------------------------------------------------------------------------------------------
@@ -184,7 +176,7 @@ class Publisher:
         catalog, flow = self.catalog, self.flow
         if change is not None:
             catalog = change(catalog)
-            flow = flow if catalog.defined == self._defined else self.flow_of(catalog)
+            flow = self.flow_of(catalog)
         record = {
             "manifest": manifest.to_json(),
             "plan": flow.fingerprint,
@@ -196,8 +188,7 @@ class Publisher:
             "merges": self.merger.counts(),
         }
         if self.sets:
-            known = {v.table.id for v in catalog.views}
-            self.sets = {v: m for v, m in self.sets.items() if v in known}
+            self.sets = {v: m for v, m in self.sets.items() if v in catalog.views_by_id}
             record["sets"] = {str(v): m.to_json() for v, m in self.sets.items()}
         batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
         faults.point("commit.3.before")
@@ -224,8 +215,8 @@ class Publisher:
     def publish_views(self, change: Callable[[Catalog], Catalog]) -> None:
         """A batch without changes that alters the views; state that none of them needs any more is let go."""
         flow = self.flow_of(change(self.catalog))
-        kept = frozenset(s for o in flow.stateful() for s in slots(o))
-        self.publish(self.batch.number + 1, self.batch.cut, self.state.manifest.only(kept), [], change)
+        manifest = self.state.manifest.only(flow.slots.keys())
+        self.publish(self.batch.number + 1, self.batch.cut, manifest, [], change)
 
 
 def size_of(change: ViewChange | StreamChange) -> int:

@@ -57,5 +57,5 @@ class Tidying:
             upto = cuts.popleft()[1]
         if upto is not None:
             cuts.appendleft((self._tidied - self.retention, upto))
-            tracked = [v.at.low for v in publisher.catalog.views if v.at is not None and v.suspended is None]
+            tracked = [v.at.low for v in publisher.catalog.special if v.at is not None and v.suspended is None]
             publisher.store.truncate(min([upto, *tracked, *publisher.loading.values()]))

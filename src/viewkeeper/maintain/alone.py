@@ -15,7 +15,7 @@ from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.maintain.schedule import Remade
-from viewkeeper.maintain.stage import Stage, given_rows, in_batches
+from viewkeeper.maintain.stage import Stage, given_rows
 from viewkeeper.model.catalog import View
 from viewkeeper.plan.flow import Flow
 from viewkeeper.store.base import Store
@@ -62,7 +62,7 @@ class Alone:
             )
         deltas, _ = self._stage.capture.changes(self.flow, after, cut, {}, tables, 1)
         names = {view.table.id: view.table.name}
-        outcome = self._stage.run(number, "driver", self.flow, in_batches(self.flow), given_rows(deltas), names)
+        outcome = self._stage.run(number, "driver", self.flow, self.flow.in_batches, given_rows(deltas), names)
         manifest = self._state.manifest.plus(outcome.entries)
         return Remade(cut, cut, list(outcome.reached.get(view.table.id, ())), False, manifest, len(outcome.entries))
 

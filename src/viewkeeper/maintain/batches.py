@@ -15,7 +15,7 @@ from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.maintain.crossover import rows_beyond
 from viewkeeper.maintain.fitting import fitting
-from viewkeeper.maintain.stage import Stage, choose_lane, in_batches
+from viewkeeper.maintain.stage import Stage, choose_lane
 from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import StreamChange, ViewChange
 
@@ -65,7 +65,7 @@ class Batches:
         chosen = choose_lane(lane, changes)
         faults.point("commit.2.before")
         captured = time.perf_counter()
-        outcome = self.stage.run(number, chosen, flow, in_batches(flow), deltas, publisher.names)
+        outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)
         faults.point("commit.2.after")
         ran = time.perf_counter()
         views, entries = self._resolve(outcome.reached), outcome.entries
@@ -99,7 +99,7 @@ class Batches:
         """
         publisher = self._publisher
         changed = rows_beyond(publisher.store, publisher.flow, publisher.batch.cut, rows)
-        if changed is None or publisher.complete or not all(v.table.is_stored for v in publisher.catalog.views):
+        if changed is None or publisher.complete or not all(v.table.is_stored for v in publisher.catalog.special):
             return None
         self._rebuild(publisher.store.head())
         seconds = time.perf_counter() - started
@@ -110,10 +110,10 @@ class Batches:
 
     def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
         publisher = self._publisher
-        tables = {v.table.id: v.table for v in publisher.catalog.views}
 
         def change(duck: Duck, view: int) -> ViewChange | StreamChange | None:
-            with own_rows(tables[view]):
-                return resolve(duck, publisher.store, tables[view], reached[view], publisher.memory)
+            table = publisher.catalog.views_by_id[view].table
+            with own_rows(table):
+                return resolve(duck, publisher.store, table, reached[view], publisher.memory)
 
         return [c for c in self.stage.crew.map(change, list(reached)) if c is not None]

@@ -65,7 +65,8 @@ class Definer:
         If it has the same table, its rows change by the difference; else the old rows go with the old view.
         """
         publisher = self._publisher
-        active = [v for v in publisher.catalog.views if v.suspended is None and v.table.id in users]
+        known = (publisher.catalog.views_by_id[user] for user in sorted(users))
+        active = [v for v in known if v.suspended is None]
         maintained = [v for v in active if not publisher.runs_alone(v)]
 
         def change(catalog: Catalog, since: int) -> Catalog:

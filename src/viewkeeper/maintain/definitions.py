@@ -7,7 +7,7 @@ options of a view    store = 'none'       keep no rows; changes stream to subscr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strat
 from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
-from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.compiled import plan_of
+from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.nodes import Node, Scan
 from viewkeeper.plan.planner import plan_view
 from viewkeeper.store.base import Store
@@ -187,9 +188,9 @@ def _dropped(store: Store, spark: Callable[[], Any], altered: Callable[[Catalog]
 
 def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table, gone: Column) -> bool:
     """Whether a view's query is another one, or none, over the table without the column that is gone."""
-    if table.id not in reads(view):
+    if table.id not in view.reads:
         return False
-    plan = ViewPlan.from_json(view.plan).query
+    plan = plan_of(view).query
     if any(gone.inside.lower() in (f[1].lower() for f in s.fields) for s in scans(plan.root) if s.table == table.id):
         return True
     # What the optimiser left out is in the text still, from which `audit` runs it. A text that neither names the column
@@ -213,10 +214,10 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
 
     options = _options(statement.options)
     catalog = store.catalog()
-    hidden = {old.table.id, *dependents(catalog, [old.table.id])} if old is not None else set()
+    hidden = {old.table.id, *catalog.dependents([old.table.id])} if old is not None else set()
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id not in hidden}
     query = read_query(spark(), statement.query, {t.name: t for t in tables.values()})
-    plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
+    plans = Plans(catalog)
     sizes = {t.id: store.count(t) for t in catalog.tables}
     named = (statement.name, catalog.next_id, query, statement.key)
     table, made = plan_view(*named, tables, plans, sizes, options, attempt)
@@ -229,35 +230,18 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
     return View(table, statement.query, made.to_json(), options)
 
 
-def dependents(catalog: Catalog, tables: Iterable[int]) -> list[int]:
-    """The views that read these tables or views, directly or through others, in the catalog's order."""
-    reached = set(tables)
-    found: list[int] = []
-    for view in catalog.views:  # a view is made after what it reads
-        if view.table.id not in reached and reached & reads(view):
-            reached.add(view.table.id)
-            found.append(view.table.id)
-    return found
-
-
-def reads(view: View) -> set[int]:
-    """The tables and views that a view's query names."""
-    return {scan.table for scan in scans(ViewPlan.from_json(view.plan).query.root)}
-
-
 def scans(root: Node) -> list[Scan]:
     return [node for node in root.walk() if isinstance(node, Scan)]
 
 
 def refuse_altered(catalog: Catalog, view: View) -> None:
     """While a view was planned and loaded, tables and columns that it reads may have been dropped."""
-    there = {t.id: t for t in (*(t.inside for t in catalog.tables), *(v.table for v in catalog.views))}
-    for scan in scans(ViewPlan.from_json(view.plan).query.root):
-        table = there.get(scan.table)
+    for scan in scans(plan_of(view).query.root):
+        table = catalog.table_of(scan.table)
         if table is None:
             raise InUse(f"A table of {view.table.name} was dropped while it was made.", hint="Look at its query.")
         for _, name in scan.fields:
-            if name.lower() not in table.by_name:
+            if name.lower() not in table.inside.by_name:
                 raise InUse(
                     f"The column {name} of {table.name} was dropped while {view.table.name} was made.",
                     hint="Look at its query.",
@@ -265,9 +249,9 @@ def refuse_altered(catalog: Catalog, view: View) -> None:
 
 
 def refuse_used(catalog: Catalog, table: Table) -> None:
-    users = [v.table.name for v in catalog.views if table.id in reads(v)]
+    users = _readers(catalog, table)
     if users:
-        raise InUse(f"{table.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first.")
+        raise InUse(f"{table.name} is used by {', '.join(users)}.", hint="Drop what uses it first.")
 
 
 def refuse_reshaped(catalog: Catalog, old: View, new: View, before_images: bool) -> None:
@@ -279,13 +263,18 @@ def refuse_reshaped(catalog: Catalog, old: View, new: View, before_images: bool)
         )
     if new.table.id == old.table.id:
         return
-    users = [v.table.name for v in catalog.views if old.table.id in reads(v)]
+    users = _readers(catalog, old.table)
     if users:
         raise InUse(
-            f"{old.table.name} is used by {', '.join(sorted(users))}, and the new definition has other columns or"
+            f"{old.table.name} is used by {', '.join(users)}, and the new definition has other columns or"
             f" another key ({_shape(new.table)}; before: {_shape(old.table)}).",
             hint="Keep its columns, their types and its key, or drop what uses it first.",
         )
+
+
+def _readers(catalog: Catalog, table: Table) -> list[str]:
+    """The names of the views whose queries name it."""
+    return sorted(catalog.views_by_id[i].table.name for i in catalog.readers.get(table.id, ()))
 
 
 def load_rate(view: View) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
 from viewkeeper.plan.flow import Flow, slots
 
@@ -46,16 +47,19 @@ def plan_load(flow: Flow, new: Iterable[str], on_spark: bool) -> Load:
 
 def missing_state(flow: Flow, state: State) -> set[str]:
     """Operators whose state is not there, or is too narrow: a view uses more columns of a table than before."""
-    found = set()
-    for operator in flow.stateful():
-        if any(slot not in state.manifest.runs for slot in slots(operator)[:1]):
-            found.add(operator.id)
-        elif operator.arranges is not None:
-            wanted = {c.name for c in flow.held[operator.id]}
-            runs = state.arrangement(slots(operator)[0]).runs
-            if not all(wanted <= set(run.rows.column_names) for run in runs):
-                found.add(operator.id)
+    found = unlisted(flow, state.manifest)
+    for image in (i for images in flow.images.values() for i in images if i.id not in found):
+        wanted = {c.name for c in flow.held[image.id]}
+        runs = state.arrangement(slots(image)[0]).runs
+        if not all(wanted <= set(run.rows.column_names) for run in runs):
+            found.add(image.id)
     return found
+
+
+def unlisted(flow: Flow, manifest: Manifest) -> set[str]:
+    """Operators that have no state: not even their first arrangement is listed."""
+    missing = flow.slots.keys() - manifest.runs.keys()
+    return {name for slot in missing if slot == slots(flow.operators[name := flow.slots[slot]])[0]}
 
 
 def loaded_tables(flow: Flow, load: Load) -> Mapping[str, int]:

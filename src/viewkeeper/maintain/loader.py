@@ -78,13 +78,13 @@ class Loader:
         """Load what `base` lacks and these views, and publish them. The lock is held: no batch goes on meanwhile."""
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            for view in (v for v in catalog.views if v.table.id in views and not v.table.is_stored):
+            for view in (v for v in catalog.special if v.table.id in views and not v.table.is_stored):
                 catalog = catalog.replacing(restarted(view, since))
             return catalog
 
         if not all(self._publisher.store.shows_past(table) for table in self._publisher.flow.tables.values()):
             # Nobody can say what was there at the published cut: all views come to a later one together.
-            base, views = Manifest(fingerprint=expressions.fingerprint()), frozenset(self._publisher.flow.sinks)
+            base, views = Manifest(fingerprint=expressions.fingerprint()), frozenset(self._publisher.flow.views)
         self.load(views, change, "auto", None, base=base, cut=cut)
 
     def load(
@@ -136,7 +136,7 @@ class Loader:
                 flow = self._publisher.flow_of(changed)
             elif live:
                 cut = self._publisher.store.head()
-            names = {v.table.id: v.table.name for v in changed.views}
+            names = changed.names
             at, number, alone = cut or mark.batch.cut, mark.batch.number + 1, base is not None and not base.runs
             try:
                 loaded = load(  # 1
@@ -160,7 +160,7 @@ class Loader:
                 # What the other views have seen cannot be read again: all of them come to what is there, together.
                 self.tell(["what the other views had seen of the tables cannot be read again"])
                 nothing = Manifest(fingerprint=expressions.fingerprint())
-                return self.load(frozenset(flow.sinks), change, lane, progress, base=nothing, cut=cut)
+                return self.load(frozenset(flow.views), change, lane, progress, base=nothing, cut=cut)
             faults.point("load.1.after")
             while True:
                 state.adopt(loaded.beside(flow, mark.manifest))
@@ -210,11 +210,10 @@ class Loader:
         shared: Manifest,
         change: Callable[[Catalog, int], Catalog],
     ) -> None:
-        there = {v.table.id: v.table for v in self._publisher.catalog.views}
         changes = []
-        for view in (v for v in catalog.views if v.table.id in loaded.rows and v.table.is_stored):
+        for view in (v for v in map(catalog.views_by_id.get, loaded.rows) if v is not None and v.table.is_stored):
             rows = list(loaded.rows[view.table.id])
-            if view.table.id in there:
+            if self._publisher.view(view.table.id) is not None:
                 rows.append(self.stored(view.table))
             with own_rows(view.table):
                 left = [r for r in rows if r.num_rows]

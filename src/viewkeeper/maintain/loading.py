@@ -25,8 +25,8 @@ from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.parts import CutMoved, Part
 from viewkeeper.capture.snapshot import Progress, scan_live
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.maintain.load_plan import Load, loaded_tables, missing_state, plan_load
-from viewkeeper.maintain.stage import Stage, choose_lane, given_rows, in_batches
+from viewkeeper.maintain.load_plan import Load, loaded_tables, missing_state, plan_load, unlisted
+from viewkeeper.maintain.stage import Stage, choose_lane, given_rows
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.kinds import Image, Input
 from viewkeeper.operators.operator import Operator
@@ -57,15 +57,13 @@ class Loaded:
     def beside(self, flow: Flow, shared: Manifest) -> Manifest:
         """The state at the cut, if `shared` is that of the other operators: runs of the new ones replace theirs."""
         mine = self.slots(flow)
-        kept = frozenset(s for o in flow.stateful() for s in slots(o)) - mine
-        manifest = shared.only(kept).plus(self.entries)
+        manifest = shared.only(flow.slots.keys() - mine).plus(self.entries)
         # Loaded operators are listed even when they hold no rows yet, so that they count as loaded.
         return replace(manifest, runs={**dict.fromkeys(mine, ()), **manifest.runs})
 
     def misses(self, flow: Flow, shared: Manifest) -> bool:
         """Whether an operator that was shared when loading began is gone: its other views were suspended."""
-        needed = {s for o in flow.stateful() for s in slots(o)[:1]} - self.slots(flow)
-        return not needed <= set(shared.runs)
+        return not unlisted(flow, shared) <= self.new
 
 
 def load(
@@ -134,7 +132,7 @@ def scan_first(
 
 
 def _plan(stage: Stage, flow: Flow, views: frozenset[int], lane: str) -> Load:
-    new = missing_state(flow, stage.state) | {flow.sinks[v].id for v in views}
+    new = missing_state(flow, stage.state) | {flow.sink(v).id for v in views}
     return plan_load(flow, new, lane == "spark")
 
 
@@ -146,13 +144,13 @@ def catch_up(
     CutMoved if more can be seen of the tables by now than that batch had: the next one brings it to all views, and this
     step is done again.
     """
-    behind = flow.behind([*(flow.sinks[v].id for v in loaded.rows), *loaded.new])
+    behind = flow.behind([*(flow.sink(v).id for v in loaded.rows), *loaded.new])
     tables = [t for t in flow.used if Input(t).id in behind]
     deltas, seen = stage.capture.changes(flow, loaded.cut, batch.cut, loaded.seen, tables)
     shared = [flow.tables[t] for t in tables if t in batch.seen]
     seen |= _watched(stage, shared, batch.cut, batch.seen, alone=False)
     chosen = choose_lane(lane, sum(d.num_rows for d in deltas.values()))
-    active = in_batches(flow) & behind
+    active = flow.in_batches & behind
     outcome = stage.run(batch.number + 1, chosen, flow, active, given_rows(deltas), names, only=loaded.slots(flow))
     rows = {v: [*before, *outcome.reached.get(v, [])] for v, before in loaded.rows.items()}
     return Loaded(batch.cut, loaded.new, (*loaded.entries, *outcome.entries), rows, seen)
@@ -163,7 +161,7 @@ def regenerate(
 ) -> list[pa.Table]:
     """A view's rows from the state behind it, nothing kept: what a view that is not stored gives on request."""
     chosen = choose_lane("driver", 0)
-    plan = plan_load(flow, {flow.sinks[view].id}, False)
+    plan = plan_load(flow, {flow.sink(view).id}, False)
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
         given[name] = _whole_table(stage, flow, frozenset(), table, cut, progress)

@@ -95,7 +95,7 @@ class Maintainer:
             why = f"it was made with {made}, this is {expressions.fingerprint()}"
             self.loader.tell([why if known else "the record of the last batch is damaged"])
             self.suspender.going_on(lambda: self.mender.rebuild(cut), always=True)
-        elif record and record.get("plan") != publisher.flow.fingerprint:
+        elif record and not publisher.flow.has(record.get("plan")):
             self.suspender.going_on(self.mender.adapt, always=True)
 
     def close(self) -> None:
@@ -161,6 +161,6 @@ class Maintainer:
     def repair(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them. Rows that are right already are not written."""
         self.mender.repair(views)
-        for view in self.publisher.catalog.views:
+        for view in self.publisher.catalog.special:
             if view.table.id in views and self.publisher.runs_alone(view):
                 self.scheduler.make_whole(view)

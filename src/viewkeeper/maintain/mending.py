@@ -25,6 +25,7 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, StoreError
+from viewkeeper.maintain.load_plan import unlisted
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.operators.runs import RunEntry, open_run
 from viewkeeper.plan.flow import Flow, slots
@@ -79,7 +80,7 @@ class Mender:
         """Make all state anew, at the published cut or a later one, and bring the views' tables in line with it."""
         publisher = self._publisher
         with publisher.lock:
-            self._loader.anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(publisher.flow.sinks), cut)
+            self._loader.anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(publisher.flow.views), cut)
             publisher.afterwards.owe("taking the note of a contradiction away", self._forget_contradiction)
 
     def repair(self, views: frozenset[int]) -> None:
@@ -91,16 +92,17 @@ class Mender:
         with publisher.lock:
             publisher.follow()
             flow = publisher.flow
-            operators, others = spoiled(flow, flow.behind([flow.sinks[v].id for v in views if v in flow.sinks]))
-            self._loader.anew(without(publisher.state.manifest, flow, operators), others | (views & set(flow.sinks)))
+            mine = views & flow.views.keys()
+            operators, others = spoiled(flow, flow.behind([flow.sink(v).id for v in mine]))
+            self._loader.anew(without(publisher.state.manifest, flow, operators), others | mine)
 
     def adapt(self) -> None:
         """Load the state of operators that have none: this version makes others of the views than the one before."""
         publisher = self._publisher
         with publisher.lock:
             flow, manifest = publisher.flow, publisher.state.manifest
-            operators, views = spoiled(flow, [o.id for o in flow.stateful() if slots(o)[0] not in manifest.runs])
-            kept = frozenset(s for o in flow.stateful() if o.id not in operators for s in slots(o))
+            operators, views = spoiled(flow, unlisted(flow, manifest))
+            kept = frozenset(slot for slot, name in flow.slots.items() if name not in operators)
             self._loader.tell(["this version makes other operators of the views than the one before"])
             self._loader.anew(manifest.only(kept), views)
 
@@ -148,9 +150,8 @@ def spoiled(flow: Flow, operators: Iterable[str]) -> tuple[frozenset[str], froze
     for name, operator in flow.operators.items():  # sources first
         if after & set(flow.sources(operator)):
             after.add(name)
-    stateful = {o.id for o in flow.stateful()}
-    views = frozenset(view for view, sink in flow.sinks.items() if sink.id in after)
-    return frozenset((broken | after) & stateful), views
+    views = frozenset(view for view, made in flow.views.items() if made.sink.id in after)
+    return frozenset((broken | after).intersection(flow.slots.values())), views
 
 
 def without(manifest: Manifest, flow: Flow, operators: Iterable[str]) -> Manifest:

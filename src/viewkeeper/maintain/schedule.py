@@ -29,7 +29,7 @@ from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Defect, SnapshotGone, Unsupported
 from viewkeeper.maintain.loading import Live, load, scan_first
-from viewkeeper.maintain.stage import Stage, given_rows, in_batches
+from viewkeeper.maintain.stage import Stage, given_rows
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import WEIGHT, quoted
@@ -142,7 +142,7 @@ def _some(stage: Stage, flow: Flow, view: View, number: int, *, live: bool) -> R
     finally:
         pinned.close()
     names = {view.table.id: view.table.name}
-    outcome = stage.run(number, "driver", flow, in_batches(flow), given_rows(deltas), names)
+    outcome = stage.run(number, "driver", flow, flow.in_batches, given_rows(deltas), names)
     manifest = stage.state.manifest.plus(outcome.entries)
     reached = list(outcome.reached.get(view.table.id, ()))
     return Remade(low, cut, reached, False, manifest, sum(tree.keys for tree in trees.values()))

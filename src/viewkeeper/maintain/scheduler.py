@@ -27,8 +27,7 @@ from viewkeeper.maintain.stage import Resources, Stage
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.strategies import interval_of, strategy_of
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, assemble
+from viewkeeper.plan import flows
 
 _MOMENT = 0.05
 """Seconds for which views are brought from call to call before the batches have their turn, or their cut is moved."""
@@ -55,7 +54,7 @@ class Scheduler:
         Views that show every call's state go on from call to call: `now` to the published cut, else for a moment.
         """
         steps = self._follow_calls(now)
-        if not any(strategy_of(v).is_scheduled for v in self._publisher.catalog.views):
+        if not any(strategy_of(v).is_scheduled for v in self._publisher.catalog.special):
             return steps
         return steps + self._run_scheduled(now)
 
@@ -69,7 +68,7 @@ class Scheduler:
 
     def _run_due(self, now: bool) -> int:
         done = 0
-        for view in due(self._publisher.catalog.views, float("inf") if now else None):
+        for view in due(self._publisher.catalog.special, float("inf") if now else None):
             if not now and time.monotonic() < self._looked.get(view.table.id, 0.0) + interval_of(view):
                 continue
             self._looked[view.table.id] = time.monotonic()
@@ -82,7 +81,7 @@ class Scheduler:
     def _follow_calls(self, now: bool) -> int:
         """Step the views that run from call to call; how many steps were taken. Batches go on beside it."""
         done, until = 0, time.monotonic() + _MOMENT
-        for view in self._publisher.catalog.views:
+        for view in self._publisher.catalog.special:
             while (
                 self._publisher.runs_alone(view) and strategy_of(view).is_complete and (now or time.monotonic() < until)
             ):
@@ -94,8 +93,8 @@ class Scheduler:
     def _follow_call(self, view_id: int, now: bool) -> bool:
         """Bring one such view to the next call; whether there was one."""
         with self._stepping, self._publisher.keeping() as mark:
-            view = next((v for v in mark.catalog.views if v.table.id == view_id and v.suspended is None), None)
-            if view is None or (view.at is not None and view.at.cut >= mark.batch.cut):
+            view = mark.catalog.views_by_id.get(view_id)
+            if view is None or view.suspended is not None or (view.at is not None and view.at.cut >= mark.batch.cut):
                 return False
             known = self._publisher.sets.get(view_id)
             if view.at is None or known is None:
@@ -115,7 +114,7 @@ class Scheduler:
                 made = Remade(mark.batch.cut, mark.batch.cut, [], False, known, 0)
             faults.point("remake.after")
             with self._publisher.lock:
-                current = next((v for v in self._publisher.catalog.views if v.table.id == view_id), None)
+                current = self._publisher.view(view_id)
                 if current is not None and current.suspended is None and current.at == view.at:
                     self._publish_remade(current, made, is_new=False)
                     if stepped:
@@ -131,14 +130,15 @@ class Scheduler:
 
     def _make_active(self, view: View) -> None:
         """Unless it has been suspended meanwhile."""
-        if any(v.table.id == view.table.id and v.suspended is None for v in self._publisher.catalog.views):
+        now = self._publisher.view(view.table.id)
+        if now is not None and now.suspended is None:
             self.make(view)
 
     def make(self, view: View, is_new: bool = False, progress: Progress | None = None) -> None:
         """Run a view's strategy once. While one that is new is loaded, those that are there go on from call to call."""
         with nullcontext() if is_new else self._stepping, self._publisher.keeping() as mark:
             self._forget_alone(view.table.id)
-            flow = _flow_of(view, mark)
+            flow = flows.alone(mark.catalog, view)
             known = self._publisher.sets.get(view.table.id)
             cut, number = mark.batch.cut, mark.batch.number + 1
             resources = self._resources
@@ -150,13 +150,13 @@ class Scheduler:
                 made = remake(self._publisher.store, flow, view, cut, number, None, *how)
             faults.point("remake.after")
             with self._publisher.lock:
-                if is_new or any(v.table.id == view.table.id for v in self._publisher.catalog.views):
+                if is_new or self._publisher.view(view.table.id) is not None:
                     self._publish_remade(view, made, is_new)
 
     def _alone_of(self, view: View, known: Manifest, mark: Mark) -> Alone:
         found = self._alone.get(view.table.id)
         if found is None:
-            flow = _flow_of(view, mark)
+            flow = flows.alone(mark.catalog, view)
             resources = self._resources
             found = Alone(resources.store, flow, known, resources.spark, resources.durable, resources.beside)
             self._alone[view.table.id] = found
@@ -195,7 +195,7 @@ class Scheduler:
                 refuse_altered(catalog, view)
                 return catalog.with_view(replace(view, at=at, since=self._publisher.store.head() + 1))
             since = self._publisher.store.head() + 1 if starts_over else view.since
-            now = next(v for v in catalog.views if v.table.id == view.table.id)  # another process may have renamed it
+            now = catalog.views_by_id[view.table.id]  # another process may have renamed it
             return catalog.replacing(replace(now, at=at, since=since, suspended=view.suspended))
 
         changes = [found] if found is not None else []
@@ -205,8 +205,3 @@ class Scheduler:
         except BaseException:
             self._publisher.sets = before
             raise
-
-
-def _flow_of(view: View, mark: Mark) -> Flow:
-    plans = {v.table.id: ViewPlan.from_json(v.plan) for v in (*mark.catalog.views, view)}
-    return assemble({t.id: t for t in mark.catalog.tables}, plans, [view.table.id], True)

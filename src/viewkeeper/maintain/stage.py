@@ -189,11 +189,6 @@ class Stage:
         return Arrangement(()) if slot in hidden else self.state.arrangement(slot)
 
 
-def in_batches(flow: Flow) -> frozenset[str]:
-    """The operators that take part in a batch of changes; the others serve first loads."""
-    return frozenset(n for n, o in flow.operators.items() if not o.only_loads)
-
-
 def _sorts(flow: Flow, names: frozenset[str]) -> bool:
     """Whether a load has tables to arrange, and no join that keeps all cores busy by itself."""
     loaded = [flow.operators[name] for name in names]
@@ -215,11 +210,11 @@ def choose_lane(asked: str, rows: int) -> str:
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
     """An expression's error, naming the views it stops; anything else as it is."""
     if isinstance(error, RAN_OUT):
-        short = sorted(names.get(v, "the new view") for v in flow.views_of.get(operator.id, frozenset()))
+        short = sorted(names.get(v, "the new view") for v in flow.views_of(operator.id))
         return out_of_memory(f"the {operator.kind} of {', '.join(short)}")
     found = expressions.error_code(error)
     if found is None:
         return error
-    views = flow.views_of.get(operator.id, frozenset())
+    views = flow.views_of(operator.id)
     stopped = sorted(names.get(v, "the new view") for v in views)
     return BrokenViews(views, f"{', '.join(stopped)}: {found.message}")

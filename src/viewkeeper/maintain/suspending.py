@@ -40,7 +40,8 @@ class Suspender:
         publisher = self._publisher
         with publisher.lock:
             now = time.time()
-            stopped = [v for v in publisher.catalog.views if v.table.id in views and v.suspended is None]
+            known = (publisher.view(view) for view in sorted(views))
+            stopped = [v for v in known if v is not None and v.suspended is None]
 
             def change(catalog: Catalog) -> Catalog:
                 for view in stopped:

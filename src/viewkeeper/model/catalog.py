@@ -1,14 +1,17 @@
 """The catalog: every table and view, as one immutable value with a version.
 
-It is stored as one JSON record. A change makes a new catalog with the next version; the store replaces the record
-atomically, and every process notices by the version. Ids are never used twice.
+It is stored as a record for each table and view, and a short one that says what changed last (`store.catalogs`). A
+change makes a new catalog with the next version, which shares what is unchanged with the one before; the store writes
+what differs, atomically, and every process notices by the version. Ids are never used twice, and are given in order:
+what is listed is listed by id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from viewkeeper.errors import NameTaken, UnknownName
 from viewkeeper.model import arguments
@@ -35,6 +38,15 @@ class OwnCut:
     time: float
 
 
+class StoredPlan(dict[str, Any]):
+    """A compiled plan as JSON, with what was read from it (`plan.compiler.plan_of`): read once, however often used."""
+
+    __slots__ = ("made", "reads")
+
+    made: Any
+    reads: frozenset[int]
+
+
 @dataclass(frozen=True)
 class View:
     """A materialized view: the table it lives in, the query as written, and its compiled plan as JSON."""
@@ -48,6 +60,22 @@ class View:
     """The log position from which on its deltas are complete: where it was loaded."""
     at: OwnCut | None = None
     """None: it stands where the published batch stands."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, StoredPlan):
+            object.__setattr__(self, "plan", StoredPlan(self.plan))
+
+    @property
+    def stored(self) -> StoredPlan:
+        return cast(StoredPlan, self.plan)
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """The tables and views that its query names."""
+        plan = self.stored
+        if not hasattr(plan, "reads"):
+            plan.reads = frozenset(_scanned(plan.get("root")))
+        return plan.reads
 
     def to_json(self) -> dict[str, Any]:
         data = {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
@@ -63,29 +91,116 @@ class View:
         return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0), at)
 
 
-@dataclass(frozen=True)
+def _scanned(data: Any) -> Iterator[int]:
+    """The tables of the scans in a plan's JSON."""
+    if isinstance(data, list):
+        for value in data:
+            yield from _scanned(value)
+    elif isinstance(data, dict) and "expr" not in data:
+        if data.get("kind") == "scan":
+            yield data["table"]
+        for value in data.values():
+            yield from _scanned(value)
+
+
+class _Names(Mapping[int, str]):
+    """Read when one is asked for, which is seldom."""
+
+    def __init__(self, views: Mapping[int, View]) -> None:
+        self._views = views
+
+    def __getitem__(self, view: int) -> str:
+        return self._views[view].table.name
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+
 class Catalog:
     """All tables and views by id."""
 
-    version: int = 0
-    next_id: int = 1
-    tables: tuple[Table, ...] = ()
-    views: tuple[View, ...] = ()
+    def __init__(
+        self, version: int = 0, next_id: int = 1, tables: Iterable[Table] = (), views: Iterable[View] = ()
+    ) -> None:
+        self.version = version
+        self.next_id = next_id
+        self._tables = {t.id: t for t in tables}
+        self._views = {v.table.id: v for v in views}
+        self._ids = {t.name.lower(): t.id for t in (*self._tables.values(), *(v.table for v in self._views.values()))}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Catalog):
+            return NotImplemented
+        mine, theirs = (self.version, self.next_id), (other.version, other.next_id)
+        return mine == theirs and self._tables == other._tables and self._views == other._views
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Catalog(version={self.version}, tables={len(self._tables)}, views={len(self._views)})"
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(self._tables.values())
+
+    @cached_property
+    def views(self) -> tuple[View, ...]:
+        return tuple(self._views.values())
+
+    @cached_property
+    def special(self) -> tuple[View, ...]:
+        """The views with options, a cut of their own, or suspended: among thousands, those to look at twice."""
+        return tuple(v for v in self._views.values() if v.options or v.at is not None or v.suspended is not None)
 
     @property
-    def defined(self) -> tuple[Any, ...]:
-        """What tables and views are, without where views stand."""
-        return self.tables, tuple(replace(v, at=None, since=0) for v in self.views)
+    def names(self) -> Mapping[int, str]:
+        """The names of views, by id."""
+        return _Names(self._views)
+
+    @property
+    def views_by_id(self) -> Mapping[int, View]:
+        return self._views
+
+    @property
+    def tables_by_id(self) -> Mapping[int, Table]:
+        """Base tables."""
+        return self._tables
+
+    def of(self, number: int) -> Table | View | None:
+        """What has this id, if it is there."""
+        return self._tables.get(number) or self._views.get(number)
+
+    def table_of(self, number: int) -> Table | None:
+        """The table behind an id, a base table's or a view's, if it is there."""
+        found = self.of(number)
+        return found.table if isinstance(found, View) else found
+
+    @cached_property
+    def readers(self) -> Mapping[int, frozenset[int]]:
+        """For each table and view the views whose queries name it, if any do."""
+        found: dict[int, set[int]] = {}
+        for number, view in self._views.items():
+            for read in view.reads:
+                found.setdefault(read, set()).add(number)
+        return {number: frozenset(views) for number, views in found.items()}
+
+    def dependents(self, numbers: Iterable[int]) -> list[int]:
+        """The views that read these tables or views, directly or through others, by id."""
+        start = set(numbers)
+        reached, waiting = set(start), list(start)
+        while waiting:
+            found = self.readers.get(waiting.pop(), frozenset()) - reached
+            reached |= found
+            waiting.extend(found)
+        return sorted(reached - start)
 
     def find(self, name: str) -> Table | View | None:
         wanted = arguments.text(name, "The name of a table or view", "SHOW TABLES and SHOW VIEWS list them.").lower()
-        for table in self.tables:
-            if table.name.lower() == wanted:
-                return table
-        for view in self.views:
-            if view.table.name.lower() == wanted:
-                return view
-        return None
+        number = self._ids.get(wanted)
+        return None if number is None else self.of(number)
 
     def table(self, name: str) -> Table:
         """The table behind a name, a base table's or a view's."""
@@ -104,69 +219,104 @@ class Catalog:
 
     def reading(self, table: Table) -> Table:
         """A table as it was looked up some time, able to read the rows of this time."""
-        now = next((t for t in self.tables if t.id == table.id), table)
+        now = self._tables.get(table.id, table)
         return table if len(now.places) <= len(table.places) else table.reaching(now)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     def with_table(self, table: Table) -> Catalog:
         self._check_free(table.name)
-        return replace(
-            self, version=self.version + 1, next_id=max(self.next_id, table.id + 1), tables=(*self.tables, table)
-        )
+        return self.moved(self.version + 1, max(self.next_id, table.id + 1), [table])
 
     def with_view(self, view: View) -> Catalog:
         self._check_free(view.table.name)
-        return replace(
-            self, version=self.version + 1, next_id=max(self.next_id, view.table.id + 1), views=(*self.views, view)
-        )
+        return self.moved(self.version + 1, max(self.next_id, view.table.id + 1), [view])
 
     def with_id_taken(self) -> Catalog:
         """The next id is given away, to something that will be listed later."""
-        return replace(self, version=self.version + 1, next_id=self.next_id + 1)
+        return self.moved(self.version + 1, self.next_id + 1)
 
     def replacing(self, view: View) -> Catalog:
         """With another definition or state of a view that is there, known by its id."""
-        views = tuple(view if v.table.id == view.table.id else v for v in self.views)
-        return replace(self, version=self.version + 1, views=views)
+        return self.moved(self.version + 1, self.next_id, [view] if view.table.id in self._views else [])
 
     def with_columns(self, table: Table) -> Catalog:
         """With other columns of a base table that is there, known by its id."""
-        tables = tuple(table if t.id == table.id else t for t in self.tables)
-        return replace(self, version=self.version + 1, tables=tables)
+        return self.moved(self.version + 1, self.next_id, [table] if table.id in self._tables else [])
 
     def renaming(self, table: Table, name: str) -> Catalog:
         """With another name for a table or view that is there; where its rows are does not change."""
         if name.lower() != table.name.lower():
             self._check_free(name)
-        renamed = table.named(name)
-        tables = tuple(renamed if t.id == table.id else t for t in self.tables)
-        views = tuple(replace(v, table=renamed) if v.table.id == table.id else v for v in self.views)
-        return replace(self, version=self.version + 1, tables=tables, views=views)
+        renamed, found = table.named(name), self.of(table.id)
+        entries = [] if found is None else [replace(found, table=renamed) if isinstance(found, View) else renamed]
+        return self.moved(self.version + 1, self.next_id, entries)
 
-    def without(self, table_id: int) -> Catalog:
-        return replace(
-            self,
-            version=self.version + 1,
-            tables=tuple(t for t in self.tables if t.id != table_id),
-            views=tuple(v for v in self.views if v.table.id != table_id),
-        )
+    def without(self, number: int) -> Catalog:
+        return self.moved(self.version + 1, self.next_id, gone=[number])
+
+    def moved(
+        self, version: int, next_id: int, entries: Iterable[Table | View] = (), gone: Iterable[int] = ()
+    ) -> Catalog:
+        """Another version, in which some entries are new or others than before, and some are gone."""
+        made = Catalog.__new__(Catalog)
+        made.version, made.next_id = version, next_id
+        made._tables, made._views, made._ids = dict(self._tables), dict(self._views), dict(self._ids)
+        for number in gone:
+            made._forget(number)
+        for entry in entries:
+            made._list(entry)
+        return made
+
+    def _forget(self, number: int) -> None:
+        table = self.table_of(number)
+        if table is not None:
+            self._tables.pop(number, None)
+            self._views.pop(number, None)
+            if self._ids.get(table.name.lower()) == number:
+                del self._ids[table.name.lower()]
+
+    def _list(self, entry: Table | View) -> None:
+        table = entry.table if isinstance(entry, View) else entry
+        before = self.table_of(table.id)
+        if before is not None and before.name.lower() != table.name.lower():
+            self._ids.pop(before.name.lower(), None)
+        self._ids[table.name.lower()] = table.id
+        if isinstance(entry, View):
+            late = before is None and self._views and table.id < next(reversed(self._views))
+            self._views[table.id] = entry
+            if late:
+                self._views = dict(sorted(self._views.items()))
+        else:
+            self._tables[table.id] = entry
+
+    def changed_since(self, before: Catalog) -> list[int]:
+        """The ids whose entries are others than in that catalog, or gone."""
+        views, tables = before._views, before._tables
+        found = [i for i, v in self._views.items() if views.get(i) is not v]
+        found += [i for i, t in self._tables.items() if tables.get(i) is not t]
+        found += [*(views.keys() - self._views.keys()), *(tables.keys() - self._tables.keys())]
+        return [i for i in found if self.of(i) != before.of(i)]
+
+    def redefined_since(self, before: Catalog) -> list[int]:
+        """The ids of what is another table or view than in that catalog, or gone: where views stand does not count."""
+
+        def defined(number: int, catalog: Catalog) -> Table | View | None:
+            found = catalog.of(number)
+            return replace(found, at=None, since=0) if isinstance(found, View) else found
+
+        return [i for i in self.changed_since(before) if defined(i, self) != defined(i, before)]
 
     def _check_free(self, name: str) -> None:
         if self.find(name) is not None:
             raise NameTaken(f"The name {name!r} is in use.")
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "next_id": self.next_id,
-            "tables": [t.to_json() for t in self.tables],
-            "views": [v.to_json() for v in self.views],
-        }
-
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Catalog:
+        """A whole catalog in one record, as version 0.1 wrote it."""
         return Catalog(
             version=data["version"],
             next_id=data["next_id"],
-            tables=tuple(Table.from_json(t) for t in data["tables"]),
-            views=tuple(View.from_json(v) for v in data["views"]),
+            tables=(Table.from_json(t) for t in data["tables"]),
+            views=(View.from_json(v) for v in data["views"]),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from viewkeeper.errors import Defect, Unsupported
@@ -36,6 +37,13 @@ class ViewPlan:
     query: Query
     sizes: Mapping[int, int]
     """Rows of each base table when the view was made: the cost model's hint, kept so that a plan stays as it is."""
+    compiled: list[Any] = field(default_factory=list, compare=False, repr=False)
+    """What it was compiled to, for the next time (`compiled`)."""
+
+    @cached_property
+    def reads(self) -> frozenset[int]:
+        """The tables and views that the query names."""
+        return frozenset(node.table for node in self.query.root.walk() if isinstance(node, nodes.Scan))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -28,8 +28,8 @@ def explain(
     notes: Sequence[str] = (),
 ) -> str:
     """The plan of one view. `names`: view and table names by id; `notes` come last."""
-    mine = flow.behind([flow.sinks[table.id].id])
-    shown = [o for n, o in flow.operators.items() if n in mine and not o.only_loads]
+    mine = flow.behind([flow.sink(table.id).id])
+    shown = [o for n, o in flow.views[table.id].operators.items() if n in mine and not o.only_loads]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     key = ", ".join(k.column + (" DESC" if k.descending else "") for k in table.key)
     kind = "the whole row, with a count" if table.is_bag else "unique"
@@ -50,7 +50,7 @@ def _lines(flow: Flow, operator: Operator, view: int, told: Told, sizes: Sizes) 
     held = [sizes.get(s, (0, 0)) for s in slots(operator)]
     if held:
         text += f"  state {sum(r for r, _ in held):,} rows, {_bytes(sum(b for _, b in held))}"
-    others = sorted(told.names[v] for v in flow.views_of[operator.id] if v != view)
+    others = sorted(told.names[v] for v in flow.views_of(operator.id) if v != view)
     if others and not operator.is_source:
         text += f"  shared with {', '.join(others)}"
     segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in operator.segments() if s.source in numbers]

@@ -1,31 +1,76 @@
-"""All live views as one graph: who feeds whom, in which order. In which round, `levels` says."""
+"""All live views as one graph: who feeds whom, in which order. In which round, `levels` says.
+
+It is a value: `union` makes it from a catalog's views, or from the graph of the catalog before, with which it shares
+what is unchanged.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.model.selection import selected
-from viewkeeper.operators.kinds import SelectedImage, Sink
+from viewkeeper.operators.kinds import Sink
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.operator import slots as slots
 from viewkeeper.operators.segments import Segment
-from viewkeeper.plan.compiler import Compiler, ViewPlan
-from viewkeeper.plan.selections import comparison, selections
+from viewkeeper.plan.compiled import Compiled, slots, sources_of
+from viewkeeper.plan.nodes import Expr
+
+__all__ = ["Flow", "Way", "slots"]
+
+Way = tuple[str, int, Segment]
+"""Where an operator's output goes: (consumer, port, segment)."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What decides what is kept: how often each thing is needed."""
+
+    operators: Mapping[str, int] = field(default_factory=dict)
+    """Views that need an operator; one that the flow has of its own is not listed."""
+    columns: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """Of a table: views that use a column of it."""
+    held: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of an image: views that look a column up in it."""
+    filters: Mapping[int, Mapping[Expr | None, int]] = field(default_factory=dict)
+    """Of a table, if the store selects: segments that make a comparison; None: all segments over it."""
+    first: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of an image: the first view that needs it, and its place there."""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """Of operators: numbers that grow from sources to consumers."""
+    total: int = 0
+    """The sum of the hashes of the names of operators that keep state."""
 
 
 @dataclass(frozen=True)
 class Flow:
     """The operators of a set of views, sources first."""
 
-    operators: Mapping[str, Operator]
-    tables: Mapping[int, Table]
-    sinks: Mapping[int, Sink]
+    operators: Mapping[str, Operator] = field(default_factory=dict)
+    tables: Mapping[int, Table] = field(default_factory=dict)
+    """Base tables, their columns called as state knows them, with what is wanted of them (`selections`)."""
+    views: Mapping[int, Compiled] = field(default_factory=dict)
+    consumers: Mapping[str, Sequence[Way]] = field(default_factory=dict)
+    """For each operator the segments over it."""
+    images: Mapping[int, Sequence[Operator]] = field(default_factory=dict)
+    """The arrangements of each base table, in the order in which views came to need them."""
+    used: Mapping[int, tuple[Column, ...]] = field(default_factory=dict)
+    """The columns of each base table that any view uses, its key included, in table order."""
+    held: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
+    """The columns of each image: those that are looked up in it.
+
+    One image of a table, that by primary key or else the first, holds all that is used, for later loads.
+    """
+    slots: Mapping[str, str] = field(default_factory=dict)
+    """The arrangements that are kept, by their name in the manifest, each with its operator."""
+    keyed_images: bool = False
+    """Whether every table has an image by primary key: the store needs it for before-images."""
+    selects: bool = False
+    """Whether the store can be asked for the rows that matter only."""
+    counted: Counted = Counted()
 
     @cached_property
     def orders(self) -> dict[frozenset[str], Any]:
@@ -33,79 +78,20 @@ class Flow:
         return {}
 
     @cached_property
-    def consumers(self) -> Mapping[str, Sequence[tuple[str, int, Segment]]]:
-        """For each operator the segments over it: (consumer, port, segment)."""
-        found: dict[str, list[tuple[str, int, Segment]]] = defaultdict(list)
-        for operator in self.operators.values():
-            for port, segments in enumerate(operator.ports):
-                for segment in segments:
-                    found[segment.source].append((operator.id, port, segment))
-        return found
+    def in_batches(self) -> frozenset[str]:
+        """The operators that take part in a batch of changes; the others serve first loads."""
+        return frozenset(name for name, operator in self.operators.items() if not operator.only_loads)
 
-    @cached_property
-    def images(self) -> Mapping[int, Sequence[Operator]]:
-        """The arrangements of each base table."""
-        found: dict[int, list[Operator]] = defaultdict(list)
-        for operator in self.operators.values():
-            if operator.arranges is not None:
-                found[operator.arranges].append(operator)
-        return found
+    def sink(self, view: int) -> Sink:
+        return self.views[view].sink
 
-    @cached_property
-    def used(self) -> Mapping[int, tuple[Column, ...]]:
-        """The columns of each base table that any view uses, its key included, in table order."""
-        names: dict[int, set[str]] = defaultdict(set)
-        for operator in self.operators.values():
-            for arrangement, taken in operator.reads.items():
-                if (table := self.operators[arrangement].arranges) is not None:
-                    names[table].update(taken)
-            if operator.arranges is not None:
-                names[operator.arranges].update(operator.arranged_by)
-            if operator.changes_of is not None:
-                names[operator.changes_of].update(k.column for k in self.tables[operator.changes_of].key)
-            for segment in operator.segments():
-                if (table := self.operators[segment.source].changes_of) is not None:
-                    names[table].update(segment.used())
-        lowered = {table: {n.lower() for n in found} for table, found in names.items()}
-        return {
-            table: tuple(c for c in self.tables[table].columns if c.name.lower() in found)
-            for table, found in lowered.items()
-        }
-
-    @cached_property
-    def held(self) -> Mapping[str, tuple[Column, ...]]:
-        """The columns of each image: those that are looked up in it.
-
-        One image of a table, that by primary key or else the first, holds all that is used, for later loads.
-        """
-        names: dict[str, set[str]] = {i.id: set(i.arranged_by) for images in self.images.values() for i in images}
-        for operator in self.operators.values():
-            for arrangement, taken in operator.reads.items():
-                if arrangement in names:
-                    names[arrangement].update(taken)
-        found = {}
-        for table, images in self.images.items():
-            primary = tuple(k.column for k in self.tables[table].key)
-            whole = next((i for i in images if i.arranged_by == primary), images[0])
-            for image in images:
-                wanted = {n.lower() for n in names[image.id]}
-                columns = self.used[table]
-                found[image.id] = columns if image is whole else tuple(c for c in columns if c.name.lower() in wanted)
-        return found
-
-    @cached_property
-    def views_of(self) -> Mapping[str, frozenset[int]]:
-        """For each operator the views that need it."""
-        found: dict[str, set[int]] = {o: set() for o in self.operators}
-        for view, sink in self.sinks.items():
-            for operator in self.behind([sink.id]):
-                found[operator].add(view)
-        return {o: frozenset(v) for o, v in found.items()}
+    def views_of(self, operator: str) -> frozenset[int]:
+        """The views that need an operator."""
+        return frozenset(view for view, made in self.views.items() if operator in made.operators)
 
     def sources(self, operator: Operator) -> Iterator[str]:
         """The operators that must run before this one."""
-        yield from operator.fed_by
-        yield from operator.reads
+        return sources_of(operator)
 
     def behind(self, operators: Iterable[str]) -> set[str]:
         """These operators and everything they are made from."""
@@ -115,60 +101,31 @@ class Flow:
             name = waiting.pop()
             if name not in found:
                 found.add(name)
-                waiting.extend(self.sources(self.operators[name]))
+                waiting.extend(sources_of(self.operators[name]))
         return found
 
-    def stateful(self) -> Iterator[Operator]:
-        return (o for o in self.operators.values() if o.stateful)
+    def ordered(self, names: Iterable[str]) -> list[str]:
+        """These operators, sources first."""
+        return sorted(names, key=self.counted.places.__getitem__)
 
-    @cached_property
+    def stateful(self) -> Iterator[Operator]:
+        return (self.operators[name] for name in dict.fromkeys(self.slots.values()))
+
+    @property
     def fingerprint(self) -> str:
         """Of the operators whose state is kept: under another one the state is another program's, or another plan's."""
+        return f"{self.counted.total:032x}"
+
+    def has(self, fingerprint: str | None) -> bool:
+        """Whether a fingerprint is this flow's; version 0.1 made shorter ones."""
+        if fingerprint is None or len(fingerprint) != _OLD:
+            return fingerprint == self.fingerprint
         names = ",".join(sorted(o.id for o in self.stateful()))
-        return hashlib.sha256(names.encode()).hexdigest()[:16]
+        return hashlib.sha256(names.encode()).hexdigest()[:_OLD] == fingerprint
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks run operators: what views they come from, and how the flow is changed, stays here."""
+        return {**self.__dict__, "views": {}, "counted": Counted(), "orders": {}}
 
 
-def assemble(
-    tables: Mapping[int, Table],
-    plans: Mapping[int, ViewPlan],
-    views: Iterable[int],
-    keyed_images: bool = False,
-    selects: bool = False,
-) -> Flow:
-    """The flow of these views; `plans` holds every plan that they may refer to.
-
-    Every base table that is used has an image, from which later views are loaded. Any arrangement of it serves; one by
-    primary key is made if there is none, or if the store needs it for before-images (`keyed_images`). If the store
-    `selects`, it is asked only for the rows that matter (`selections`).
-    """
-    tables = {i: t.inside for i, t in tables.items()}  # as plans and stored state know their columns
-    compiler = Compiler(tables, plans)
-    sinks = {view: compiler.view(view) for view in views}
-    arranged = {o.arranges for o in compiler.operators.values()}
-    chosen = selections(compiler.operators.values()) if selects else {}
-    for table in [t for o in compiler.operators.values() if (t := o.changes_of) is not None]:
-        key = tuple(k.column for k in tables[table].key)
-        if table in chosen:
-            compiler.add(SelectedImage(table, key, chosen[table]))
-        elif keyed_images or table not in arranged:
-            compiler.image(table, key)
-    compared = {t: tuple(c for e in where if (c := comparison(e)) is not None) for t, where in chosen.items()}
-    tables = {i: selected(t, compared.get(i, ())) for i, t in tables.items()}
-    return Flow(_ordered(compiler.operators), tables, sinks)
-
-
-def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
-    """Sources before consumers. Compilation adds an operator after its sources, but for the inputs of images."""
-    result: dict[str, Operator] = {}
-
-    def place(name: str) -> None:
-        if name in result:
-            return
-        operator = operators[name]
-        for source in [*operator.fed_by, *operator.reads]:
-            place(source)
-        result[name] = operator
-
-    for name in operators:
-        place(name)
-    return result
+_OLD = 16

@@ -28,9 +28,8 @@ Sizes = Mapping[str, tuple[int, int]]
 def levels(flow: Flow, staying: Set[str] = frozenset(), among: Set[str] | None = None) -> dict[str, int]:
     """The round of each operator (of those `among`, as if there were no others)."""
     found: dict[str, int] = {}
-    for name, operator in flow.operators.items():
-        if among is not None and name not in among:
-            continue
+    for name in flow.operators if among is None else flow.ordered(among):
+        operator = flow.operators[name]
         level = max((found[s.source] for s in operator.segments() if s.source in found), default=0)
         if name not in staying:
             level = max([level + operator.keyed, *(found[a] for a in operator.looked_up if a in found)])

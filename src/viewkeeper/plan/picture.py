@@ -72,8 +72,9 @@ def picture(flow: Flow, table: Table, sizes: Sizes, names: Mapping[int, str]) ->
 
 def numbered(flow: Flow, table: Table) -> Mapping[int, Operator]:
     """The operators of one view by the number of their box."""
-    mine = flow.behind([flow.sinks[table.id].id])
-    return dict(enumerate((o for n, o in flow.operators.items() if n in mine and not o.only_loads), 1))
+    mine = flow.behind([flow.sink(table.id).id])
+    made = flow.views[table.id].operators
+    return dict(enumerate((o for n, o in made.items() if n in mine and not o.only_loads), 1))
 
 
 def _links(operator: Operator, told: Told) -> Iterator[Link]:
@@ -98,7 +99,7 @@ def _plain(text: str) -> bool:
 
 def _box(flow: Flow, operator: Operator, view: Table, told: Told, sizes: Sizes, level: int) -> Box:
     held = [sizes.get(s, (0, 0)) for s in slots(operator)]
-    others = sorted(told.names[v] for v in flow.views_of[operator.id] if v != view.id)
+    others = sorted(told.names[v] for v in flow.views_of(operator.id) if v != view.id)
     drawn = operator.drawn(told)
     return Box(
         told.numbers[operator.id],

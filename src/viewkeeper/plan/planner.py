@@ -6,6 +6,7 @@ The key is the GROUP BY columns, or the key that the plan proves unique, or the 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
@@ -33,7 +34,7 @@ def plan_view(
     """
     plan = ViewPlan(query, sizes)
     base = {i: t.inside for i, t in tables.items() if not t.is_view}
-    compiler = Compiler(base, {**views, table_id: plan})
+    compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
     compiler.view(table_id)
     attempt(compiler.operators.values())
     columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)

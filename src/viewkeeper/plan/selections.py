@@ -11,29 +11,18 @@ A key that had no selected row is not in the image; its old row, had it been kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from viewkeeper.model.selection import Comparison
-from viewkeeper.operators.kinds import Input
-from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.nodes import Expr
 
 _OPS = {"EqualTo": "=", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def selections(operators: Iterable[Operator]) -> Mapping[int, tuple[Expr, ...]]:
-    """For each base table that no arrangement holds whole, the comparisons that all segments over it have."""
-    known = list(operators)
-    arranged = {o.arranges for o in known}
-    found: dict[int, tuple[Expr, ...]] = {}
-    for table in {t for o in known if (t := o.changes_of) is not None} - arranged:
-        source = Input(table).id
-        filters = [s.where for o in known for s in o.segments() if s.source == source]
-        common = [e for e in filters[0] if comparison(e) and all(e in f for f in filters)] if filters else []
-        if common:
-            found[table] = tuple(sorted(dict.fromkeys(common), key=lambda e: str(e.to_json())))
-    return found
+def in_order(comparisons: Iterable[Expr]) -> tuple[Expr, ...]:
+    """In an order of their own: what is stored is called after them."""
+    return tuple(sorted(comparisons, key=lambda e: str(e.to_json())))
 
 
 def comparison(expr: Expr) -> Comparison | None:

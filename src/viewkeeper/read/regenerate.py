@@ -16,10 +16,8 @@ from viewkeeper.maintain.loading import regenerate
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import assemble
+from viewkeeper.plan import flows
 from viewkeeper.read.reader import outside
 from viewkeeper.store.base import Pinned, Store
 
@@ -29,19 +27,15 @@ _ATTEMPTS = 5
 def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
     """The view's rows at the pinned batch, in key order, as a user sees them."""
     catalog = pinned.catalog
-    view = next(v for v in catalog.views if v.table.id == table.id)
+    view = catalog.views_by_id[table.id]
     if view.suspended is not None:
         raise BadValue(f"{table.name} is suspended and not stored: it has no rows.", hint=view.suspended.reason)
-    plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-    known, cut = store.capabilities.before_images, pinned.batch.cut
     if view.at is None:
-        active = [v.table.id for v in catalog.views if v.suspended is None and not strategy_of(v).runs_alone(known)]
+        flow, cut = flows.maintained(store, catalog), pinned.batch.cut
         manifest = pinned.batch.record["manifest"]
     else:  # it has state of its own
-        active, cut = [table.id], view.at.cut
+        flow, cut = flows.alone(catalog, view), view.at.cut
         manifest = pinned.batch.record["sets"][str(table.id)]
-    keyed = view.at is not None or not known
-    flow = assemble({t.id: t for t in catalog.tables}, plans, active, keyed)
     state = State(store.state_path, Manifest.from_json(manifest))
     stage = Stage(store, state, _no_spark, durable=False, threads=1)
     try:

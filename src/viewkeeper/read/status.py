@@ -24,9 +24,10 @@ from viewkeeper.operators.arrangement import choose_merges
 from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.runs import open_run
 from viewkeeper.operators.telling import FanOut
-from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan import flows
+from viewkeeper.plan.compiled import Compiled
 from viewkeeper.plan.explain import explain
-from viewkeeper.plan.flow import Flow, assemble, slots
+from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.levels import Sizes
 from viewkeeper.plan.spelling import create_table, create_view
 from viewkeeper.read.findings import NOTE as AUDIT
@@ -138,7 +139,7 @@ _COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes"
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    shape, sizes = _shape(store, catalog), _sizes(store)
+    flow, sizes = flows.everything(store, catalog), _sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
@@ -150,7 +151,7 @@ def database_status(store: Store, catalog: Catalog) -> Status:
             lags[cut, tables] = _lag(store, cut, tables)
         return lags[cut, tables]
 
-    lag, seconds = lag_of(cut, shape.used)
+    lag, seconds = lag_of(cut, tuple(sorted(flow.used)))
     stages = _stages(recent.pop("stages", {}), lag or 0, batch)
     note, audited = store.note(NOTE), store.note(AUDIT)
     error = None if note is None else str(note["error"])
@@ -176,13 +177,15 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         recent,
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t)), create_table(t)) for t in catalog.tables),
-        tuple(_view(store, shape, sizes, view, epoch, cut, recent, lag_of) for view in catalog.views),
+        tuple(
+            _view(store, flow.views[view.table.id], sizes, view, epoch, cut, recent, lag_of) for view in catalog.views
+        ),
     )
 
 
 def _view(
     store: Store,
-    shape: _Shape,
+    made: Compiled,
     sizes: Sizes,
     view: View,
     epoch: int,
@@ -191,11 +194,10 @@ def _view(
     lag_of: Callable[[int, tuple[int, ...]], tuple[int | None, float | None]],
 ) -> ViewStatus:
     suspended = view.suspended
-    tables, held = shape.tables[view.table.id], shape.slots[view.table.id]
-    state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in held]
+    state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in made.slots]
     if view.at is not None:
         epoch, cut = view.at.epoch, view.at.cut
-    lag, seconds = lag_of(cut if suspended is None else suspended.cut, tables)
+    lag, seconds = lag_of(cut if suspended is None else suspended.cut, tuple(sorted(made.tables)))
     return ViewStatus(
         view.table.name,
         store.count(view.table) if view.table.is_stored else None,
@@ -237,9 +239,9 @@ def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     view = catalog.view(name)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    flow = _flow(store, catalog)
+    flow = flows.everything(store, catalog)
     notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
-    mine = flow.behind([flow.sinks[view.table.id].id])
+    mine = flow.behind([flow.sink(view.table.id).id])
     for table, columns in flow.used.items():
         if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
             notes.append(text)
@@ -258,41 +260,6 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
             hashes = run.hashes[:_SAMPLED]
             found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
     return found
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What of a status changes only with the catalog: the tables behind each view, and the state that it needs."""
-
-    uuid: str
-    version: int
-    used: tuple[int, ...]
-    tables: Mapping[int, tuple[int, ...]]
-    slots: Mapping[int, tuple[str, ...]]
-
-
-_known: _Shape | None = None
-
-
-def _shape(store: Store, catalog: Catalog) -> _Shape:
-    """Of a thousand views this takes far longer than the rest of a status, so the last one is kept."""
-    global _known
-    found = _known
-    if found is None or (found.uuid, found.version) != (store.uuid, catalog.version):
-        flow = _flow(store, catalog)
-        tables, held = {}, {}
-        for view in catalog.views:
-            behind = [flow.operators[n] for n in flow.behind([flow.sinks[view.table.id].id])]
-            tables[view.table.id] = tuple(sorted(t for o in behind if (t := o.changes_of) is not None))
-            held[view.table.id] = tuple(slot for o in behind for slot in slots(o))
-        found = _known = _Shape(store.uuid, catalog.version, tuple(sorted(flow.used)), tables, held)
-    return found
-
-
-def _flow(store: Store, catalog: Catalog) -> Flow:
-    plans = {v.table.id: ViewPlan.from_json(v.plan) for v in catalog.views}
-    tables = {t.id: t for t in catalog.tables}
-    return assemble(tables, plans, plans, not store.capabilities.before_images, store.selects)
 
 
 def _sizes(store: Store) -> Sizes:

@@ -218,7 +218,7 @@ def _nothing(table: Table) -> pa.Table:
 def still_there(store: Store, table: Table, at: int) -> Table:
     """The table as the catalog has it now; its name may be another one's meanwhile."""
     catalog = store.catalog()
-    found = next((t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id == table.id), None)
+    found = catalog.table_of(table.id)
     if found is None:
         raise UnknownName(f"{table.name} was dropped or replaced.", hint="Subscribe to what took its place.")
     check_since(store, found, at)
@@ -227,7 +227,7 @@ def still_there(store: Store, table: Table, at: int) -> Table:
 
 def check_since(store: Store, table: Table, at: int) -> None:
     """Whether the changes after a position are all of this view's, or SnapshotGone."""
-    view = next((v for v in store.catalog().views if v.table.id == table.id), None)
+    view = store.catalog().views_by_id.get(table.id)
     if isinstance(view, View) and at < view.since:
         raise _too_old(table, at)
 

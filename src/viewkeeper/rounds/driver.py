@@ -299,7 +299,7 @@ def _order(flow: Flow, active: frozenset[str]) -> _Order:
     """Worked out once for a flow: batches differ only in their rows."""
     found: _Order | None = flow.orders.get(active)
     if found is None:
-        place = {name: i for i, name in enumerate(n for n in flow.operators if n in active)}
+        place = {name: i for i, name in enumerate(flow.ordered(active))}
         missing: dict[str, int] = {}
         after: dict[str, list[str]] = defaultdict(list)
         waits = _waits(flow, place)

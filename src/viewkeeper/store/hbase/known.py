@@ -54,7 +54,7 @@ class Known:
 
     def catalog(self, *, now: bool = False) -> Catalog:
         if self.state(now=now).catalog != self._catalog.version:
-            found = self._records.catalog()
+            found = self._records.catalog(self._catalog)
             with self._lock:
                 if found.version > self._catalog.version:
                     self._catalog = found

@@ -36,7 +36,7 @@ class PinnedBatch(Pinned):
         self._known, self._layouts, self._reader, self._feed = known, layouts, reader, feed
         self._closed = False
         known.state(now=True)
-        self.catalog, published = records.whole()
+        self.catalog, published = records.whole(known.catalog())
         if published is None:
             self.head = feed.head()
             self.batch = Batch(0, self.head, {})

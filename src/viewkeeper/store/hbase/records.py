@@ -1,8 +1,9 @@
 """What the database knows about itself: one row of the table `namespace:viewkeeper.meta`, changed by check-and-put.
 
     database    m:state     which batch is published, which catalog counts, and who has claimed the next batch (JSON)
-                m:catalog   the whole catalog           } JSON, compressed, behind a checksum; written in the same put
-                m:batch     the published batch         } as the state that names them
+                m:catalog   the head of the catalog     } JSON, compressed, behind a checksum; written in the same
+                m:dN        table or view number N of it } step as the state that names them (`catalogs`)
+                m:batch     the published batch         }
     lease       m:lease     who maintains (`lease`)
     clock       m:clock     a counter whose time is the server's clock
     note:NAME   m:note      what the maintainer wants others to see
@@ -19,13 +20,14 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from viewkeeper.errors import CorruptState, FormatTooNew, NotADatabase
 from viewkeeper.model.catalog import Catalog
+from viewkeeper.store import catalogs
 from viewkeeper.store.base import Batch
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import AlreadyThere, NoSuchTable, OutcomeUnknown
@@ -35,15 +37,18 @@ from viewkeeper.store.hbase.tables import Family
 from viewkeeper.store.hbase.windows import Noted
 from viewkeeper.store.redo.steps import Claim, Ledger, Standing
 
-FORMAT = 1
+FORMAT = 2
+"""1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view."""
 
 _ROW = b"database"
 _STATE, _CATALOG, _BATCH = b"m:state", b"m:catalog", b"m:batch"
+_DEFINED = b"m:d"
 _CLOCK = b"m:clock"
 _NOTE = b"m:note"
 _TICKETS = 8
 
-Cells = dict[bytes, bytes]
+Cells = dict[bytes, bytes | None]
+"""Columns and what is put there; None: what is there is deleted."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +167,10 @@ class Records(Ledger[State]):
             if changed is None:
                 return state
             new = replace(changed[0], tickets=(ticket, *state.tickets)[:_TICKETS])
+            puts = {_STATE: new.to_bytes(), **{c: v for c, v in changed[1].items() if v is not None}}
+            deletes = [column for column, value in changed[1].items() if value is None]
             try:
-                if self.client.put_if(self.table, _ROW, _STATE, raw, {_STATE: new.to_bytes(), **changed[1]}):
+                if self._written(raw, puts, deletes):
                     return new
             except OutcomeUnknown:
                 unknown += 1
@@ -177,32 +184,65 @@ class Records(Ledger[State]):
         published: Mapping[str, Any] | None = None,
         catalog: Mapping[str, Any] | None = None,
     ) -> State:
-        cells = {_BATCH: seal(published)} if published is not None else {}
+        cells: Cells = {_BATCH: seal(published)} if published is not None else {}
         if catalog is not None:
-            cells[_CATALOG] = seal(catalog)
+            cells |= catalog_cells(catalogs.Difference.from_json(catalog))
 
         def moved(state: State) -> tuple[State, Cells] | None:
             found = change(state)
-            return None if found is None else (found, cells)
+            if found is None:
+                return None
+            return (found if catalog is None else replace(found, format=FORMAT)), cells
 
         return self.move(moved)
 
+    def _written(self, expected: bytes, puts: dict[bytes, bytes], deletes: list[bytes]) -> bool:
+        if deletes:
+            return self.client.change_if(self.table, _ROW, _STATE, expected, puts, deletes)
+        return self.client.put_if(self.table, _ROW, _STATE, expected, puts)
+
     # -- catalog and batch --------------------------------------------------------------------------------------------
 
-    def catalog(self) -> Catalog:
-        data = self._read(_CATALOG)
-        return Catalog() if data is None else Catalog.from_json(data)
+    def catalog(self, known: Catalog) -> Catalog:
+        """The catalog; only what has changed since the `known` one is read."""
+        while True:
+            head = self._read(_CATALOG)
+            if head is None or catalogs.is_old(head):
+                return catalogs.read(_Row({} if head is None else {_CATALOG: head}), known)
+            ids = catalogs.changed_after(head, known.version) if head["floor"] <= known.version else None
+            # A row is read as it is at one moment: what the head says and what it speaks of must be of the same.
+            found = self._known_cells(None if ids is None else [_CATALOG, *map(_defined, ids)])
+            if ids is None or found.get(_CATALOG) == head:
+                return catalogs.read(_Row(found), known)
+
+    def change(
+        self, known: Catalog, change: Callable[[Catalog], Catalog]
+    ) -> tuple[Catalog, Catalog, catalogs.Difference | None]:
+        """The catalog, what it becomes by `change`, and what is to be written for that."""
+        while True:
+            known = self.catalog(known)
+            head = self._read(_CATALOG)
+            if head is None or head["version"] == known.version:
+                made = change(known)
+                return known, made, catalogs.difference(head, known, made)
 
     def published(self) -> Published | None:
         data = self._read(_BATCH)
         return None if data is None else Published.from_json(data)
 
-    def whole(self) -> tuple[Catalog, Published | None]:
+    def whole(self, known: Catalog | None = None) -> tuple[Catalog, Published | None]:
         """Catalog and published batch of one moment: they are cells of one row."""
-        found = self.client.get(self.table, _ROW, (_CATALOG, _BATCH)) or {}
-        known = {column: unseal(cell.value, column) for column, cell in found.items()}
-        catalog = Catalog.from_json(known[_CATALOG]) if _CATALOG in known else Catalog()
-        return catalog, Published.from_json(known[_BATCH]) if _BATCH in known else None
+        catalog = Catalog() if known is None else known
+        found = self._known_cells([_CATALOG, _BATCH])
+        if _CATALOG in found and not catalogs.is_old(found[_CATALOG]) and found[_CATALOG]["version"] != catalog.version:
+            found = self._known_cells(None)
+        batch = Published.from_json(found[_BATCH]) if _BATCH in found else None
+        return catalogs.read(_Row(found), catalog), batch
+
+    def _known_cells(self, columns: list[bytes] | None) -> dict[bytes, Any]:
+        """These cells of the database's row, or all but the state, as JSON."""
+        found = self.client.get(self.table, _ROW, columns or ()) or {}
+        return {column: unseal(cell.value, column) for column, cell in found.items() if column != _STATE}
 
     def _read(self, column: bytes) -> Any:
         found = self.client.get(self.table, _ROW, (column,))
@@ -242,8 +282,29 @@ def _noted(low: int, digest: str, push: list[Any] | None = None) -> Noted:
     return Noted(low, digest, push=None if push is None else Pushed.from_json(push))
 
 
-def catalog_cell(catalog: Catalog) -> Cells:
-    return {_CATALOG: seal(catalog.to_json())}
+class _Row:
+    """Cells of the database's row, read at one moment (`catalogs.Kept`)."""
+
+    def __init__(self, cells: Mapping[bytes, Any]) -> None:
+        self._cells = cells
+
+    def head(self) -> Any:
+        return self._cells.get(_CATALOG)
+
+    def definition(self, number: int) -> Any:
+        return self._cells.get(_defined(number))
+
+    def definitions(self) -> Iterator[Any]:
+        return (data for column, data in self._cells.items() if column.startswith(_DEFINED))
+
+
+def _defined(number: int) -> bytes:
+    return _DEFINED + b"%d" % number
+
+
+def catalog_cells(written: catalogs.Difference) -> Cells:
+    cells: Cells = {_CATALOG: seal(written.head)}
+    return cells | {_defined(i): None if data is None else seal(data) for i, data in written.definitions.items()}
 
 
 def seal(data: Any) -> bytes:

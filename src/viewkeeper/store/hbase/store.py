@@ -39,6 +39,7 @@ from viewkeeper.store.base import (
     ViewChange,
     Written,
 )
+from viewkeeper.store.catalogs import Difference
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit, lease, pushing, writing
 from viewkeeper.store.hbase.client import Client
@@ -51,7 +52,7 @@ from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.pinned import PinnedBatch
 from viewkeeper.store.hbase.push.attached import Attached, capture_text
 from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.records import Cells, Published, Records, State, catalog_cell
+from viewkeeper.store.hbase.records import FORMAT, Cells, Published, Records, State, catalog_cells
 from viewkeeper.store.hbase.rejects import Rejects
 from viewkeeper.store.hbase.sizes import Sizes, split_points
 from viewkeeper.store.hbase.url import parse, state_home, with_options
@@ -119,18 +120,18 @@ class HBaseStore(Store):
         def moved(state: State) -> tuple[State, Cells] | None:
             made.clear()
             said.clear()
-            current = self._records.catalog() if state.catalog else Catalog()
-            changed = change(current)
-            self._refuse_unstored(changed)
-            for table in (t for t in changed.tables if t not in current.tables):
-                said.extend(self._layouts.check(table))
-            if changed == current:
+            before = self._known.catalog() if state.catalog else Catalog()
+            _, changed, written = self._records.change(before, change)
+            if written is None:
                 made.append(changed)
                 return None
+            _refuse_unstored(changed, written)
+            for table in filter(None, map(changed.tables_by_id.get, written.definitions)):
+                said.extend(self._layouts.check(table))
             if state.claim is not None and state.claim.defines:
                 return None
             made.append(changed)
-            return replace(state, catalog=changed.version), catalog_cell(changed)
+            return replace(state, catalog=changed.version, format=FORMAT), catalog_cells(written)
 
         before = {t.id for t in self._known.catalog(now=True).tables}
         while True:
@@ -328,11 +329,13 @@ class HBaseStore(Store):
             self._unfinished = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
                 current = self._known.catalog(now=True)
-                changed = current if change_catalog is None else change_catalog(current)
-                self._refuse_unstored(changed)
+                written = None
+                if change_catalog is not None:
+                    current, changed, written = self._records.change(current, change_catalog)
+                    _refuse_unstored(changed, written)
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
                 published = Published(batch, commit.past(before, batch.number, self.head()))
-                redo = Redo(published.to_json(), None if changed == current else changed.to_json(), tables)
+                redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
                 claimed = steps.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
             self._unfinished = False
@@ -405,9 +408,14 @@ class HBaseStore(Store):
         if self._mode == "r":
             raise ReadOnly(f"The database {self.url} was opened with mode='r'.", hint="Open it with mode='w'.")
 
-    def _refuse_unstored(self, catalog: Catalog) -> None:
-        if unstored := [v.table.name for v in catalog.views if not v.table.is_stored]:
+
+def _refuse_unstored(catalog: Catalog, written: Difference | None) -> None:
+    """Of what is new."""
+    ids = [] if written is None else written.definitions
+    for view in filter(None, map(catalog.views_by_id.get, ids)):
+        if not view.table.is_stored:
             raise Unsupported(
-                f"{unstored[0]} WITH (store = 'none') would only stream its changes, and HBase keeps no log of views.",
+                f"{view.table.name} WITH (store = 'none') would only stream its changes, and HBase keeps no log of"
+                " views.",
                 hint="Store the view.",
             )

@@ -68,12 +68,12 @@ class OrderedRecords(Records):
     def catalog(self) -> Catalog:
         with self._opened.read() as state:
             if records.catalog_version(state.meta) != self._catalog.version:
-                self._catalog = records.read_catalog(state.meta)
+                self._catalog = records.read_catalog(state.meta, self._catalog)
         return self._catalog
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
         with self._opened.write() as state:
-            changed = records.change_catalog(state.meta, change)
+            changed = records.change_catalog(state.meta, change, self._catalog)
         self._catalog = changed
         return changed
 
@@ -81,6 +81,11 @@ class OrderedRecords(Records):
         """The catalog as a state shows it, or later: its rows have no columns that this does not know."""
         known = self._catalog
         return known if records.catalog_version(state.meta) == known.version else self.catalog()
+
+    @property
+    def known(self) -> Catalog:
+        """What was read of it last."""
+        return self._catalog
 
     def note(self, name: str) -> Mapping[str, Any] | None:
         with self._opened.read() as state:

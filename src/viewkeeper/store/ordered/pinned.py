@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone
+from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
@@ -31,13 +32,13 @@ from viewkeeper.store.terms import Batch, Pinned
 class PinnedState(Pinned):
     """May be used from any thread; reads take turns."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, known: Catalog) -> None:
         self._lock = threading.RLock()
         self._undone: dict[int, Images] = {}
         self._state: PinnedMap | None = database.pin()
         try:
             meta = self._state.meta
-            self.catalog = records.read_catalog(meta)
+            self.catalog = records.read_catalog(meta, known)
             self.head = records.read_number(meta, records.HEAD)
             self.batch = records.read_batch(meta) or Batch(0, self.head, {})
         except BaseException:

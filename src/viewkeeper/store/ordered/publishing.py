@@ -11,7 +11,7 @@ from viewkeeper.model.catalog import Catalog
 from viewkeeper.store.ordered import records
 from viewkeeper.store.ordered.calls import Call, encoded, stream
 from viewkeeper.store.ordered.lease import FileLeasing
-from viewkeeper.store.ordered.opened import Opened
+from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.protocols import Publishing
 from viewkeeper.store.terms import Batch, StreamChange, ViewChange
 
@@ -21,9 +21,10 @@ _READY_ROWS = 1 << 20
 class OrderedPublishing(Publishing):
     """The view changes, their log entries and the batch record become visible together."""
 
-    def __init__(self, opened: Opened, leasing: FileLeasing) -> None:
+    def __init__(self, opened: Opened, known: OrderedRecords, leasing: FileLeasing) -> None:
         self.url = opened.url
         self._opened = opened
+        self._records = known
         self._leasing = leasing
         self._batch: Batch | None = None
 
@@ -74,6 +75,6 @@ class OrderedPublishing(Publishing):
             faults.point("commit.3.middle")
             call.finish(always=change_catalog is not None)
             if change_catalog is not None:
-                records.change_catalog(state.meta, change_catalog)
+                records.change_catalog(state.meta, change_catalog, self._records.known)
             records.put_batch(state.meta, batch.number, record)
             faults.point("commit.4.before")

@@ -2,7 +2,8 @@
 
     format, uuid             written once, when the database is made
     head, floor              the last position; the positions up to here are forgotten from the log (u64)
-    catalog_version, catalog the version (u64), and the whole catalog
+    catalog_version, catalog the version (u64), and the catalog's head (`catalogs`)
+    defined:<id>             a table or view of the catalog (the id as u64)
     batch_number, batch      the number (u64) and the whole record of the published batch
     hold:<name>              a hold on the log
     note:<name>              what the maintainer wants others to see
@@ -16,12 +17,13 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from viewkeeper.errors import CorruptState, Defect
+from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog
+from viewkeeper.store import catalogs
 from viewkeeper.store.ordered.maps import OrderedMap
 from viewkeeper.store.terms import Batch, Hold
 
@@ -31,6 +33,7 @@ BATCH_NUMBER = b"batch_number"
 _BATCH = b"batch"
 _CATALOG_VERSION = b"catalog_version"
 _CATALOG = b"catalog"
+_DEFINED = b"defined:"
 _HOLD = b"hold:"
 _NOTE = b"note:"
 
@@ -59,21 +62,39 @@ def catalog_version(meta: OrderedMap) -> int:
     return read_number(meta, _CATALOG_VERSION)
 
 
-def read_catalog(meta: OrderedMap) -> Catalog:
-    data = _read(meta, _CATALOG)
-    return Catalog() if data is None else Catalog.from_json(data)
+class _Kept:
+    """The catalog's records as a state shows them (`catalogs.Kept`)."""
+
+    def __init__(self, meta: OrderedMap) -> None:
+        self._meta = meta
+
+    def head(self) -> Any:
+        return _read(self._meta, _CATALOG)
+
+    def definition(self, number: int) -> Any:
+        return _read(self._meta, _DEFINED + number.to_bytes(8, "big"))
+
+    def definitions(self) -> Iterator[Any]:
+        return _starting(self._meta, _DEFINED)
 
 
-def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog]) -> Catalog:
-    """Replace the catalog by `change(current)`, whose version must be higher unless nothing changed."""
-    current = read_catalog(meta)
-    changed = change(current)
-    if changed == current:
-        return current
-    if changed.version <= current.version:
-        raise Defect(f"Catalog version {changed.version} does not follow {current.version}.")
-    _put(meta, _CATALOG, changed.to_json())
-    put_number(meta, _CATALOG_VERSION, changed.version)
+def read_catalog(meta: OrderedMap, known: Catalog | None = None) -> Catalog:
+    """The catalog; only what has changed since the `known` one is read."""
+    return catalogs.read(_Kept(meta), known or Catalog())
+
+
+def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog], known: Catalog | None = None) -> Catalog:
+    """Replace the catalog by `change(current)`: what differs is written."""
+    changed, written = catalogs.changed(_Kept(meta), known or Catalog(), change)
+    if written is not None:
+        _put(meta, _CATALOG, written.head)
+        for number, data in written.definitions.items():
+            name = _DEFINED + number.to_bytes(8, "big")
+            if data is None:
+                meta.delete(name)
+            else:
+                _put(meta, name, data)
+        put_number(meta, _CATALOG_VERSION, changed.version)
     return changed
 
 
@@ -108,14 +129,8 @@ def delete_hold(meta: OrderedMap, name: str) -> None:
 
 def holds(meta: OrderedMap, now: float) -> list[Hold]:
     """The holds that have not expired."""
-    found = []
-    for key, value in meta.items(_HOLD):
-        if not bytes(key).startswith(_HOLD):
-            break
-        hold = Hold(**_unseal(bytes(value), bytes(key)))
-        if hold.expiry is None or hold.expiry > now:
-            found.append(hold)
-    return found
+    known = (Hold(**data) for data in _starting(meta, _HOLD))
+    return [hold for hold in known if hold.expiry is None or hold.expiry > now]
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
@@ -140,6 +155,14 @@ def _read(meta: OrderedMap, name: bytes) -> Any:
     return None if value is None else _unseal(bytes(value), name)
 
 
+def _starting(meta: OrderedMap, prefix: bytes) -> Iterator[Any]:
+    """The records whose names begin so, in order."""
+    for key, value in meta.items(prefix):
+        if not bytes(key).startswith(prefix):
+            return
+        yield _unseal(bytes(value), bytes(key))
+
+
 def _put(meta: OrderedMap, name: bytes, data: Any) -> None:
     meta.put(name, _encoded(data))
 
@@ -152,5 +175,11 @@ def _encoded(data: Any) -> bytes:
 def _unseal(value: bytes, name: bytes) -> Any:
     text = value[4:]
     if zlib.crc32(text) != int.from_bytes(value[:4], "big"):
-        raise CorruptState(f"The record {name.decode()!r} of the database is damaged: its checksum is wrong.")
+        raise CorruptState(f"The record {_shown(name)!r} of the database is damaged: its checksum is wrong.")
     return json.loads(text)
+
+
+def _shown(name: bytes) -> str:
+    if name.startswith(_DEFINED):
+        return f"{_DEFINED.decode()}{int.from_bytes(name[len(_DEFINED) :], 'big')}"
+    return name.decode()

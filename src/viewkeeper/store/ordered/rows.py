@@ -173,4 +173,4 @@ class OrderedRows(Rows):
             return state.rows(table.id).count()
 
     def pin(self) -> PinnedState:
-        return PinnedState(self._opened.live())
+        return PinnedState(self._opened.live(), self._records.known)

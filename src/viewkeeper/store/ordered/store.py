@@ -33,7 +33,7 @@ class OrderedStore(StoreOfParts):
         self.leasing = leasing = FileLeasing(opened)
         self.rows = OrderedRows(opened, known)
         self.feed = OrderedFeed(opened, known)
-        self.publishing = OrderedPublishing(opened, leasing)
+        self.publishing = OrderedPublishing(opened, known, leasing)
         if mode == "w":
             database.purge()
 

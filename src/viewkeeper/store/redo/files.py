@@ -7,7 +7,8 @@
     deletes  `key`
 
 Cells and keys, not rows: whoever replays a redo needs neither catalog nor codec, and writes the same bytes. `catalog`
-is the whole new one if the batch changes it; no other change of it gets between the claim and the publication.
+is what is to be written of it if the batch changes it (`catalogs.Difference`), with its new version; no other change of
+it gets between the claim and the publication.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""A view compiled by itself: the same operators whatever other views there are.
+
+So it is compiled once for a plan and the tables and plans that it reads, and kept with the plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from viewkeeper.model.catalog import View
+from viewkeeper.model.schema import Table
+from viewkeeper.operators.kinds import Sink
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.operator import slots as slots
+from viewkeeper.plan.compiler import Compiler, ViewPlan
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A view's operators, sources first, and what they were made from: base `tables` and `plans`, by id."""
+
+    sink: Sink
+    operators: Mapping[str, Operator]
+    tables: Mapping[int, Table]
+    plans: Mapping[int, ViewPlan]
+
+    @cached_property
+    def used(self) -> Mapping[int, frozenset[str]]:
+        """The names of the columns of each base table that it uses, the key included."""
+        names: dict[int, set[str]] = defaultdict(set)
+        for operator in self.operators.values():
+            for arrangement, taken in operator.reads.items():
+                if (table := self.operators[arrangement].arranges) is not None:
+                    names[table].update(taken)
+            if operator.arranges is not None:
+                names[operator.arranges].update(operator.arranged_by)
+            if operator.changes_of is not None:
+                names[operator.changes_of].update(k.column for k in self.tables[operator.changes_of].key)
+            for segment in operator.segments():
+                if (table := self.operators[segment.source].changes_of) is not None:
+                    names[table].update(segment.used())
+        return {table: frozenset(found) for table, found in names.items()}
+
+    @cached_property
+    def held(self) -> Mapping[str, frozenset[str]]:
+        """The names of the columns that it looks up in each image, the image's key included."""
+        names = {o.id: set(o.arranged_by) for o in self.operators.values() if o.arranges is not None}
+        for operator in self.operators.values():
+            for arrangement, taken in operator.reads.items():
+                if arrangement in names:
+                    names[arrangement].update(taken)
+        return {image: frozenset(found) for image, found in names.items()}
+
+    @cached_property
+    def slots(self) -> tuple[str, ...]:
+        """The names of its arrangements in the manifest."""
+        return tuple(slot for operator in self.operators.values() for slot in slots(operator))
+
+
+def plan_of(view: View) -> ViewPlan:
+    """A view's plan, read once."""
+    stored = view.stored
+    if not hasattr(stored, "made"):
+        stored.made = ViewPlan.from_json(stored)
+    made: ViewPlan = stored.made
+    return made
+
+
+def compiled(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]) -> Compiled:
+    """A view's operators. `tables`: base tables as plans know their columns; `plans`: its own, and those it reads."""
+    plan = plans[view]
+    for made in plan.compiled:
+        same = made.sink.view == view and all(plans.get(i) is p for i, p in made.plans.items())
+        if same and all(tables.get(i) == t for i, t in made.tables.items()):
+            known: Compiled = made
+            return known
+    compiler = Compiler(tables, plans)
+    sink = compiler.view(view)
+    read = _read(view, tables, plans)
+    found = {i: plans[i] for i in read if i not in tables}
+    made = Compiled(sink, _ordered(compiler.operators), {i: tables[i] for i in read if i in tables}, found)
+    plan.compiled[:] = [made]
+    return made
+
+
+def sources_of(operator: Operator) -> Iterator[str]:
+    """The operators that must run before this one."""
+    yield from operator.fed_by
+    yield from operator.reads
+
+
+def _read(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]) -> set[int]:
+    """A view, and all that its query reads, through views."""
+    found: set[int] = set()
+    waiting = [view]
+    while waiting:
+        number = waiting.pop()
+        if number not in found:
+            found.add(number)
+            waiting.extend(plans[number].reads if number not in tables else ())
+    return found
+
+
+def _ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Sources before consumers. Compilation adds an operator after its sources, but for the inputs of images."""
+    result: dict[str, Operator] = {}
+
+    def place(name: str) -> None:
+        if name not in result:
+            for source in sources_of(operators[name]):
+                place(source)
+            result[name] = operators[name]
+
+    for name in operators:
+        place(name)
+    return result

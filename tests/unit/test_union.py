@@ -1,0 +1,188 @@
+"""A flow that grew and shrank with its views is the flow that these views make from nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viewkeeper.model.catalog import Catalog, Suspension, View
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.plan import flows
+from viewkeeper.plan.compiled import sources_of
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Query, Scan, Union, column
+from viewkeeper.plan.union import assemble
+from viewkeeper.store.base import Capabilities
+
+COLUMNS = (Column("id", "bigint", False), Column("ref", "bigint"), Column("value", "bigint"))
+
+
+class Shop:
+    """As much of a store as a flow wants to know."""
+
+    def __init__(self, before_images: bool, selects: bool) -> None:
+        self.capabilities = Capabilities(True, True, True, before_images, False)
+        self.selects = selects
+
+
+def scan(number: int, prefix: str) -> Scan:
+    return Scan(number, tuple((replace(c, name=f"{prefix}{c.name}"), c.name) for c in COLUMNS))
+
+
+def filtered(node: Node, prefix: str, limits: tuple[int, ...]) -> Node:
+    for limit in limits:
+        bound = Expr("literal", "bigint", value=limit, nullable=False)
+        node = Filter(node, Expr("GreaterThan", "boolean", (column(f"{prefix}value", "bigint"), bound)))
+    return node
+
+
+def joined(left: Node, right: Node, on: str) -> Node:
+    condition = Expr("EqualTo", "boolean", (column("aid", "bigint"), column(f"b{on}", "bigint")))
+    return Join("inner", left, right, condition)
+
+
+def summed(node: Node, function: str) -> Node:
+    call = Call("total", function, (column("avalue", "bigint"),), "bigint", True)
+    return Aggregate(node, (Named("key", column("aref", "bigint")),), (call,))
+
+
+@st.composite
+def plans(draw: st.DrawFn, readable: list[int]) -> ViewPlan:
+    limits = st.lists(st.sampled_from([1, 2]), max_size=2, unique=True).map(tuple)
+    one, two = draw(st.sampled_from(readable)), draw(st.sampled_from(readable))
+    left = filtered(scan(one, "a"), "a", draw(limits))
+    kind = draw(st.sampled_from(["plain", "union", "join", "sum", "extreme", "joined sum"]))
+    root: Node = left
+    if kind == "union":
+        columns = tuple(replace(c, name=f"u{c.name}") for c in COLUMNS)
+        root = Union((left, filtered(scan(two, "b"), "b", draw(limits))), columns)
+        return _plan(root, [f"u{c.name}" for c in COLUMNS])
+    if kind in ("join", "joined sum"):
+        root = joined(left, filtered(scan(two, "b"), "b", draw(limits)), draw(st.sampled_from(["id", "ref"])))
+    if kind.endswith("sum") or kind == "extreme":
+        root = summed(root, "Max" if kind == "extreme" else "Sum")
+        return _plan(root, ["key", "key", "total"])
+    shown = draw(st.permutations([c.name for c in COLUMNS]))
+    return _plan(root, [f"a{name}" for name in shown])
+
+
+def _plan(root: Node, names: list[str]) -> ViewPlan:
+    there = {c.name: c for c in root.columns}
+    return ViewPlan(
+        Query(root, tuple((c.name, there[name]) for c, name in zip(COLUMNS, names, strict=True))), {1: 10, 2: 99, 3: 7}
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Catalog]:
+    """Catalogs one after the other, sometimes several changes apart."""
+    catalog = Catalog()
+    for name in "tuv":
+        catalog = catalog.with_table(Table(catalog.next_id, name, COLUMNS, (KeyPart("id"),)))
+    found = [catalog]
+    for step in range(draw(st.integers(1, 12))):
+        catalog = draw(changes(catalog, step))
+        if draw(st.booleans()):
+            found.append(catalog)
+    return [*found, catalog]
+
+
+@st.composite
+def changes(draw: st.DrawFn, catalog: Catalog, step: int) -> Catalog:
+    kinds = ["create", "create", "drop", "replace", "suspend", "resume", "rename", "add column", "alone"]
+    kind = draw(st.sampled_from(kinds))
+    views = catalog.views
+    if kind == "add column":
+        table = draw(st.sampled_from(catalog.tables))
+        return catalog.with_columns(table.adding(Column(f"c{step}", "int")))
+    if kind in ("create", "alone") or not views:
+        readable = [*catalog.tables_by_id, *catalog.views_by_id]
+        plan = draw(plans(readable))
+        table = Table(catalog.next_id, f"w{step}", COLUMNS, (KeyPart("id"),), True)
+        options = {"strategy": "SN"} if kind == "alone" else {}
+        return catalog.with_view(View(table, str(step), plan.to_json(), options))
+    view = draw(st.sampled_from(views))
+    if kind == "drop":
+        return catalog if catalog.readers.get(view.table.id) else catalog.without(view.table.id)
+    if kind == "replace":
+        hidden = {view.table.id, *catalog.dependents([view.table.id])}
+        readable = [i for i in (*catalog.tables_by_id, *catalog.views_by_id) if i not in hidden]
+        return catalog.replacing(replace(view, plan=draw(plans(readable)).to_json()))
+    if kind == "rename":
+        return catalog.renaming(view.table, f"n{step}")
+    stop = Suspension("", 0, 0, 0.0) if kind == "suspend" else None
+    return catalog.replacing(replace(view, suspended=stop))
+
+
+def fresh(store: Shop, catalog: Catalog) -> Flow:
+    """From nothing: another process, which has read the same records."""
+    views = [View.from_json(v.to_json()) for v in catalog.views]
+    known = {v.table.id: ViewPlan.from_json(v.plan) for v in views}
+    active = [v.table.id for v in views if v.suspended is None and not v.options]
+    return assemble(catalog.tables_by_id, known, active, not store.capabilities.before_images, store.selects)
+
+
+def said(flow: Flow) -> Mapping[str, Any]:
+    return {
+        "operators": dict(flow.operators),
+        "tables": dict(flow.tables),
+        "views": {view: (made.sink, list(made.operators)) for view, made in flow.views.items()},
+        "consumers": {name: set(ways) for name, ways in flow.consumers.items() if ways},
+        "images": {table: list(images) for table, images in flow.images.items()},
+        "used": dict(flow.used),
+        "held": dict(flow.held),
+        "slots": dict(flow.slots),
+        "fingerprint": flow.fingerprint,
+        "in batches": flow.in_batches,
+        "counted": {
+            name: value
+            for name, value in vars(flow.counted).items()
+            if name != "places"  # it tells who came first
+        },
+    }
+
+
+@pytest.mark.parametrize(("before_images", "selects"), [(True, False), (False, False), (False, True)])
+@given(data=st.data())
+def test_a_flow_is_the_same_however_it_came_about(before_images: bool, selects: bool, data: st.DataObject) -> None:
+    store: Any = Shop(before_images, selects)
+    for catalog in data.draw(histories()):
+        flow, anew = flows.maintained(store, catalog), fresh(store, catalog)
+        assert said(flow) == said(anew)
+        for made in (flow, anew):
+            seen: set[str] = set()
+            for name, operator in made.operators.items():
+                assert seen.issuperset(sources_of(operator))
+                seen.add(name)
+            assert made.ordered(made.operators) == list(made.operators)
+            for name in made.operators:
+                needs = {v for v, c in made.views.items() if name in made.behind([c.sink.id])}
+                assert made.views_of(name) == needs
+        assert flows.maintained(store, catalog) is flow
+        assert flow.has(flow.fingerprint)
+
+
+def test_a_flow_before_stays_as_it_is_and_travels_without_its_views() -> None:
+    store: Any = Shop(True, False)
+    catalog = Catalog()
+    catalog = catalog.with_table(Table(catalog.next_id, "t", COLUMNS, (KeyPart("id"),)))
+    flow = flows.maintained(store, catalog)
+    for number in range(5):
+        before, known = said(flow), flow
+        plan = _plan(filtered(scan(1, "a"), "a", (number,)), ["aid", "aref", "avalue"])
+        table = Table(catalog.next_id, f"v{number}", COLUMNS, (KeyPart("id"),), True)
+        catalog = catalog.with_view(View(table, "", plan.to_json()))
+        flow = flows.maintained(store, catalog)
+        assert said(known) == before != said(flow)
+    sent = pickle.loads(pickle.dumps(flow))
+    assert (dict(sent.operators), sent.held) == (flow.operators, flow.held)
+    assert not sent.views
+    lonely = flows.alone(catalog, catalog.views[2])
+    assert list(lonely.views) == [catalog.views[2].table.id]
