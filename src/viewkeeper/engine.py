@@ -63,13 +63,15 @@ class Database:
         durable: bool = True,
         retention: float = RETENTION,
         memory: int | str | None = None,
+        threads: int | None = None,
     ) -> None:
         self._store = store
         give(self, memory)
         self._mode = mode
         self._sessions = Sessions(store, spark)
         self._progress = progress
-        self._holding = Holding(self, store, self._sessions, durable=durable, retention=retention, memory=memory)
+        how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
+        self._holding = Holding(self, store, self._sessions, **how)
         self._maintenance: Maintenance | None = None
         self._closed = False
 
@@ -370,6 +372,7 @@ def open_database(
     progress: Progress | None = None,
     retention: float = RETENTION,
     memory: int | str | None = None,
+    threads: int | None = None,
     batch_memory: int | None = None,
     **options: Any,
 ) -> Database:
@@ -379,11 +382,14 @@ def open_database(
     `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
     changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
     take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
-    the machine's or container's. `batch_memory` is its old name.
+    the machine's or container's. `threads`: that work on a batch in the driver lane; if not given, as many as there are
+    processors for the process. `batch_memory` is the old name of `memory`.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
     arguments.seconds(retention, "retention")
+    if threads is not None:
+        arguments.whole(threads, "threads", 1)
     if spark is not None and not hasattr(spark, "newSession"):
         raise BadValue(f"spark is {arguments.short(spark)}.", hint="Give a SparkSession, or none: one is started.")
     if progress is not None and not callable(progress):
@@ -402,6 +408,7 @@ def open_database(
         durable=durable,
         retention=retention,
         memory=memory,
+        threads=threads,
     )
 
 

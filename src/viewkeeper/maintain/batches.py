@@ -37,7 +37,6 @@ class Batches:
         """One batch, of about `max_changes` rows at most; or none if nothing waits. The lock is held."""
         started = time.perf_counter()
         publisher, afterwards = self._publisher, self._publisher.afterwards
-        choose_lane(lane, 0)  # a wrong name is refused also when nothing waits
         if afterwards.damage is not None:
             damage, afterwards.damage = afterwards.damage, None
             raise damage
@@ -59,10 +58,9 @@ class Batches:
         with afterwards.of(_MERGING):
             publisher.merger.adopt()
         number = before.number + 1
-        expected = choose_lane(lane, self._tried)
-        deltas, seen = self.stage.captured(expected, flow, before.cut, cut, waiting.rows, before.seen)  # step 2
+        chosen = choose_lane(lane, self._tried)
+        deltas, seen = self.stage.captured(chosen, flow, before.cut, cut, waiting.rows, before.seen)  # step 2
         changes = sum(d.count or 0 for d in deltas.values())
-        chosen = choose_lane(lane, changes)
         faults.point("commit.2.before")
         captured = time.perf_counter()
         outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)

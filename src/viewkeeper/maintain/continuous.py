@@ -80,9 +80,9 @@ class Maintenance:
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         self.pace = pace.checked()
-        from viewkeeper.maintain.stage import choose_lane
+        from viewkeeper.maintain.stage import checked_lane
 
-        choose_lane(lane, 0)
+        checked_lane(lane)
         self.error: Exception | None = None
         self.batches = 0
         self._store = store

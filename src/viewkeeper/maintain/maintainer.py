@@ -30,8 +30,9 @@ from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
-from viewkeeper.maintain.stage import Resources
+from viewkeeper.maintain.stage import Resources, checked_lane
 from viewkeeper.maintain.suspending import Suspender
+from viewkeeper.operators.crew import cores
 from viewkeeper.store.base import Store
 from viewkeeper.store.budget import begin_maintaining, budget, end_maintaining
 from viewkeeper.store.files import Directory
@@ -42,7 +43,7 @@ class Maintainer:
     """One at a time for each database.
 
     `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
-    `memory`: what all of it may take (`store.memory`).
+    `memory`: what all of it may take (`store.memory`). `threads`: of the driver lane; None: as many as cores.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class Maintainer:
         spark: Callable[[], Any],
         *,
         durable: bool = True,
-        threads: int = 2,
+        threads: int | None = None,
         retention: float = 0.0,
         memory: int | str | None = None,
     ) -> None:
         self.store = store
         self.on_batch: Callable[[BatchReport], None] | None = None
         whole = Memory(budget(memory)).beside(Directory(store.state_path))
-        resources = Resources(store, spark, durable, threads, whole)
+        resources = Resources(store, spark, durable, cores() if threads is None else threads, whole)
         self.publisher = Publisher(store, durable=durable, memory=resources.memory)
         try:
             self.stage = resources.stage(self.publisher.state)
@@ -111,6 +112,7 @@ class Maintainer:
         State or log that are damaged are mended first. A view that fails on its own rows stops the batch; if the
         suspender acts by itself, it is taken out and the others go on.
         """
+        checked_lane(lane)
         with self.publisher.lock, self.mender.noting_contradictions():
             try:
                 report = self._to_head(lane, max_changes)

@@ -85,7 +85,7 @@ class Stage:
         spark: Callable[[], Any],
         *,
         durable: bool = True,
-        threads: int = 2,
+        threads: int,
         memory: Memory | None = None,
     ) -> None:
         self.store = store
@@ -199,10 +199,16 @@ def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:
     return {name: Rows(delta) for name, delta in deltas.items()}
 
 
-def choose_lane(asked: str, rows: int) -> str:
+def checked_lane(asked: str) -> str:
+    """What a user calls a lane; a wrong name is refused, also when there is nothing to do."""
     if not isinstance(asked, str) or asked not in ("auto", "driver", "spark"):
         raise UnknownName(f"There is no lane {asked!r}.", hint="Lanes: auto, driver, spark.")
-    if asked != "auto":
+    return asked
+
+
+def choose_lane(asked: str, rows: int) -> str:
+    """Where so many changed or loaded rows are worked on, once for all that is done with them."""
+    if checked_lane(asked) != "auto":
         return asked
     return "spark" if rows >= SPARK_ROWS else "driver"
 

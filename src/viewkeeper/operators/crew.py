@@ -7,6 +7,7 @@ of the memory that is theirs; together they have a share each.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,6 +17,11 @@ from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Crew:

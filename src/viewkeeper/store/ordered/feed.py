@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import pyarrow as pa
@@ -20,6 +20,10 @@ from viewkeeper.store.protocols import Feed
 from viewkeeper.store.terms import Hold, Pending, Touched
 
 
+_ASKED = 64
+_NOTHING = Pending(0, 0, None)
+
+
 class OrderedFeed(Feed):
     """Reads and cuts the change log."""
 
@@ -27,6 +31,8 @@ class OrderedFeed(Feed):
         self.url = opened.url
         self._opened = opened
         self._records = known
+        self._waiting: dict[tuple[int, tuple[int, ...]], tuple[int, Pending]] = {}
+        """What waited after a position, up to another: the log only grows, so the next look reads on from there."""
 
     def head(self) -> int:
         with self._opened.read() as state:
@@ -76,12 +82,16 @@ class OrderedFeed(Feed):
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             head = records.read_number(state.meta, records.HEAD)
-            waiting = log.entries(state.log, after, head, tables)
-            found = [(e.position, e.rows, e.time, len(e.body)) for e in waiting]
-        if not found:
-            return Pending(0, 0, None)
-        positions, rows, times, sizes = zip(*found, strict=True)
-        return Pending(len(set(positions)), sum(rows), times[0], positions[0], positions[-1], sum(sizes))
+            asked = (after, tuple(tables))
+            upto, found = self._waiting.get(asked, (after, _NOTHING))
+            if upto > head:  # by another thread, which has seen more
+                upto, found = after, _NOTHING
+            if upto < head:
+                found = _more(found, log.entries(state.log, upto, head, tables))
+        if len(self._waiting) >= _ASKED:
+            self._waiting.clear()
+        self._waiting[asked] = head, found
+        return found
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         with self._opened.read(only_log=True) as state:
@@ -128,3 +138,15 @@ class OrderedFeed(Feed):
         """The holds that have not expired."""
         with self._opened.read() as state:
             return records.holds(state.meta, time.time())
+
+
+def _more(known: Pending, entries: Iterable[log.Entry]) -> Pending:
+    """What waits, with what came after it."""
+    calls, rows, oldest, size = known.calls, known.rows, known.oldest, known.size
+    first, last = known.first, known.last
+    for entry in entries:
+        calls += entry.position != last
+        oldest = entry.time if oldest is None else oldest
+        first, last = entry.position if first is None else first, entry.position
+        rows, size = rows + entry.rows, size + len(entry.body)
+    return Pending(calls, rows, oldest, first, last, size)

@@ -1,0 +1,168 @@
+"""What a view costs to define when many are there: CREATE of the 10th, the 100th and the 1,000th, over a small table.
+
+    python benchmarks/definitions.py [--views 1000] [--small] [--json results.json] [--check]
+
+    create    median wall time of the CREATEs up to there, Catalyst included               1,000th ≤ 1.5 × 10th
+    catalyst  of which Spark's reading of the query, which does not depend on other views
+    catalog   bytes of catalog records that such a CREATE writes                           1,000th ≤ 1.5 × 10th
+    refresh   one changed row through all views, by then the second time
+
+All in one run: each line's ratio is to the first. Views are like TPC-H's Q6, each with constants of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import viewkeeper
+
+MEASURED = 9
+"""CREATEs of which the median is taken."""
+BAR = 1.5
+DAY = datetime.date(1994, 1, 1)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured when so many views were there."""
+
+    views: int
+    create: float
+    cpu: float
+    catalyst: float
+    catalog: int
+    refresh: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--views", type=int, default=1000)
+    parser.add_argument("--small", action="store_true", help="100 views")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    arguments = parser.parse_args()
+    last = 100 if arguments.small else arguments.views
+    with tempfile.TemporaryDirectory(prefix="vk-bench-") as directory:
+        lines = list(measure(directory, sorted({n for n in (10, 100, 1000) if n < last} | {last})))
+    show(lines)
+    if arguments.json:
+        found = {"benchmark": "definitions", "views": last, "lines": [asdict(line) for line in lines]}
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    first, most = lines[0], lines[-1]
+    missed = most.create > BAR * first.create or most.catalog > BAR * first.catalog
+    return int(arguments.check and missed)
+
+
+def measure(directory: str, counts: list[int]) -> Iterator[Line]:
+    with viewkeeper.open(f"lmdb:{directory}/db") as db:
+        db.sql(
+            "CREATE TABLE lineitem (k BIGINT, shipdate DATE, price DECIMAL(12,2), disc DECIMAL(4,2), qty INT,"
+            " PRIMARY KEY (k))"
+        )
+        db.put("lineitem", rows(range(1000)))
+        made = 0
+        for count in counts:
+            while made < count - MEASURED:
+                made += 1
+                create(db, made)
+            times, cpus, read, written = [], [], [], []
+            while made < count:
+                made += 1
+                with reading() as spent:
+                    before, wall, cpu = records(db), time.perf_counter(), time.process_time()
+                    create(db, made)
+                    times.append(time.perf_counter() - wall)
+                    cpus.append(time.process_time() - cpu)
+                    read.append(spent[0])
+                after = records(db)
+                written.append(sum(len(v) for name, v in after.items() if before.get(name) != v))
+            for again in range(2):
+                db.put("lineitem", rows([1_000_000 + 2 * count + again]))
+                wall = time.perf_counter()
+                db.refresh()
+                refresh = time.perf_counter() - wall
+            medians = (statistics.median(found) for found in (times, cpus, read))
+            yield Line(count, *medians, int(statistics.median(written)), refresh)
+
+
+def create(db: Any, number: int) -> None:
+    db.sql(
+        f"CREATE MATERIALIZED VIEW q{number} AS SELECT sum(price * disc) AS revenue FROM lineitem"
+        f" WHERE shipdate >= DATE'1994-01-01' + INTERVAL {number % 300} DAYS AND disc < 0.05 AND qty < {number}"
+    )
+
+
+def rows(keys: Any) -> pa.Table:
+    found = list(keys)
+    return pa.table(
+        {
+            "k": pa.array(found, pa.int64()),
+            "shipdate": pa.array([DAY + datetime.timedelta(days=k % 700) for k in found]),
+            "price": pa.array([Decimal(k % 10_000) / 100 for k in found], pa.decimal128(12, 2)),
+            "disc": pa.array([Decimal(k % 10) / 100 for k in found], pa.decimal128(4, 2)),
+            "qty": pa.array([k % 50 for k in found], pa.int32()),
+        }
+    )
+
+
+def records(db: Any) -> dict[bytes, bytes]:
+    """The records of the catalog."""
+    environment = db._store._environment
+    with environment.read() as txn:
+        found = {bytes(k): bytes(v) for k, v in txn.cursor(db=environment.meta).iternext()}
+    return {k: v for k, v in found.items() if k.startswith((b"catalog", b"defined:"))}
+
+
+@contextmanager
+def reading() -> Iterator[list[float]]:
+    """The seconds that Catalyst takes meanwhile."""
+    from viewkeeper.plan import catalyst
+
+    real, spent = catalyst.read_query, [0.0]
+
+    def timed(*given: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return real(*given)
+        finally:
+            spent[0] += time.perf_counter() - started
+
+    catalyst.read_query = timed
+    try:
+        yield spent
+    finally:
+        catalyst.read_query = real
+
+
+def show(lines: list[Line]) -> None:
+    print(
+        f"{'views':>6} {'create':>9} {'ratio':>6} {'cpu':>9} {'catalyst':>9} {'catalog':>9} {'ratio':>6} {'refresh':>9}"
+    )
+    first = lines[0]
+    for line in lines:
+        print(
+            f"{line.views:>6} {1000 * line.create:>6.1f} ms {line.create / first.create:>6.2f}"
+            f" {1000 * line.cpu:>6.1f} ms {1000 * line.catalyst:>6.1f} ms"
+            f" {line.catalog:>7} B {line.catalog / first.catalog:>6.2f}"
+            f" {1000 * line.refresh:>6.1f} ms"
+        )
+    most = lines[-1]
+    for name, ratio in (("create", most.create / first.create), ("catalog", most.catalog / first.catalog)):
+        print(f"{name} of view {most.views}: {ratio:.2f} × that of view {first.views}; bar {BAR}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
