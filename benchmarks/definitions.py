@@ -120,9 +120,8 @@ def rows(keys: Any) -> pa.Table:
 
 def records(db: Any) -> dict[bytes, bytes]:
     """The records of the catalog."""
-    environment = db._store._environment
-    with environment.read() as txn:
-        found = {bytes(k): bytes(v) for k, v in txn.cursor(db=environment.meta).iternext()}
+    with db._store._opened.read() as state:
+        found = {bytes(k): bytes(v) for k, v in state.meta.items(b"")}
     return {k: v for k, v in found.items() if k.startswith((b"catalog", b"defined:"))}
 
 

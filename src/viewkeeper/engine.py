@@ -383,7 +383,7 @@ def open_database(
     changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
     take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
     the machine's or container's. `threads`: that work on a batch in the driver lane; if not given, as many as there are
-    processors for the process. `batch_memory` is the old name of `memory`.
+    processors, up to eight. `batch_memory` is the old name of `memory`.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")

@@ -63,8 +63,8 @@ def raw(path: Path) -> Any:
 
 
 def records(store: Any) -> dict[bytes, bytes]:
-    with store._environment.read() as txn:
-        return {bytes(k): bytes(v) for k, v in txn.cursor(db=store._environment.meta).iternext()}
+    with store._opened.read() as state:
+        return {bytes(k): bytes(v) for k, v in state.meta.items(b"")}
 
 
 @pytest.mark.parametrize("opener", ["lmdb"], indirect=True)

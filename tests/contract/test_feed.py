@@ -129,6 +129,22 @@ def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> 
     assert (none.calls, none.rows, none.oldest) == (0, 0, None)
 
 
+def test_pending_is_counted_on_from_the_last_look(store: Store, opener: Opener) -> None:
+    """A handle that looks often counts what one counts that looks for the first time."""
+    asked = [(store.head(), [ITEMS.id, PAIRS.id])]
+    time.sleep(0.01)  # where positions are a clock's, the next call has a later one
+    for number in range(6):
+        at = put(store, items(*((n,) for n in range(number + 1))))
+        if number % 2:
+            put(store, pairs(("w", number, "n")), PAIRS)
+        asked += [(at, [ITEMS.id, PAIRS.id]), (at, [PAIRS.id])]
+        time.sleep(0.01)
+        fresh = opener("r")
+        for after, tables in asked:
+            assert store.pending(after, tables) == fresh.pending(after, tables)
+        fresh.close()
+
+
 def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None:
     skip_if_small(store)
     many = 60_000

@@ -38,6 +38,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import Batch
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.lmdb import rows as rows_module
+from viewkeeper.store.lmdb.environment import FORMAT
 from viewkeeper.store.ordered.log import entries, images
 
 WORDS = Table(5, "words", (Column("word", "string"), Column("n", "bigint")), (KeyPart("word"),))
@@ -130,9 +131,9 @@ def test_an_empty_directory_becomes_a_database(path: Path) -> None:
 def test_a_newer_format_is_refused(store: LmdbStore, path: Path) -> None:
     store.close()
     with lmdb.open(str(path), max_dbs=4) as raw, raw.begin(write=True) as txn:
-        txn.put(b"format", b"3", db=raw.open_db(b"meta", txn=txn))
+        txn.put(b"format", b"%d" % (FORMAT + 1), db=raw.open_db(b"meta", txn=txn))
     for mode in ("r", "w"):
-        with pytest.raises(FormatTooNew, match="format 3"):
+        with pytest.raises(FormatTooNew, match=f"format {FORMAT + 1}"):
             LmdbStore(path, mode)
 
 
@@ -161,7 +162,7 @@ def test_format_1_is_read_as_it_is_and_brought_up_by_a_writer(store: LmdbStore, 
     put(writer, items((2, "b")))
     assert writer.changes(ITEMS, ["id"], 0, 2).num_rows == 2
     writer.close()
-    assert stored() == b"2"
+    assert stored() == b"%d" % FORMAT
 
 
 def test_wrong_options_are_refused(path: Path) -> None:

@@ -17,7 +17,6 @@ from viewkeeper.operators.kinds import KINDS
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.drawing import to_mermaid
 from viewkeeper.plan.explain import explain
-from viewkeeper.plan.flow import assemble
 from viewkeeper.plan.nodes import (
     Aggregate,
     Call,
@@ -35,6 +34,7 @@ from viewkeeper.plan.nodes import (
     column,
 )
 from viewkeeper.plan.picture import picture
+from viewkeeper.plan.union import assemble
 
 TABLES = {
     i: Table(i, name, (Column("id", "bigint", False), Column("ref", "bigint")), (KeyPart("id"),))

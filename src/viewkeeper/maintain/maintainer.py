@@ -32,7 +32,7 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.stage import Resources, checked_lane
 from viewkeeper.maintain.suspending import Suspender
-from viewkeeper.operators.crew import cores
+from viewkeeper.operators.crew import usual_size
 from viewkeeper.store.base import Store
 from viewkeeper.store.budget import begin_maintaining, budget, end_maintaining
 from viewkeeper.store.files import Directory
@@ -43,7 +43,8 @@ class Maintainer:
     """One at a time for each database.
 
     `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
-    `memory`: what all of it may take (`store.memory`). `threads`: of the driver lane; None: as many as cores.
+    `memory`: what all of it may take (`store.memory`). `threads`: of the driver lane; None: as many as there are
+    processors, up to eight.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Maintainer:
         self.store = store
         self.on_batch: Callable[[BatchReport], None] | None = None
         whole = Memory(budget(memory)).beside(Directory(store.state_path))
-        resources = Resources(store, spark, durable, cores() if threads is None else threads, whole)
+        resources = Resources(store, spark, durable, usual_size() if threads is None else threads, whole)
         self.publisher = Publisher(store, durable=durable, memory=resources.memory)
         try:
             self.stage = resources.stage(self.publisher.state)

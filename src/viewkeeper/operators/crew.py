@@ -19,9 +19,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_MOST = 8
+"""Threads that are taken without being asked for: each has a DuckDB of its own, and a share of the memory."""
+
+
+def usual_size() -> int:
+    """As many threads as the process may use processors, up to a few."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, _MOST)
 
 
 class Crew:

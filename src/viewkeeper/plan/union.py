@@ -185,9 +185,8 @@ class _Building:
             for image in images.pop(table, ()):
                 held.pop(image.id, None)
             used.pop(table, None)
-            found = self._images(table)
+            found, where = self._images(table)
             if found:
-                where = found[-1].where if isinstance(found[-1], SelectedImage) else ()
                 compared = tuple(c for e in where if (c := comparison(e)) is not None)
                 tables[table] = selected(self.base[table], compared)
                 names = {n.lower() for n in self.columns[table]}
@@ -208,22 +207,24 @@ class _Building:
         how = (before.keyed_images, before.selects, counted)
         return Flow(self.operators, tables, self.views, self.consumers, images, used, held, self.slots, *how)
 
-    def _images(self, table: int) -> list[Operator]:
-        """The images of a table that views need, the first view's first; last the one that the flow has of its own."""
+    def _images(self, table: int) -> tuple[list[Operator], tuple[Expr, ...]]:
+        """The images of a table that views need, the first view's first, and last the one that the flow has of its own;
+        with it the comparisons that its rows pass."""
         there = self._arranged(table)
         needed = sorted((i for i in there.values() if i.id in self.needed), key=lambda i: self.first[i.id])
-        wanted = self._own_image(table, needed) if Input(table).id in self.operators else None
+        where = () if needed else self._common(table)
+        wanted = self._own_image(table, where, bool(needed)) if Input(table).id in self.operators else None
         for image in [i for i in there.values() if i.id not in self.needed and i != wanted]:
             self._remove(image.id)
         if wanted is not None and wanted.id not in self.operators:
             self._add(wanted)
-        return needed if wanted is None or wanted.id in self.needed else [*needed, wanted]
+        return needed if wanted is None or wanted.id in self.needed else [*needed, wanted], where
 
-    def _own_image(self, table: int, needed: Sequence[Operator]) -> Image | None:
+    def _own_image(self, table: int, where: tuple[Expr, ...], is_arranged: bool) -> Operator | None:
         key = tuple(k.column for k in self.base[table].key)
-        if not needed and (where := self._common(table)):
+        if where:
             return SelectedImage(table, key, where)
-        return Image(table, key) if self.before.keyed_images or not needed else None
+        return Image(table, key) if self.before.keyed_images or not is_arranged else None
 
     def _common(self, table: int) -> tuple[Expr, ...]:
         """The comparisons that all segments over a table make."""

@@ -19,7 +19,6 @@ from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.protocols import Feed
 from viewkeeper.store.terms import Hold, Pending, Touched
 
-
 _ASKED = 64
 _NOTHING = Pending(0, 0, None)
 
