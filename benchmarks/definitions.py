@@ -122,7 +122,7 @@ def records(db: Any) -> dict[bytes, bytes]:
     """The records of the catalog."""
     with db._store._opened.read() as state:
         found = {bytes(k): bytes(v) for k, v in state.meta.items(b"")}
-    return {k: v for k, v in found.items() if k.startswith((b"catalog", b"defined:"))}
+    return {k: v for k, v in found.items() if k.startswith(b"catalog")}
 
 
 @contextmanager

@@ -83,9 +83,9 @@ def test_a_damaged_definition_is_told_by_its_name(store: LmdbStore, opener: Open
     store.close()
     with raw(tmp_path / "db") as env, env.begin(write=True) as txn:
         meta = env.open_db(b"meta", txn=txn)
-        name = b"defined:" + (2).to_bytes(8, "big")
+        name = b"catalog:" + (2).to_bytes(8, "big")
         txn.put(name, txn.get(name, db=meta)[:-1] + b"?", db=meta)
-    with pytest.raises(CorruptState, match="defined:2"):
+    with pytest.raises(CorruptState, match="catalog:2"):
         opener("r").catalog()
 
 
@@ -104,18 +104,18 @@ def test_one_record_of_version_0_1_in_lmdb_is_read_and_divided_by_the_first_chan
     with raw(tmp_path / "db") as env, env.begin(write=True) as txn:
         meta = env.open_db(b"meta", txn=txn)
         for number in (1, 2, 3):
-            assert txn.delete(b"defined:" + number.to_bytes(8, "big"), db=meta)
+            assert txn.delete(b"catalog:" + number.to_bytes(8, "big"), db=meta)
         text = json.dumps(whole(catalog)).encode()
         txn.put(b"catalog", zlib.crc32(text).to_bytes(4, "big") + text, db=meta)
         txn.put(b"format", b"2", db=meta)
     reader = opener("r")
     assert reader.catalog() == catalog
-    assert not any(k.startswith(b"defined:") for k in records(reader))
+    assert not any(k.startswith(b"catalog:") for k in records(reader))
     writer = opener()
     changed = writer.change_catalog(lambda c: c.with_view(view(c, "new")))
     assert [v.table.name for v in changed.views] == ["old", "new"]
     assert reader.catalog() == changed == opener("r").catalog()
-    assert len([k for k in records(writer) if k.startswith(b"defined:")]) == 4
+    assert len([k for k in records(writer) if k.startswith(b"catalog:")]) == 4
 
 
 @pytest.mark.parametrize("opener", ["atomic rows only"], indirect=True)

@@ -28,7 +28,7 @@ class Shelf:
         return self._read("catalog")
 
     def definition(self, number: int) -> Any:
-        return self._read(f"defined:{number}")
+        return self._read(f"catalog:{number}")
 
     def definitions(self) -> Iterator[Any]:
         return (self._read(name) for name in list(self.records) if name != "catalog")
@@ -41,7 +41,7 @@ class Shelf:
         if written is not None:
             again = catalogs.Difference.from_json(json.loads(json.dumps(written.to_json())))
             texts: dict[str, Any] = {"catalog": again.head}
-            texts |= {f"defined:{i}": data for i, data in again.definitions.items()}
+            texts |= {f"catalog:{i}": data for i, data in again.definitions.items()}
             for name, data in texts.items():
                 self.records[name] = json.dumps(data)
                 self.written += len(self.records[name])
@@ -127,7 +127,7 @@ def test_one_whole_record_of_version_0_1_is_read_and_then_divided() -> None:
     shelf.records["catalog"] = json.dumps({**whole, **listed})
     assert catalogs.read(shelf, Catalog()) == first
     changed = shelf.change(Catalog(), lambda c: c.with_table(table(c, "u")))
-    assert set(shelf.records) == {"catalog", "defined:1", "defined:2", "defined:3"}
+    assert set(shelf.records) == {"catalog", "catalog:1", "catalog:2", "catalog:3"}
     assert catalogs.read(shelf, Catalog()) == catalogs.read(shelf, first) == changed
     assert catalogs.Difference.from_json({**whole, **listed}).definitions.keys() == {1, 2}
 

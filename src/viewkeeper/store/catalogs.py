@@ -1,7 +1,7 @@
 """The catalog as records: one for each table and view, and a short one, the head, that is written with every change.
 
     catalog            {version, next_id, floor, recent: [[version, [id, …]], …]}
-    defined:<id>       {"table": …} or {"view": …}
+    catalog:<id>       {"table": …} or {"view": …}
 
 A change writes the head and the records of what differs: as much for the thousandth view as for the first. `recent`
 lists which ids changed with each version after `floor`, so a process that knows a version since then reads those alone.

@@ -3,7 +3,7 @@
     format, uuid             written once, when the database is made
     head, floor              the last position; the positions up to here are forgotten from the log (u64)
     catalog_version, catalog the version (u64), and the catalog's head (`catalogs`)
-    defined:<id>             a table or view of the catalog (the id as u64)
+    catalog:<id>             a table or view of the catalog (the id as u64)
     batch_number, batch      the number (u64) and the whole record of the published batch
     hold:<name>              a hold on the log
     note:<name>              what the maintainer wants others to see
@@ -33,7 +33,7 @@ BATCH_NUMBER = b"batch_number"
 _BATCH = b"batch"
 _CATALOG_VERSION = b"catalog_version"
 _CATALOG = b"catalog"
-_DEFINED = b"defined:"
+_DEFINED = b"catalog:"
 _HOLD = b"hold:"
 _NOTE = b"note:"
 
