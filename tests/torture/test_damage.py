@@ -172,9 +172,6 @@ def test_state_of_other_operators_is_made_anew(url: str, ledger: Ledger, monkeyp
     with vk.open(url) as db:
         old = shop.listed(db)
     monkeypatch.setattr(Aggregate, "kind", "aggregate2")
-    from viewkeeper.rounds import site
-
-    monkeypatch.setattr(site, "_KERNELS", {**site._KERNELS, "aggregate2": site._KERNELS["aggregate"]})
     with vk.open(url) as db:
         shop.change(db, 3)
         db.refresh("driver")
