@@ -20,6 +20,7 @@ from viewkeeper.operators.kinds import Arrange, BulkJoin, Lookup
 from viewkeeper.operators.operator import Operator
 from viewkeeper.plan import presence, thresholds
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
+from viewkeeper.plan.keys import Keyed, keyed
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
 from viewkeeper.plan.unique import unique_keys
 
@@ -56,6 +57,8 @@ class Relation:
     """The part of them that the conditions keep: a guess."""
     unique: tuple[frozenset[str], ...]
     """Sets of plan columns that are proven unique."""
+    computed: bool
+    """Whether the join compares a column that can raise: it is made when a row comes, so the rows are kept with it."""
 
     @property
     def rows(self) -> float:
@@ -64,7 +67,7 @@ class Relation:
     @property
     def table(self) -> int | None:
         """The base table that it is, seen through its own conditions; None if it is computed."""
-        return self.branches[0].source.changes_of if len(self.branches) == 1 else None
+        return self.branches[0].source.changes_of if len(self.branches) == 1 and not self.computed else None
 
     def stored(self, expr: Expr) -> str | None:
         """The base column behind an expression, if it is nothing but one."""
@@ -73,7 +76,7 @@ class Relation:
 
 
 def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
-    return inner(compiler, node, needed) if node.how == "inner" else presence.join(compiler, node, needed)
+    return inner(compiler, node, needed) if node.how == "inner" else presence.join(compiler, keyed(node), needed)
 
 
 def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch]:
@@ -82,8 +85,9 @@ def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch
     owner = {c.name: i for i, child in enumerate(inputs) for c in child.columns}
     wanted = {name: expr for name, expr in output.items() if name in needed}
     edges, local, rest = _classify(conditions, owner)
-    used = frozenset().union(*(e.columns() for e in [*wanted.values(), *conditions]))
-    relations = [_relation(compiler, child, local[i], used) for i, child in enumerate(inputs)]
+    compared = frozenset().union(*(c.columns() for c in conditions))
+    used = compared.union(*(e.columns() for e in wanted.values()))
+    relations = [_relation(compiler, child, local[i], used, compared) for i, child in enumerate(inputs)]
     late = [c for c in rest if raises([c])]
     early = [c for c in rest if not raises([c])]
     keep = frozenset().union(*(e.columns() for e in [*wanted.values(), *late]))
@@ -100,6 +104,8 @@ def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch
 
 def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
     """The relations below touching inner joins, all conditions, and the node's columns over the relations' columns."""
+    if isinstance(node, Join):
+        node = keyed(node)
     if isinstance(node, Join) and node.how == "semi" and presence.equalities(node):
         return _flatten(presence.as_inner(node))
     if isinstance(node, Join) and node.how == "inner":
@@ -111,7 +117,7 @@ def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
     if isinstance(node, Filter) and holds_join(node.child):
         inputs, conditions, columns = _flatten(node.child)
         return inputs, conditions + [substitute(c, columns) for c in conjuncts(node.condition)], columns
-    if isinstance(node, Project) and holds_join(node.child):
+    if isinstance(node, Project) and not isinstance(node, Keyed) and holds_join(node.child):
         inputs, conditions, columns = _flatten(node.child)
         return inputs, conditions, {n.name: substitute(n.expr, columns) for n in node.exprs}
     return [node], [], {c.name: reference(c) for c in node.columns}
@@ -119,10 +125,10 @@ def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
 
 def holds_join(node: Node) -> bool:
     """Whether it is an inner join, or filters and projections on one."""
-    while isinstance(node, (Filter, Project)):
+    while isinstance(node, (Filter, Project)) and not isinstance(node, Keyed):
         node = node.child
     return isinstance(node, Join) and (
-        node.how == "inner" or (node.how == "semi" and presence.equalities(node) is not None)
+        node.how == "inner" or (node.how == "semi" and presence.equalities(keyed(node)) is not None)
     )
 
 
@@ -154,18 +160,22 @@ def _edge(condition: Expr, owner: dict[str, int]) -> Edge | None:
     return Edge(a.pop(), b.pop(), left, right, condition.op == "EqualNullSafe")
 
 
-def _relation(compiler: Compiler, node: Node, local: list[Expr], used: frozenset[str]) -> Relation:
+def _relation(
+    compiler: Compiler, node: Node, local: list[Expr], used: frozenset[str], compared: frozenset[str]
+) -> Relation:
     columns = tuple(c for c in node.columns if c.name in used)
     branches = compiler.compile(node, frozenset(c.name for c in columns))
     if local:
         branches = [b.filtered(conjunction(local)) for b in branches]
     unique = tuple(frozenset(k) for k in unique_keys(node, compiler.tables))
+    computed = raises(b.columns[c.name] for b in branches for c in columns if c.name in compared)
     table = branches[0].source.changes_of
     if len(branches) == 1 and table is not None:
-        return Relation(branches, columns, compiler.sizes.get(table, 0), _share(branches[0].where), unique)
+        size = compiler.sizes.get(table, 0)
+        return Relation(branches, columns, size, _share(branches[0].where), unique, computed)
     # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
     tables = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
-    return Relation(branches, columns, max(tables, default=0) * 0.5, 1.0, unique)
+    return Relation(branches, columns, max(tables, default=0) * 0.5, 1.0, unique, computed)
 
 
 def _share(where: Sequence[Expr]) -> float:
