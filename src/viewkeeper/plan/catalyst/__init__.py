@@ -8,6 +8,7 @@
     expressions.py  Catalyst expressions → nodes.Expr
     reader.py       Catalyst plan nodes → nodes.Node, with the harder ones in
     calls.py          aggregates and windows
+    distincts.py      several DISTINCT aggregates, put together again
     scalars.py        scalar subqueries as one-row relations
     constants.py      VALUES and its kin
     pruning.py      only what is used; columns numbered without gaps

@@ -16,6 +16,7 @@ from typing import Any
 
 from viewkeeper.model import types
 from viewkeeper.plan import functions, nodes
+from viewkeeper.plan.catalyst.distincts import together
 from viewkeeper.plan.catalyst.expressions import (
     CALL_FIELDS,
     Scope,
@@ -68,7 +69,7 @@ def read_aggregate(reader: Reader, raw: RawNode) -> Relation:
 
     scope = above.scope({}, special)
     results = [(e.id, scope.read(e)) for e in raw.exprs.get("aggregateExpressions", [])]
-    node = nodes.Aggregate(below.joined(child.node), tuple(keys.values()), tuple(calls.values()))
+    node = together(nodes.Aggregate(below.joined(child.node), tuple(keys.values()), tuple(calls.values())))
     grouped = Relation(above.joined(node), (*(None for _ in node.columns), *above.ids))
     return reader.projected(grouped, results) if results else grouped
 
