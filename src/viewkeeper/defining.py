@@ -83,7 +83,7 @@ def _create_view(db: Database, statement: statements.CreateView) -> None:
     if found is not None and old is None:
         raise NameTaken(f"The name {statement.name!r} is in use.")
     maintainer = db._maintain()
-    with maintainer.publisher.defining:
+    with maintainer.publisher.defining, maintainer.suspender.in_statement():
         maintainer.refresh()
         view = definitions.plan(db._store, db._spark, statement, old)
         rate = definitions.load_rate(view)
@@ -103,8 +103,10 @@ def _alter_view(db: Database, statement: alterations.AlterView) -> None:
     if statement.action == "suspend" and view.suspended is None:
         db._maintain().suspender.suspend(frozenset([view.table.id]), "suspended by hand")
     if statement.action == "resume" and view.suspended is not None:
-        db._maintain().refresh()
-        db._maintain().definer.resume(view, progress=db._progress)
+        maintainer = db._maintain()
+        with maintainer.suspender.in_statement():
+            maintainer.refresh()
+            maintainer.definer.resume(view, progress=db._progress)
 
 
 def _drop_view(db: Database, statement: statements.DropView) -> None:

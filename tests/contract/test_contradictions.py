@@ -6,15 +6,17 @@ import ast
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.planned import DEAR, TABLES, TOTALS
+from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
 import viewkeeper as vk
-from viewkeeper.errors import Contradiction
+from viewkeeper.errors import Contradiction, EvaluationError
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,12 +43,10 @@ def test_a_contradiction_is_an_error_by_name_and_nothing_is_published(
         epoch = db.status().epoch
         for _ in range(2):
             with pytest.raises(
-                Contradiction, match=r"VK504.*contradicts itself \(A group of .* fewer than no rows"
+                Contradiction, match=r"VK504.*contradicts itself \(totals: A group of .* fewer than no rows"
             ) as e:
                 db.refresh()
             assert "vk audit --repair" in e.value.hint
-        with pytest.raises(Contradiction, match="contradicts itself"):
-            db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
         assert db.status().epoch == epoch
         [finding] = [f for f in db.doctor().findings if "contradicted itself" in f.message]
         assert not finding.ok
@@ -54,6 +54,57 @@ def test_a_contradiction_is_an_error_by_name_and_nothing_is_published(
         db.refresh()
         assert db.read("totals").to_pylist() == [{"category": "a", "n": 8, "total": 33}]
         assert all("contradicted itself" not in f.message for f in db.doctor().findings)
+
+
+def test_wrong_state_of_one_view_stops_that_view_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the background, and under a statement that has nothing to do with it."""
+    planned.install(monkeypatch.setattr)
+    with tampered(f"lmdb:{tmp_path / 'db'}") as db:
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+        assert db.read("dear").num_rows == 5
+        totals, dear = (next(v for v in db.status().views if v.name == name) for name in ("totals", "dear"))
+        assert "totals: A group of" in str(totals.suspended)
+        assert dear.suspended is None
+        assert any("contradicted itself" in f.message for f in db.doctor().findings)
+        db.put("items", [{"item_id": 20, "category": "a", "price": 9}])
+        with db.maintain():
+            wait_until(lambda: db.read("dear").num_rows == 6)
+        db.sql("ALTER MATERIALIZED VIEW totals RESUME")
+        assert db.read("totals").to_pylist() == [{"category": "a", "n": 9, "total": 42}]
+
+
+def test_a_broken_view_stops_no_create_and_no_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned.install(monkeypatch.setattr)
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        for statement in TABLES:
+            db.sql(statement)
+        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
+        db.sql(f"CREATE MATERIALIZED VIEW bosses AS {BOSSES}")
+        db.sql("ALTER MATERIALIZED VIEW bosses SUSPEND")
+        db.put("kinds", [{"category": "a", "boss": "b"}])
+        db.put(
+            "items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}, {"item_id": 2, "category": "a", "price": 5}]
+        )
+        with pytest.raises(EvaluationError, match="totals"):  # who asks for a batch is told, and nobody is stopped
+            db.refresh()
+        assert all(v.suspended is None for v in db.status().views if v.name == "totals")
+        db.sql("ALTER MATERIALIZED VIEW bosses RESUME")
+        assert db.read("bosses").to_pylist() == [{"boss": "b", "n": 1, "top": 5}]
+        assert "totals" in str(next(v for v in db.status().views if v.name == "totals").suspended)
+        with pytest.raises(EvaluationError, match="totals"):  # its own row still breaks it
+            db.sql("ALTER MATERIALIZED VIEW totals RESUME")
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+        assert db.read("dear").num_rows == 2
+        db.delete("items", 1)
+        db.sql("ALTER MATERIALIZED VIEW totals RESUME")
+        assert db.read("totals").to_pylist() == [{"category": "a", "n": 1, "total": 5}]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
 
 
 PROGRAM = f"""

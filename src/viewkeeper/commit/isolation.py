@@ -1,7 +1,8 @@
 """One view must not stop the others: an error that a view's own rows cause is that view's alone.
 
 Where operators run, `rounds.blame` finds the row and `stage` the views. Here are the two places where one view's rows
-are at hand and no operator is: at its sink, and in its table in the store.
+are at hand and no operator is: at its sink, and in its table in the store. State that contradicts itself is that of
+the views that are made from it, as far as anybody can say.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from viewkeeper.errors import EvaluationError, TooLarge, ViewkeeperError
+from viewkeeper.errors import Contradiction, EvaluationError, TooLarge, ViewkeeperError
 from viewkeeper.model.schema import Table
 from viewkeeper.rounds.blame import NOBODYS
 
@@ -22,11 +23,21 @@ class BrokenViews(EvaluationError):
         super().__init__(message)
 
 
+class Contradicted(Contradiction):
+    """State that these views are made from contradicts itself."""
+
+    def __init__(self, views: frozenset[int], message: str) -> None:
+        self.views = views
+        super().__init__(message)
+
+
 @contextmanager
 def own_rows(view: Table) -> Iterator[None]:
     """What fails in here fails on the rows of this view, unless the machine or the store does."""
     try:
         yield
+    except Contradiction as wrong:
+        raise Contradicted(frozenset([view.id]), wrong.message) from wrong
     except (BrokenViews, *NOBODYS):
         raise
     except Exception as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 from viewkeeper import expressions
 from viewkeeper.capture.kept import Kept
-from viewkeeper.commit.isolation import BrokenViews
+from viewkeeper.commit.isolation import BrokenViews, Contradicted
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.tidying import Tidying
@@ -110,8 +110,8 @@ class Maintainer:
     def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
         """Bring every view to the head of the log, or `max_changes` further, in one batch.
 
-        State or log that are damaged are mended first. A view that fails on its own rows stops the batch; if the
-        suspender acts by itself, it is taken out and the others go on.
+        State or log that are damaged are mended first. A view that fails on its own rows stops the batch, or is taken
+        out and the others go on (`suspending`).
         """
         checked_lane(lane)
         with self.publisher.lock, self.mender.noting_contradictions():
@@ -140,12 +140,8 @@ class Maintainer:
                     if self.on_batch is not None and (report.lane != "none" or stopped or report.mended):
                         self.on_batch(report)
                     return report
-                except BrokenViews as broken:
-                    by_itself = self.suspender.by_itself
-                    taken_out = self.suspender.suspend(broken.views, broken.message) if by_itself else []
-                    if not taken_out:
-                        raise
-                    stopped += taken_out
+                except (BrokenViews, Contradicted) as broken:
+                    stopped += self.suspender.taken_out(broken)
                 except RAN_OUT as short:
                     if not self.batches.halve():
                         raise short if isinstance(short, ViewkeeperError) else out_of_memory("a batch") from short

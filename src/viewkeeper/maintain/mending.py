@@ -21,6 +21,7 @@ from functools import partial
 from typing import TypeVar
 
 from viewkeeper import expressions, faults
+from viewkeeper.commit.isolation import Contradicted
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.state import State
@@ -112,16 +113,19 @@ class Mender:
         try:
             yield
         except Contradiction as broken:
-            if isinstance(broken.__cause__, Contradiction):
+            if isinstance(broken.__cause__, Contradiction) and not isinstance(broken, Contradicted):
                 raise  # it has been noted
-            self._publisher.check_lease()  # or state that another process has changed meanwhile
-            note = {"time": time.time(), "error": broken.message}
-            noted = partial(self._publisher.store.put_note, CONTRADICTION, note)
-            self._publisher.afterwards.owe("noting a contradiction", noted)
+            self.note_contradiction(broken)
             raise Contradiction(
                 f"The state of the views contradicts itself ({broken.message}); nothing was published.",
                 hint="Run vk audit --repair: it makes anew what is wrong.",
             ) from broken
+
+    def note_contradiction(self, broken: Contradiction) -> None:
+        self._publisher.check_lease()  # or state that another process has changed meanwhile
+        note = {"time": time.time(), "error": broken.message}
+        noted = partial(self._publisher.store.put_note, CONTRADICTION, note)
+        self._publisher.afterwards.owe("noting a contradiction", noted)
 
     def _forget_contradiction(self) -> None:
         if self._publisher.store.note(CONTRADICTION) is not None:

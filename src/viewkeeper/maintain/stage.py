@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from viewkeeper import expressions
 from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture, is_one_call
-from viewkeeper.commit.isolation import BrokenViews
+from viewkeeper.commit.isolation import BrokenViews, Contradicted
 from viewkeeper.commit.state import State
-from viewkeeper.errors import UnknownName
+from viewkeeper.errors import Contradiction, UnknownName
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
@@ -214,13 +214,12 @@ def choose_lane(asked: str, rows: int) -> str:
 
 
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
-    """An expression's error, naming the views it stops; anything else as it is."""
-    if isinstance(error, RAN_OUT):
-        short = sorted(names.get(v, "the new view") for v in flow.views_of(operator.id))
-        return out_of_memory(f"the {operator.kind} of {', '.join(short)}")
-    found = expressions.error_code(error)
-    if found is None:
-        return error
+    """An expression's error or a contradiction, naming the views it stops; anything else as it is."""
     views = flow.views_of(operator.id)
-    stopped = sorted(names.get(v, "the new view") for v in views)
-    return BrokenViews(views, f"{', '.join(stopped)}: {found.message}")
+    stopped = ", ".join(sorted(names.get(v, "the new view") for v in views))
+    if isinstance(error, RAN_OUT):
+        return out_of_memory(f"the {operator.kind} of {stopped}")
+    if isinstance(error, Contradiction):
+        return Contradicted(views, f"{stopped}: {error.message}")
+    found = expressions.error_code(error)
+    return error if found is None else BrokenViews(views, f"{stopped}: {found.message}")

@@ -170,7 +170,8 @@ def _collected(
             raise on_error(flow.operators[failed["operator"]], EvaluationError(failed["message"]))
         if node == "!damaged":
             failed = json.loads(payload)
-            raise _DAMAGE.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
+            damage = _DAMAGE.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
+            raise on_error(flow.operators[failed["operator"]], damage)
         if node == "!sink":
             reached[port].append(unpacked(payload))
         elif node == "!runs":

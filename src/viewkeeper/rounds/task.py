@@ -143,7 +143,7 @@ class Level:
                             else:
                                 yield from ((here, consumer, port, p) for p in _payloads(delta))
             except CorruptState as damage:  # no error of the task: to try again would not help
-                yield 0, "!damaged", 0, json.dumps(_damage(damage)).encode()
+                yield 0, "!damaged", 0, json.dumps(_damage(damage, name)).encode()
             except Failed as failed:
                 told = {"operator": failed.operator, "message": failed.message}
                 yield 0, "!error", 0, json.dumps(told).encode()
@@ -155,8 +155,9 @@ class Level:
                 yield from ((here, f"+{slot}", 0, payload) for payload in _payloads(run.weighted))
 
 
-def _damage(damage: CorruptState) -> dict[str, Any]:
-    return {"kind": type(damage).__name__, "message": damage.message, "hint": damage.hint}
+def _damage(damage: CorruptState, operator: str) -> dict[str, Any]:
+    told = {"kind": type(damage).__name__, "message": damage.message, "hint": damage.hint}
+    return told | {"operator": operator}
 
 
 def _last_lookup(job: Job, arrangement: str) -> int:
