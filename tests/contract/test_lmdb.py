@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -195,7 +196,7 @@ print(json.dumps(codes))
     path.chmod(0o555)
     (path / "data.mdb").chmod(0o444)
     (path / "lock.mdb").chmod(0o444)
-    for parent in path.parents[:3]:
+    for parent in path.parents[: path.parents.index(Path(tempfile.gettempdir()))]:
         parent.chmod(parent.stat().st_mode | 0o055)
     try:
         # A reader registers itself in the lock file, so it cannot open the database either.
