@@ -107,6 +107,9 @@ async def _followed(serving: Serving, table: Table, form: str, since: int) -> As
         while (found := await serving.call(_encoded, form, table, missed)) is not None:
             since, data = found
             yield data
+        if serving.stopping:  # who joins now was not there when goodbye was said
+            yield events.ending(form, table, None, Token(serving.store.uuid, since), events.STOPPING)
+            return
         while data := await subscriber.taken():
             yield data
     except ViewkeeperError as error:

@@ -27,6 +27,7 @@ from viewkeeper.server.problems import document
 PIECE_ROWS = 5_000
 """Rows of one event of the rows that are there at first."""
 
+STOPPING = "The server is stopping; resume from here."
 Form = str
 SSE, SSE_NATIVE, ARROW_FORM = "sse", "sse-native", "arrow"
 

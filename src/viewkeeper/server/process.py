@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.server import problems
+from viewkeeper.server import events, problems
 from viewkeeper.server.app import App
 from viewkeeper.server.changes import keep_alive
 from viewkeeper.server.hosts import is_loopback
@@ -162,7 +162,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.serving.stopping = True
-        self._app.serving.hub.say_goodbye("The server is stopping; resume from here.")
+        self._app.serving.hub.say_goodbye(events.STOPPING)
         self._app.pulse.say_goodbye("The server is stopping.")
         await super().shutdown(sockets=sockets)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from tests.integration.server.conftest import Running
 
-from viewkeeper.server import hub
+from viewkeeper.server import changes, hub
 
 
 class Events:
@@ -235,6 +235,25 @@ def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[
     with listening(again, since=end["resume"]) as events:
         again.put({"item_id": 1, "category": "c1", "price": 999})
         assert len(events.next("changes")["changes"]) == 1
+
+
+def test_a_subscriber_that_takes_its_first_rows_is_told_of_the_end_too(
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, piece = start(), changes._next_piece
+
+    def slow(source: Any, table: Any) -> Any:
+        time.sleep(1.0)
+        return piece(source, table)
+
+    monkeypatch.setattr(changes, "_next_piece", slow)
+    with listening(running) as events:
+        ending = threading.Thread(target=running.stop)
+        ending.start()
+        rows, end = events.next("rows"), events.next("end")
+        assert end["resume"] == rows["id"]
+        assert "stopping" in end["detail"]
+    ending.join()
 
 
 def test_what_cannot_be_followed(served: Running) -> None:
