@@ -91,8 +91,7 @@ def _create_view(db: Database, statement: statements.CreateView) -> None:
         if old is None:
             maintainer.definer.create(view, progress=progress)
         else:
-            known = db._store.capabilities.before_images
-            definitions.refuse_reshaped(db._store.catalog(), old, view, known)
+            definitions.refuse_reshaped(db._store.catalog(), old, view)
             users = db._store.catalog().dependents([old.table.id])
             maintainer.definer.replace(old, view, frozenset(users), progress=progress)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from viewkeeper.model.strategies import STRATEGIES, strategy_named
 
 
@@ -23,10 +21,8 @@ def test_each_name_says_what_is_read() -> None:
     assert named(keeps_state=True) == {"IN", "SNI", "SCI", "ISN", "ISC"}
 
 
-@pytest.mark.parametrize("before_images", [True, False])
-def test_who_runs_beside_the_batches_depends_on_the_store_for_calls_only(before_images: bool) -> None:
-    alone = {name for name, s in STRATEGIES.items() if s.runs_alone(before_images)}
-    assert alone == {"SN", "SC", "ISN", "ISC"} | ({"IN", "SNI", "SCI"} if before_images else set())
+def test_whoever_is_not_cut_with_the_batches_runs_beside_them() -> None:
+    assert named(runs_alone=True) == {"SN", "SC", "ISN", "ISC", "IN", "SNI", "SCI"}
 
 
 def test_names_are_found_in_either_case() -> None:

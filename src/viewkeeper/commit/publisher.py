@@ -33,7 +33,6 @@ from viewkeeper.commit.recent import Recent
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan import flows
 from viewkeeper.plan.flow import Flow
 from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
@@ -147,9 +146,6 @@ class Publisher:
         """The graph of the views that are maintained."""
         return flows.maintained(self.store, catalog)
 
-    def runs_alone(self, view: View) -> bool:
-        return strategy_of(view).runs_alone(self.store.capabilities.before_images)
-
     def view(self, view_id: int) -> View | None:
         """A view of the catalog as it is now."""
         return self.catalog.views_by_id.get(view_id)
@@ -157,9 +153,6 @@ class Publisher:
     def _adopt(self, catalog: Catalog) -> None:
         self.flow = self.flow_of(catalog)
         self.catalog = catalog
-        # One view in the flow that shows every write call's state makes all do so: a batch is one cut for all.
-        mine = (v for v in catalog.special if not self.runs_alone(v))
-        self.complete = any(strategy_of(v).is_complete and v.suspended is None for v in mine)
 
     # -- steps 3 and 4 ------------------------------------------------------------------------------------------------
 

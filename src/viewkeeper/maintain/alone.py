@@ -2,12 +2,16 @@
 
 It has its own arrangements, its own DuckDB and its own cut, which follows that of the batches: from one call that
 touches its tables to the next, each a commit of its rows alone.
+
+Where the store knows no rows from before (HBase) a call is what was written at one time, changes are found against the
+view's own images, and what was seen of the last seconds is remembered while the view is open. Who does not remember
+reads those seconds again, and what is known already falls out: nothing has to be published for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from viewkeeper.commit.manifest import Manifest
@@ -18,7 +22,7 @@ from viewkeeper.maintain.schedule import Remade
 from viewkeeper.maintain.stage import Stage, given_rows
 from viewkeeper.model.catalog import View
 from viewkeeper.plan.flow import Flow
-from viewkeeper.store.base import Store
+from viewkeeper.store.base import Seen, Store
 from viewkeeper.store.memory import Memory
 
 _log = logging.getLogger("viewkeeper")
@@ -35,6 +39,8 @@ class Alone:
         self._state = State(store.state_path, known)
         self._stage = Stage(store, self._state, spark, durable=durable, threads=1, memory=memory)
         self._merger = Merger(self._state, durable, memory.divided(4))
+        self._seen: tuple[int, Mapping[int, Seen]] = (-1, {})
+        """A cut, and what was seen of the tables up to it."""
 
     @property
     def files(self) -> frozenset[str]:
@@ -42,14 +48,16 @@ class Alone:
         return self._state.manifest.files() | self._merger.files
 
     def step(self, view: View, upto: int, number: int) -> Remade | None:
-        """The next call's changes; None if no call up to there touches its tables."""
+        """The next call's changes; None if no call up to there changes its tables."""
         if view.at is None:
             raise Defect(f"{view.table.name} has no cut to go on from.")
         tables = list(self.flow.used)
         after = view.at.cut
         cut = self._store.cut_after(after, tables, 1)
         if cut > upto:  # after the last call of all it is the head, also where there is none
-            if self._store.pending(after, tables).calls == self._store.pending(upto, tables).calls:
+            # Where calls can become visible late, only what they did says whether there was one.
+            counts = self._store.capabilities.before_images
+            if counts and self._store.pending(after, tables).calls == self._store.pending(upto, tables).calls:
                 return None
             cut = upto
         try:
@@ -60,7 +68,11 @@ class Alone:
             _log.warning(
                 "%s: merging runs of %s failed and is tried again: %s", self._store.url, view.table.name, error
             )
-        deltas, _ = self._stage.capture.changes(self.flow, after, cut, {}, tables, 1)
+        at, seen = self._seen
+        deltas, now = self._stage.capture.changes(self.flow, after, cut, seen if at == after else {}, tables, 1)
+        self._seen = cut, now
+        if cut == upto and not any(d.num_rows for d in deltas.values()):
+            return None
         names = {view.table.id: view.table.name}
         outcome = self._stage.run(number, "driver", self.flow, self.flow.in_batches, given_rows(deltas), names)
         manifest = self._state.manifest.plus(outcome.entries)

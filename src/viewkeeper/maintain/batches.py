@@ -92,12 +92,11 @@ class Batches:
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Everything anew where that is cheaper than a batch of so many changes (`crossover`).
 
-        Not where each write call's state must show, nor under views that are not stored, whose subscribers would have
-        to start over.
+        Not under views that are not stored, whose subscribers would have to start over.
         """
         publisher = self._publisher
         changed = rows_beyond(publisher.store, publisher.flow, publisher.batch.cut, rows)
-        if changed is None or publisher.complete or not all(v.table.is_stored for v in publisher.catalog.special):
+        if changed is None or not all(v.table.is_stored for v in publisher.catalog.special):
             return None
         self._rebuild(publisher.store.head())
         seconds = time.perf_counter() - started

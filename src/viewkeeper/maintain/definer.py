@@ -19,6 +19,7 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.strategies import strategy_of
 
 
 class Definer:
@@ -42,7 +43,7 @@ class Definer:
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
-        if self._publisher.runs_alone(view):
+        if strategy_of(view).runs_alone:
             self._scheduler.make(view, is_new=True, progress=progress)
             return
 
@@ -67,7 +68,7 @@ class Definer:
         publisher = self._publisher
         known = (publisher.catalog.views_by_id[user] for user in sorted(users))
         active = [v for v in known if v.suspended is None]
-        maintained = [v for v in active if not publisher.runs_alone(v)]
+        maintained = [v for v in active if not strategy_of(v).runs_alone]
 
         def change(catalog: Catalog, since: int) -> Catalog:
             refuse_altered(catalog, new)
@@ -82,7 +83,7 @@ class Definer:
         if new.table.id != old.table.id:
             publisher.afterwards.drop(old.table, "view.published")
         for view in active:
-            if publisher.runs_alone(view):  # what it was made from is another view now
+            if strategy_of(view).runs_alone:  # what it was made from is another view now
                 self._scheduler.make_whole(view)
 
     def drop(self, view: View) -> None:
@@ -95,7 +96,7 @@ class Definer:
 
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Build a suspended view's state anew and bring its table in line with it."""
-        if self._publisher.runs_alone(view):
+        if strategy_of(view).runs_alone:
             self._scheduler.make_whole(replace(view, suspended=None), progress)
             return
 

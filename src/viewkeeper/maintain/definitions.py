@@ -254,9 +254,9 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
         raise InUse(f"{table.name} is used by {', '.join(users)}.", hint="Drop what uses it first.")
 
 
-def refuse_reshaped(catalog: Catalog, old: View, new: View, before_images: bool) -> None:
+def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
     """A view that others read may be replaced only by one with the same columns and key."""
-    if strategy_of(old).runs_alone(before_images) or strategy_of(new).runs_alone(before_images):
+    if strategy_of(old).runs_alone or strategy_of(new).runs_alone:
         raise Unsupported(
             f"{old.table.name} runs at intervals or call by call, before or after; it cannot be replaced in one batch.",
             hint="Drop it and create it again.",

@@ -32,6 +32,7 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.stage import Resources, checked_lane
 from viewkeeper.maintain.suspending import Suspender
+from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.crew import usual_size
 from viewkeeper.store.base import Store
 from viewkeeper.store.budget import begin_maintaining, budget, end_maintaining
@@ -131,10 +132,10 @@ class Maintainer:
             target = self.store.head()
             while True:
                 try:
-                    report = self.batches.run(lane, 1 if publisher.complete else max_changes)
-                    # Batches that show every call, or that do not fit into memory at once: on to where the log was.
+                    report = self.batches.run(lane, max_changes)
+                    # Batches that do not fit into memory at once: on to where the log was.
                     while max_changes is None and publisher.batch.cut < target and publisher.behind():
-                        report = self.batches.run(lane, 1 if publisher.complete else None)
+                        report = self.batches.run(lane, None)
                     report = replace(report, suspended=tuple(stopped), mended=tuple(mended))
                     mended.clear()
                     if self.on_batch is not None and (report.lane != "none" or stopped or report.mended):
@@ -161,5 +162,5 @@ class Maintainer:
         """Make these views anew, with all state behind them. Rows that are right already are not written."""
         self.mender.repair(views)
         for view in self.publisher.catalog.special:
-            if view.table.id in views and self.publisher.runs_alone(view):
+            if view.table.id in views and strategy_of(view).runs_alone:
                 self.scheduler.make_whole(view)

@@ -82,9 +82,7 @@ class Scheduler:
         """Step the views that run from call to call; how many steps were taken. Batches go on beside it."""
         done, until = 0, time.monotonic() + _MOMENT
         for view in self._publisher.catalog.special:
-            while (
-                self._publisher.runs_alone(view) and strategy_of(view).is_complete and (now or time.monotonic() < until)
-            ):
+            while strategy_of(view).is_complete and (now or time.monotonic() < until):
                 if not self._suspender.going_on(partial(self._follow_call, view.table.id, now)):
                     break
                 done += 1

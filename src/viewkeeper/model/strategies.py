@@ -53,12 +53,10 @@ class Strategy:
         """Whether, running by itself, a view keeps its operators' state from one run to the next."""
         return self.tracks or self.is_complete
 
-    def runs_alone(self, before_images: bool) -> bool:
-        """Whether a view has state and a cut of its own: made at intervals, or call by call while others take many.
-
-        The latter needs a store that knows what rows were `before_images`: elsewhere all views go call by call with it.
-        """
-        return self.is_scheduled or (before_images and self.is_complete)
+    @property
+    def runs_alone(self) -> bool:
+        """Whether a view has state and a cut of its own: made at intervals, or call by call while others take many."""
+        return self.cut is not Cut.BATCH
 
 
 STRATEGIES: Mapping[str, Strategy] = {

@@ -27,10 +27,7 @@ _KEPT = 3
 
 def maintained(store: Store, catalog: Catalog) -> Flow:
     """The flow of the batches. A suspended view is still a definition that others may use."""
-    known = store.capabilities.before_images
-    return _flows(store).of(
-        "maintained", catalog, lambda v: v.suspended is None and not strategy_of(v).runs_alone(known)
-    )
+    return _flows(store).of("maintained", catalog, lambda v: v.suspended is None and not strategy_of(v).runs_alone)
 
 
 def everything(store: Store, catalog: Catalog) -> Flow:
