@@ -296,6 +296,7 @@ def test_doctor_names_every_ailment(url: str, command: Vk) -> None:
     cut(hurt, random.Random(1))
     (path / "state" / "b99-dead.vkr").write_bytes(b"half")
     (path / "state").chmod(0o755)
+    path.chmod(0o755)
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "lock.mdb"}
     code, out = command("doctor")
     assert code == 1

@@ -81,8 +81,12 @@ def _space(database: Database, state: Path) -> Finding:
 
 
 def _private(path: Path, state: Path) -> Finding:
-    shown = [p for p in (path, state, *path.glob("*"), *state.glob("*.vkr")) if p.exists() and _is_shown(p)]
-    if shown and _is_shown(path):  # else nobody gets as far as what is in it
+    # Of a directory that only its owner can enter nobody else sees what is in it.
+    entered = [
+        p for p in dict.fromkeys((path, state)) if p.exists() and _is_shown(p) and not _is_closed(p.parent, path)
+    ]
+    shown = [p for place in entered for p in (place, *place.glob("*")) if _is_shown(p)]
+    if shown:
         names = ", ".join(p.name for p in shown[:5])
         return Finding("permissions", False, f"others may read or write {names}", f"chmod -R go-rwx {path}")
     return Finding("permissions", True, "only its owner can read it")
@@ -90,3 +94,8 @@ def _private(path: Path, state: Path) -> Finding:
 
 def _is_shown(path: Path) -> bool:
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+
+
+def _is_closed(place: Path, path: Path) -> bool:
+    """Whether it is the database's own directory, or in it, and that is closed to others."""
+    return (place == path or path in place.parents) and not _is_shown(path)
