@@ -107,6 +107,17 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def _active(request: pytest.FixtureRequest) -> None:
+    """A test finds the session of the run active, whichever the test before has made and left so."""
+    if "spark" in request.fixturenames:
+        from pyspark.sql import SparkSession
+
+        session = request.getfixturevalue("spark")
+        SparkSession._activeSession = session
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+
+
 @pytest.fixture
 def make_db(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens databases in the test's own directory, by name, and closes them at the end: `make_db("shop", mode="r")`."""

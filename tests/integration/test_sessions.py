@@ -114,7 +114,7 @@ def test_variables_are_not_substituted(spark: Any, tmp_path: Path) -> None:
 
 SUITE = (
     *("tests/integration/test_names.py", "tests/integration/test_sessions.py", "tests/integration/test_engine.py"),
-    *("tests/integration/test_simple_queries.py", "tests/integration/test_expressions_spark.py"),
+    *("tests/integration/test_queries.py", "tests/integration/test_expressions_spark.py"),
     *("tests/integration/test_recomputed.py", "tests/property/test_views.py", "tests/torture/test_audit.py"),
     *("tests/unit/test_cli.py", "tests/unit/test_rows.py", "tests/unit/test_keys.py", "tests/contract/test_rows.py"),
 )
