@@ -17,6 +17,7 @@ from viewkeeper.plan.catalyst import at_work, front_session
 
 SHOWN = {"spread": "* EXCEPT (deviation), round(deviation, 6)"}
 """Sums of floats in no order: not to the last digit."""
+pytestmark = pytest.mark.xdist_group("kept")  # one database, opened by one test after the other
 KEPT = sorted(Path(shop.__file__).parent.glob("*.tar.xz"))
 
 
