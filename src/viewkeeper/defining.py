@@ -13,12 +13,19 @@ from viewkeeper.model.schema import Table
 from viewkeeper.plan import alterations, statements
 
 if TYPE_CHECKING:
+    from viewkeeper.capture.snapshot import Progress
     from viewkeeper.engine import Database
 
 
-def define(db: Database, text: str) -> pa.Table | None:
-    """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN."""
+def define(db: Database, text: str, progress: Progress | None = None) -> pa.Table | None:
+    """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN.
+
+    `progress` is told how far the load of a view is, in place of the database's own.
+    """
     statement = statements.parse(text)
+    if (load := _LOADS.get(type(statement))) is not None:
+        load(db, statement, progress or db._progress)
+        return None
     return _STATEMENTS[type(statement)](db, statement)
 
 
@@ -71,7 +78,7 @@ def _rename(db: Database, statement: alterations.Rename) -> None:
     definitions.rename(db._store, statement)
 
 
-def _create_view(db: Database, statement: statements.CreateView) -> None:
+def _create_view(db: Database, statement: statements.CreateView, progress: Progress | None) -> None:
     from viewkeeper.maintain import definitions
     from viewkeeper.maintain.loading import throttled
 
@@ -87,7 +94,7 @@ def _create_view(db: Database, statement: statements.CreateView) -> None:
         maintainer.refresh()
         view = definitions.plan(db._store, db._spark, statement, old)
         rate = definitions.load_rate(view)
-        progress = db._progress if rate is None else throttled(db._progress, rate)
+        progress = progress if rate is None else throttled(progress, rate)
         if old is None:
             maintainer.definer.create(view, progress=progress)
         else:
@@ -96,7 +103,7 @@ def _create_view(db: Database, statement: statements.CreateView) -> None:
             maintainer.definer.replace(old, view, frozenset(users), progress=progress)
 
 
-def _alter_view(db: Database, statement: alterations.AlterView) -> None:
+def _alter_view(db: Database, statement: alterations.AlterView, progress: Progress | None) -> None:
     db._writable(f"alter {statement.name}")
     view = db._store.catalog().view(statement.name)
     if statement.action == "suspend" and view.suspended is None:
@@ -105,7 +112,7 @@ def _alter_view(db: Database, statement: alterations.AlterView) -> None:
         maintainer = db._maintain()
         with maintainer.suspender.in_statement():
             maintainer.refresh()
-            maintainer.definer.resume(view, progress=db._progress)
+            maintainer.definer.resume(view, progress=progress)
 
 
 def _drop_view(db: Database, statement: statements.DropView) -> None:
@@ -160,13 +167,17 @@ def _explain(db: Database, statement: statements.Explain) -> pa.Table:
     return pa.table({"plan": db.explain(statement.name).splitlines()})
 
 
+_LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
+    statements.CreateView: _create_view,
+    alterations.AlterView: _alter_view,
+}
+"""Those that may load a view, and tell how far that is."""
+
 _STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
     statements.CreateTable: _create_table,
     statements.DropTable: _drop_table,
     alterations.AddColumn: _add_column,
     alterations.DropColumn: _drop_column,
-    statements.CreateView: _create_view,
-    alterations.AlterView: _alter_view,
     statements.DropView: _drop_view,
     alterations.RenameColumn: _rename_column,
     alterations.SetDefault: _set_default,

@@ -46,7 +46,7 @@ class ReadOnly(ViewkeeperError):
 
 
 class RowAbsent(ViewkeeperError):
-    """Over HTTP: there is no row with this key. In Python `get` gives None instead."""
+    """There is no row with this key: an answer over HTTP. In Python `get` gives None instead."""
 
     code = "VK105"
 

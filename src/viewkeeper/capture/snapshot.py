@@ -19,6 +19,11 @@ from viewkeeper.store.base import Store
 from viewkeeper.store.memory import Memory
 
 Progress = Callable[[str, int, int], None]
+"""Told of long work: what is being done ("scanning orders"), how far it is, and of how much."""
+
+
+class Stopped(BaseException):
+    """Raised by a `Progress` to end the work that it is told of, as Ctrl-C would: nothing of it is published."""
 
 
 def whole_table(

@@ -1,4 +1,4 @@
-"""While Spark starts: its chatter kept off the screen, and a word to who waits for it.
+"""While Spark starts or a view is loaded: chatter kept off the screen, and a word to who waits for it.
 
 A JVM writes warnings to the standard error that it inherits, before any log level can be set. While it starts, file
 descriptor 2 is a temporary file; the JVM keeps that one for life. If something breaks in an unforeseen way, what was
@@ -13,17 +13,21 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from viewkeeper.errors import ViewkeeperError
 
 _PATIENCE = 1.0
+_signs: list[Any] = []
+"""What moves on the screen now."""
 
 
 @contextmanager
 def waiting_for(statement: str) -> Iterator[None]:
-    """On a terminal, a moving sign while Spark plans or answers: the first time it has to start, for some seconds."""
+    """On a terminal, a moving sign while Spark plans or answers (the first time it has to start, for some seconds), and
+    how far the load of a view is."""
     first = [word.upper() for word in statement.split(None, 2)[:2]]
-    slow = first == ["CREATE", "MATERIALIZED"] or first[:1] in (["SELECT"], ["WITH"], ["FROM"])
+    slow = first[:1] in (["CREATE"], ["ALTER"], ["SELECT"], ["WITH"], ["FROM"])
     if not slow or not sys.stderr.isatty():
         yield
         return
@@ -33,13 +37,21 @@ def waiting_for(statement: str) -> Iterator[None]:
     sign = Console(file=screen).status("Spark is at work; the first statement starts it")
     late = threading.Timer(_PATIENCE, sign.start)  # what is answered without Spark is answered before
     late.start()
+    _signs.append(sign)
     try:
         yield
     finally:
+        _signs.remove(sign)
         late.cancel()
         late.join()
         sign.stop()
         screen.close()
+
+
+def load_told(what: str, done: int, of: int) -> None:
+    """How far the load of a view is, on the sign that moves, if there is one."""
+    for sign in _signs:
+        sign.update(f"{what}: {done:,} of {of:,}")
 
 
 @contextmanager

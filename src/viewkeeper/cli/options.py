@@ -74,11 +74,12 @@ def wrong(context: typer.Context, message: str) -> UsageError:
 def open_database(url: str, *, create: bool = False, spark: Any = None, memory: str | None = None) -> Any:
     """The database for writing. It must be there already, unless the command may make it."""
     import viewkeeper
+    from viewkeeper.cli.hush import load_told
 
     if not create:
         with open_reader(url):
             pass
-    return viewkeeper.open(url, spark=spark, memory=memory)
+    return viewkeeper.open(url, spark=spark, memory=memory, progress=load_told)
 
 
 @contextmanager

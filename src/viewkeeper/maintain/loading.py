@@ -104,7 +104,8 @@ def load(
     for name in plan.whole:
         given[name] = Computed(partial(_full, stage, flow.operators[name]))
     only = None if keep else frozenset[str]()
-    outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only)
+    told = None if progress is None else partial(progress, f"working out {' and '.join(names[v] for v in views)}")
+    outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only, told)
     after = _watched(stage, scanned, cut, before, alone)
     return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views}, after)
 

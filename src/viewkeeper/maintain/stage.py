@@ -149,8 +149,12 @@ class Stage:
         names: Mapping[int, str],
         new: frozenset[str] = frozenset(),
         only: frozenset[str] | None = None,
+        told: Callable[[int, int], None] | None = None,
     ) -> Outcome:
-        """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept."""
+        """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
+
+        `told` hears, in the driver lane, how many operators have run, and of how many.
+        """
         hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
@@ -180,6 +184,8 @@ class Stage:
             return self.state.mapped(written[slot])
 
         site = Site(duck, flow, partial(self._old, hidden), active, self.memory, keep)
+        if told is not None:
+            site.told = told
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock, self.made = site.clock, site.made
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}

@@ -63,6 +63,7 @@ def _work(site: Site, schedule: _Schedule, on_error: OnError | None) -> None:
         operator = site.flow.operators[task.name]
         started = time.perf_counter()
         try:
+            site.told(*schedule.reach)
             if task.feed is None:
                 _run(site, schedule, task, operator)
             else:
@@ -183,6 +184,11 @@ class _Schedule:
             self._running += 1
             return heapq.heappop(self._ready)
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How many operators have run, and of how many."""
+        return len(self._done), len(self._place)
+
     def ports(self, name: str) -> dict[int, list[pa.Table]]:
         """What arrived at an operator's ports, in the order of the sources."""
         found = self._waiting.pop(name, {})
@@ -249,6 +255,7 @@ class _Schedule:
             if piece.num_rows:
                 with self._changed:
                     site.made[operator.id] += int(piece.num_rows)
+                site.told(*self.reach)
                 yield piece
 
     def took(self, clock: dict[str, float], name: str, seconds: float) -> None:

@@ -52,6 +52,8 @@ class Site:
     """Seconds that each operator took, with the segments over it."""
     made: dict[str, int] = field(default_factory=dict)
     """Rows that each gave."""
+    told: Callable[[int, int], None] = lambda done, of: None
+    """Hears of every piece of work that is done: how many operators have run, and of how many."""
 
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> Iterator[pa.Table]:
         """The operator's output delta for what arrived at its ports, in pieces; an arrangement has none.

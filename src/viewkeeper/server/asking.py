@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper.capture.snapshot import Progress
 from viewkeeper.errors import BadStatement, Forbidden, ViewkeeperError
 from viewkeeper.model import types
 from viewkeeper.plan.words import Words, statements
@@ -58,7 +58,7 @@ async def statement(serving: Serving, asked: Asked) -> Reply:
     (serving.metrics.reads if what == "read" else serving.metrics.writes)["sql"].inc()
     if media == formats.EVENTS:
         return Reply(200, _told(serving, text, engine, what, asked.native), media, {"cache-control": "no-store"})
-    answer = await asked.unless_left(_run(serving, text, engine, what))
+    answer = await asked.unless_left(_run(serving, text, engine, what, lambda what, done, of: None))
     if not answer.has_rows:
         return Reply(200, dumps({"done": answer.done}), formats.JSON)
     return Reply(200, _pieces(answer.to_arrow(), media, asked.native), media)
@@ -85,20 +85,20 @@ async def _text(serving: Serving, asked: Asked) -> tuple[str, str]:
     return bound(given["sql"], parameters) if parameters else given["sql"], str(given.get("engine", "auto"))
 
 
-async def _run(serving: Serving, text: str, engine: str, what: str) -> Result:
+async def _run(serving: Serving, text: str, engine: str, what: str, tell: Progress) -> Result:
     """Run it. A query is stopped when nobody waits any more; what defines or writes may still happen."""
     async with serving.turn(what):
         with serving.leashed() as leash:
             seconds = LOAD_SECONDS if what == "define" else serving.limits.seconds * 4
-            answer = await serving.call(_done, serving, text, engine, what, leash, seconds=seconds)
+            answer = await serving.call(_done, serving, text, engine, what, leash, tell, seconds=seconds)
     serving.hub.wake()
     return answer
 
 
-def _done(serving: Serving, text: str, engine: str, what: str, leash: Leash) -> Result:
+def _done(serving: Serving, text: str, engine: str, what: str, leash: Leash, tell: Progress) -> Result:
     try:
-        with serving.loading():
-            return run(serving.db, text, engine=engine, leash=leash)
+        with serving.loading(tell) as progress:
+            return run(serving.db, text, engine=engine, leash=leash, progress=progress)
     finally:
         if what == "define" and not serving.settings.maintain:
             serving.db._holding.end()  # whoever maintains, or will, must not wait for a server that only serves
@@ -121,18 +121,22 @@ def _columns(rows: pa.Table) -> list[dict[str, str]]:
 async def _told(serving: Serving, text: str, engine: str, what: str, native: bool) -> AsyncIterator[bytes]:
     """The statement's progress and its end, as events."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
-    work = asyncio.create_task(_run(serving, text, engine, what))
+
+    def tell(what: str, done: int, of: int) -> None:
+        data = events.event("progress", {"what": what, "done": done, "of": of})
+        serving.loop.call_soon_threadsafe(_offer, queue, data)
+
+    work = asyncio.create_task(_run(serving, text, engine, what, tell))
     try:
-        with _progress(serving, queue):
-            while not work.done():
-                waiting = asyncio.create_task(queue.get())
-                await asyncio.wait({work, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    yield waiting.result()
-                    continue
-                waiting.cancel()
-                if not work.done():
-                    yield b": alive\n\n"
+        while not work.done():
+            waiting = asyncio.create_task(queue.get())
+            await asyncio.wait({work, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                yield waiting.result()
+                continue
+            waiting.cancel()
+            if not work.done():
+                yield b": alive\n\n"
     finally:
         if what == "read":
             work.cancel()  # the reader has gone; a view that is being made goes on
@@ -152,21 +156,6 @@ async def _told(serving: Serving, text: str, engine: str, what: str, native: boo
         about["count"] = rows.num_rows
         about["rows"] = rows_of(rows.slice(0, PIECE_ROWS), native)
     yield events.event("done", about)
-
-
-@contextmanager
-def _progress(serving: Serving, queue: asyncio.Queue[bytes]) -> Iterator[None]:
-    """While a view is loaded, how far that is."""
-
-    def tell(what: str, done: int, of: int) -> None:
-        data = events.event("progress", {"what": what, "done": done, "of": of})
-        serving.loop.call_soon_threadsafe(_offer, queue, data)
-
-    serving.listening.append(tell)
-    try:
-        yield
-    finally:
-        serving.listening.remove(tell)
 
 
 def _offer(queue: asyncio.Queue[bytes], data: bytes) -> None:

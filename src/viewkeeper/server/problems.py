@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -55,9 +56,18 @@ def status_of(error: ViewkeeperError) -> int:
 
 def document(error: ViewkeeperError, **more: Any) -> dict[str, Any]:
     """The problem as an object. `more`: members of the document that only this error has."""
-    title = (type(error).__doc__ or "").strip().splitlines()[0].rstrip(".")
-    found = {"type": f"urn:viewkeeper:{error.code}", "title": title, "status": status_of(error), "code": error.code}
-    return {**found, "detail": error.message, "hint": error.hint, **more}
+    kind = {"type": f"urn:viewkeeper:{error.code}", "title": _title(error)}
+    found = {"status": status_of(error), "code": error.code, "detail": error.message, "hint": error.hint}
+    return {**kind, **found, **more}
+
+
+def _title(error: ViewkeeperError) -> str:
+    """The kind of problem in a few words: HTTP's own, or the first sentence about the class of errors."""
+    if isinstance(error, Refused):
+        return HTTPStatus(error.status).phrase
+    return (
+        " ".join((type(error).__doc__ or "").split()).rstrip(".").partition(". ")[0].partition(":")[0].partition(";")[0]
+    )
 
 
 def answer(error: ViewkeeperError, **more: Any) -> tuple[int, dict[str, str], bytes]:

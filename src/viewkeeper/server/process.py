@@ -92,7 +92,6 @@ async def _serve(
 ) -> None:
     serving = Serving(db, settings)
     app = App(serving)
-    db._progress = serving.progress
     server = _Server(_config(app, settings.limits, certificate), app, listening, certificate is not None, ready)
     serving.hub.start()
     beside = [asyncio.create_task(keep_alive(serving)), asyncio.create_task(app.pulse.run())]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from viewkeeper.capture.snapshot import Progress
+from viewkeeper.capture.snapshot import Progress, Stopped
 from viewkeeper.errors import Overloaded, ReadOnly, Timeout
 from viewkeeper.server.hub import Hub
 from viewkeeper.server.metrics import Metrics
@@ -75,11 +75,9 @@ class Serving:
         self.pool = ThreadPoolExecutor(16, thread_name_prefix="viewkeeper-request")
         self._statements, self._loads = asyncio.Semaphore(4), asyncio.Semaphore(2)
         self._leashes: set[Leash] = set()
-        self.listening: list[Progress] = []
-        """Who wants to know how far the load of a view is."""
         self._lock = threading.Lock()
-        self._at_work = 0
-        self._loading: dict[str, tuple[int, int]] = {}
+        self._loading: list[dict[str, tuple[int, int]]] = []
+        """Of each statement that loads views: what it is at, and how far that is."""
         self.active = 0
         self.subscribers = 0
         """Streams of changes, and pages that watch."""
@@ -100,31 +98,39 @@ class Serving:
             ) from None
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
-        """A statement that may load views, in its thread. When it ends or fails, its loads are no longer told of."""
+    def loading(self, tell: Progress) -> Iterator[Progress]:
+        """While a statement runs in its thread: what is to be told how far its load is, which tells `tell` too.
+
+        A server that is stopping ends the load: nothing of it is published, and what was scanned is kept.
+        """
+        steps: dict[str, tuple[int, int]] = {}
+
+        def told(what: str, done: int, of: int) -> None:
+            if self.stopping:
+                raise Stopped
+            with self._lock:
+                steps.pop(what, None)
+                if done < of:
+                    steps[what] = (done, of)
+            tell(what, done, of)
+
         with self._lock:
-            self._at_work += 1
+            self._loading.append(steps)
         try:
-            yield
+            yield told
+        except Stopped:
+            raise Overloaded(
+                "The server is stopping: nothing was made.", hint="Run it again when the server is back."
+            ) from None
         finally:
             with self._lock:
-                self._at_work -= 1
-                if not self._at_work:
-                    self._loading.clear()
+                self._loading.remove(steps)
 
     def loads(self) -> list[dict[str, Any]]:
         """What is being loaded, and how far that is."""
         with self._lock:
-            return [{"what": what, "done": done, "of": of} for what, (done, of) in self._loading.items()]
-
-    def progress(self, what: str, done: int, of: int) -> None:
-        """The load of a view tells how far it is."""
-        with self._lock:
-            self._loading[what] = (done, of)
-            if done >= of:
-                del self._loading[what]
-        for tell in list(self.listening):
-            tell(what, done, of)
+            steps = [step for loading in self._loading for step in loading.items()]
+        return [{"what": what, "done": done, "of": of} for what, (done, of) in steps]
 
     @contextmanager
     def leashed(self) -> Iterator[Leash]:

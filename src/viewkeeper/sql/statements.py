@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -32,6 +32,9 @@ from viewkeeper.plan.words import Words
 from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
+
+if TYPE_CHECKING:
+    from viewkeeper.capture.snapshot import Progress
 
 QUERY = ("SELECT", "WITH", "VALUES", "FROM", "(")
 ENGINES = ("auto", "embedded", "spark")
@@ -48,12 +51,18 @@ def needs(text: str) -> str:
 
 
 def run(
-    db: Any, text: str, parameters: Mapping[str, Any] | None = None, *, engine: str = "auto", leash: Leash | None = None
+    db: Any,
+    text: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    engine: str = "auto",
+    leash: Leash | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Run one statement of any kind.
 
     `parameters`: values for its open names. `engine`: who answers a query. `leash`: it is run for somebody who
-    may only reach the database's own rows, and only so many.
+    may only reach the database's own rows, and only so many. `progress` is told how far the load of a view is.
     """
     text = arguments.text(text, "A statement", f"Statements: {STATEMENTS}.")
     arguments.one_of(engine, "engine", ENGINES)
@@ -77,7 +86,7 @@ def run(
             return Result(pa.table({"plan": explain(db, words.rest())}))
         if not any(words.at(word) for word in _CORE):
             raise BadStatement(f"{words.shown()} starts no statement known here.", hint=f"Statements: {STATEMENTS}.")
-    return Result(define(db, text))
+    return Result(define(db, text, progress))
 
 
 @dataclass(frozen=True)

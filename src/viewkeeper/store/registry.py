@@ -73,4 +73,10 @@ def _opener(scheme: str) -> Callable[..., Store]:
     for point in entry_points(group=GROUP, name=scheme):
         found: Callable[..., Store] = point.load()
         return found
+    if scheme in ("http", "https"):
+        raise BadValue(
+            "This works on the database itself, not through a server.",
+            hint="Run it where the database is, with its own URL. Through a server: vk.connect in Python; on the "
+            "command line get, scan, put, delete, load, sql, watch, status, explain.",
+        )
     raise BadValue(f"There is no store for {scheme!r} URLs.", hint=f"Known schemes: {', '.join(schemes())}.")

@@ -259,6 +259,11 @@ def test_commands_on_a_server(
     assert vk_("load", "people", str(file), "--key", "item_id").startswith("table: people")
     assert vk_("delete", "items", "81").startswith("vk1:")
     assert '"name": "totals"' in vk_("status", "-o", "json")
+    assert "totals" in vk_("explain", "totals")
+    for local in (["backup", str(tmp_path / "copy")], ["refresh"], ["doctor"]):
+        with pytest.raises(SystemExit):
+            main(local)
+        assert "works on the database itself, not through a server" in capsys.readouterr().err
     writing = threading.Timer(0.5, lambda: served.put({"item_id": 1, "category": "c1", "price": 77}))
     writing.start()
     assert '"kind": "update"' in vk_("watch", "totals", "--changes", "1", "-o", "json")

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import pyarrow as pa
 import pytest
+from tests.contract import planned
 from tests.integration.server.conftest import filled
 
 import viewkeeper as vk
@@ -87,6 +90,36 @@ def test_sigterm_ends_it_in_order(place: Path) -> None:
         report = db.refresh()
         assert db.get("totals", "c1") is not None
         assert report.epoch >= 1
+
+
+def test_sigterm_ends_a_load(tmp_path: Path, planned_views: None) -> None:
+    """It does not wait for it: the statement is told, nothing was made, and the next one resumes."""
+    place, rows = tmp_path / "db", np.arange(60_000)
+    with vk.open(f"lmdb:{place}") as db:
+        db.sql(planned.TABLES[0])
+        db.put("items", pa.table({"item_id": rows, "category": pa.array(["a"] * len(rows)), "price": rows % 100}))
+    server = Process(place, "--maintain")
+    create = f"CREATE MATERIALIZED VIEW dear WITH (load_rate = 10000) AS {planned.DEAR}"
+    try:
+        body = {"sql": create}
+        with httpx.stream(
+            "POST", f"{server.address}/v1/sql", json=body, headers={"accept": "text/event-stream"}, timeout=60
+        ) as response:
+            lines = response.iter_lines()
+            next(line for line in lines if "scanning items" in line)
+            server.process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            rest = "\n".join(lines)
+        assert "The server is stopping: nothing was made." in rest
+        assert server.end(signal.SIGTERM) == 0
+        assert time.monotonic() - began < 5, "six seconds of the load were left"
+    finally:
+        if server.process.poll() is None:
+            server.end(signal.SIGKILL)
+    with vk.open(f"lmdb:{place}") as db:
+        assert not db.status().views
+        db.sql(create.replace("WITH (load_rate = 10000) ", ""))
+        assert db.read("dear").num_rows > 0
 
 
 def test_a_port_that_is_taken_and_a_database_that_is_not_there(place: Path, tmp_path: Path) -> None:

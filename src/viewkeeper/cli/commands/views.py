@@ -24,6 +24,7 @@ from viewkeeper.cli.options import (
     one_of,
     open_database,
     open_reader,
+    wrong,
 )
 
 
@@ -167,8 +168,14 @@ def explain(
     Example: vk explain by_category --format svg --out by_category.svg --db lmdb:./shop
     """
     one_of(context, "format", form, ("text", "json", "mermaid", "svg"))
-    with open_reader(db) as store:
-        text = _explained(store, view, form)
+    if remote.is_remote(db):
+        if form != "text":
+            raise wrong(context, "A server gives a plan as text; its page draws it.")
+        with remote.connected(db) as client:
+            text = client.explain(view)
+    else:
+        with open_reader(db) as store:
+            text = _explained(store, view, form)
     if out is None:
         typer.echo(text)
     else:

@@ -73,7 +73,7 @@ export function overview(main) {
     clear(notices,
       now.error ? h("div.notice.bad", { role: "alert" }, `Maintenance failed and is tried again: ${now.error}`) : null,
       late ? h("div.notice", {}, `${plural(late, "view is", "views are")} suspended. ALTER MATERIALIZED VIEW … RESUME brings one back.`) : null,
-      live.loads.map((load) => h("div.notice", {}, `A view is being loaded, ${load.what}: ${count(load.done)} of ${count(load.of)} rows`)));
+      live.loads.map((load) => h("div.notice", {}, `A view is being loaded, ${load.what}: ${count(load.done)} of ${count(load.of)}`)));
     clear(stats,
       stat("Lag", seconds(now.lag_seconds), now.lag_changes ? plural(now.lag_changes, "change waits", "changes wait") : "nothing waits", live.lags),
       stat("Writes", [count(Math.round(live.writes.at(-1) ?? 0)), h("small", {}, " rows/s")], `log ${bytes(now.log_bytes)}, position ${now.position}`, live.writes),

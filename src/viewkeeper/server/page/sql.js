@@ -120,7 +120,7 @@ export function sql(main, given) {
       let ended = false;
       for await (const { event, data } of events(found)) {
         ended ||= event === "error" || event === "done";
-        if (event === "progress") { bar.max = data.of || 1; bar.value = data.done; told.textContent = `${data.what}: ${count(data.done)} of ${count(data.of)} rows`; }
+        if (event === "progress") { bar.max = data.of || 1; bar.value = data.done; told.textContent = `${data.what}: ${count(data.done)} of ${count(data.of)}`; }
         if (event === "error") fail(data, statement);
         if (event === "done") { done(data, (performance.now() - began) / 1000); names(); }
       }
