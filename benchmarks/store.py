@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from viewkeeper.model import types
 from viewkeeper.model.delta import plain
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.registry import open_store
@@ -81,7 +82,7 @@ def lineitem(directory: Path, scale: float) -> tuple[Table, pa.Table]:
     command = [str(tool), "parquet", "-s", str(scale), "--tables", "lineitem", "--output-dir", str(directory)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     data = pq.read_table(directory / "lineitem.parquet")
-    columns = tuple(Column(field.name, spark_type(field.type), nullable=False) for field in data.schema)
+    columns = tuple(Column(field.name, types.of(spark_type(field.type)), nullable=False) for field in data.schema)
     table = Table(1, "lineitem", columns, (KeyPart("l_orderkey"), KeyPart("l_linenumber")))
     return table, plain(data).cast(table.arrow).combine_chunks()
 
@@ -95,7 +96,7 @@ def spark_type(arrow: pa.DataType) -> str:
 def measure(url: str, table: Table, rows: pa.Table) -> list[Measure]:
     store = open_store(url)
     no_keys = rows.slice(0, 0).select(["l_orderkey", "l_linenumber"])
-    fixed = [column.name for column in table.columns if column.type != "string"]
+    fixed = [column.name for column in table.columns if column.type != types.STRING]
     count = rows.num_rows
 
     def load() -> None:

@@ -153,7 +153,7 @@ def _describe(db: Database, statement: statements.Describe) -> pa.Table:
     shown = pa.table(
         {
             "column": pa.array([c.name for c in table.columns], pa.string()),
-            "type": pa.array([c.type for c in table.columns], pa.string()),
+            "type": pa.array([str(c.type) for c in table.columns], pa.string()),
             "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
             "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
         }

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.limited import LIMITED
 
+from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import Store, Written
@@ -114,17 +115,17 @@ ITEMS = Table(
     1,
     "items",
     (
-        Column("id", "bigint", nullable=False),
-        Column("category", "string"),
-        Column("price", "decimal(12,2)"),
-        Column("seen", "timestamp"),
+        Column("id", types.BIGINT, nullable=False),
+        Column("category", types.STRING),
+        Column("price", types.decimal(12, 2)),
+        Column("seen", types.TIMESTAMP),
     ),
     (KeyPart("id"),),
 )
 PAIRS = Table(
     2,
     "pairs",
-    (Column("word", "string"), Column("n", "int"), Column("note", "string")),
+    (Column("word", types.STRING), Column("n", types.INT), Column("note", types.STRING)),
     (KeyPart("word"), KeyPart("n", descending=True, nulls_last=True)),
 )
 

@@ -7,11 +7,14 @@ import pytest
 from tests.contract.conftest import ITEMS, PAIRS, Opener, items, no_change, pairs, put, read, summed
 
 from viewkeeper.errors import MaintainerBusy, NameTaken
+from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import Batch, Store, ViewChange
 
-TOTALS = Table(7, "totals", (Column("category", "string"), Column("n", "bigint")), (KeyPart("category"),), is_view=True)
+TOTALS = Table(
+    7, "totals", (Column("category", types.STRING), Column("n", types.BIGINT)), (KeyPart("category"),), is_view=True
+)
 VIEW = View(TOTALS, "SELECT category, count(*) AS n FROM items GROUP BY category", {"nodes": [], "é": 1})
 
 

@@ -28,6 +28,7 @@ from tests.contract.conftest import (
 )
 
 from viewkeeper.errors import SnapshotGone
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_whole_key
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.base import Store
@@ -239,7 +240,7 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     """Every read: who looked the table up (a batch that has begun, a task of another process) sees its columns."""
     start = store.head()
     put(store, items((1, "a")))
-    wider = ITEMS.adding(Column("colour", "string"))
+    wider = ITEMS.adding(Column("colour", types.STRING))
     opener().change_catalog(lambda catalog: catalog.with_columns(wider))
     row = items((2, "b")).append_column("colour", pa.array(["red"]))
     upto = put(store, row, wider)

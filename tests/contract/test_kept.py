@@ -10,12 +10,13 @@ from tests.contract.conftest import ITEMS, items
 
 from viewkeeper.capture.kept import Kept
 from viewkeeper.capture.parts import Part
+from viewkeeper.model import types
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import Comparison, selected
 from viewkeeper.store.lmdb import LmdbStore
 
-DEAR = selected(ITEMS, (Comparison("price", "decimal(12,2)", ">", ("9.99",)),))
-CHEAP = selected(ITEMS, (Comparison("price", "decimal(12,2)", "<", ("0.50",)),))
+DEAR = selected(ITEMS, (Comparison("price", types.decimal(12, 2), ">", ("9.99",)),))
+CHEAP = selected(ITEMS, (Comparison("price", types.decimal(12, 2), "<", ("0.50",)),))
 NAMES = [c.name for c in ITEMS.columns]
 
 

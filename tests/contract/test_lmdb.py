@@ -34,6 +34,7 @@ from viewkeeper.errors import (
     SnapshotGone,
     StoreError,
 )
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_whole_key
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import Batch
@@ -42,7 +43,7 @@ from viewkeeper.store.lmdb import rows as rows_module
 from viewkeeper.store.lmdb.environment import FORMAT
 from viewkeeper.store.ordered.log import entries, images
 
-WORDS = Table(5, "words", (Column("word", "string"), Column("n", "bigint")), (KeyPart("word"),))
+WORDS = Table(5, "words", (Column("word", types.STRING), Column("n", types.BIGINT)), (KeyPart("word"),))
 
 
 @pytest.fixture
@@ -274,9 +275,10 @@ def test_every_durability_survives_the_death_of_the_process(path: Path, durabili
     code = """
 import os
 import pyarrow as pa
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.lmdb import LmdbStore
-words = Table(5, "words", (Column("word", "string"), Column("n", "bigint")), (KeyPart("word"),))
+words = Table(5, "words", (Column("word", types.STRING), Column("n", types.BIGINT)), (KeyPart("word"),))
 store = LmdbStore(sys.argv[1], durability=sys.argv[2])
 for n in range(5):
     store.write(words, pa.table({"word": [str(n)], "n": [n]}), pa.table({"word": pa.array([], pa.string())}))

@@ -27,6 +27,7 @@ from tests.contract.conftest import (
 )
 
 from viewkeeper.errors import BadValue, ReadOnly, UnknownName
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_whole_key, key_range, prefix_range
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.base import Store
@@ -199,7 +200,7 @@ def test_dropped_rows_are_gone_and_other_tables_stay(store: Store) -> None:
 
 
 def test_a_table_without_key_columns_holds_one_row(store: Store) -> None:
-    total = Table(9, "total", (Column("n", "bigint"),), ())
+    total = Table(9, "total", (Column("n", types.BIGINT),), ())
     put(store, pa.table({"n": [1]}), total)
     put(store, pa.table({"n": [2]}), total)
     assert store.get(total, ()) == {"n": 2}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import KINDS
 from viewkeeper.plan.compiler import ViewPlan
@@ -37,27 +38,27 @@ from viewkeeper.plan.picture import picture
 from viewkeeper.plan.union import assemble
 
 TABLES = {
-    i: Table(i, name, (Column("id", "bigint", False), Column("ref", "bigint")), (KeyPart("id"),))
+    i: Table(i, name, (Column("id", types.BIGINT, False), Column("ref", types.BIGINT)), (KeyPart("id"),))
     for i, name in ((1, "a"), (2, "b"))
 }
 A, B = (
-    Scan(i, ((Column(f"{name}i", "bigint", False), "id"), (Column(f"{name}r", "bigint"), "ref")))
+    Scan(i, ((Column(f"{name}i", types.BIGINT, False), "id"), (Column(f"{name}r", types.BIGINT), "ref")))
     for i, name in ((1, "a"), (2, "b"))
 )
-AI, AR, BI, BR = (column(name, "bigint") for name in ("ai", "ar", "bi", "br"))
-EQUAL = Expr("EqualTo", "boolean", (AI, BR))
+AI, AR, BI, BR = (column(name, types.BIGINT) for name in ("ai", "ar", "bi", "br"))
+EQUAL = Expr("EqualTo", types.BOOLEAN, (AI, BR))
 JOINED = Join("inner", A, B, EQUAL)
-TOTAL = Aggregate(B, (Named("k", BR),), (Call("s", "Sum", (BI,), "bigint"), Call("m", "Max", (BI,), "bigint")))
+TOTAL = Aggregate(B, (Named("k", BR),), (Call("s", "Sum", (BI,), types.BIGINT), Call("m", "Max", (BI,), types.BIGINT)))
 
 PLANS: Mapping[str, Node] = {
     "input": Project(A, (Named("q", AR),)),
-    "image": Filter(A, Expr("IsNotNull", "boolean", (AR,), nullable=False)),
-    "arrange": Join("inner", A, TOTAL, Expr("EqualTo", "boolean", (AI, column("k", "bigint")))),
+    "image": Filter(A, Expr("IsNotNull", types.BOOLEAN, (AR,), nullable=False)),
+    "arrange": Join("inner", A, TOTAL, Expr("EqualTo", types.BOOLEAN, (AI, column("k", types.BIGINT)))),
     "lookup": JOINED,
     "bulkjoin": JOINED,
-    "consolidate": Project(JOINED, (Named("q", Expr("IntegralDivide", "bigint", (AR, BI), ("ANSI",))),)),
+    "consolidate": Project(JOINED, (Named("q", Expr("IntegralDivide", types.BIGINT, (AR, BI), ("ANSI",))),)),
     "aggregate": TOTAL,
-    "recompute": Join("left", A, B, Expr("And", "boolean", (EQUAL, Expr("LessThan", "boolean", (AR, BI))))),
+    "recompute": Join("left", A, B, Expr("And", types.BOOLEAN, (EQUAL, Expr("LessThan", types.BOOLEAN, (AR, BI))))),
     "topk": Limit(Sort(A, (Order(AR, descending=True),)), 3, 1),
     "sink": A,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from viewkeeper.model import types
 from viewkeeper.plan import nodes
 from viewkeeper.plan.nodes import Call, Expr, Node, Order
 
@@ -129,7 +130,7 @@ def _over(partition: tuple[Expr, ...], order: tuple[Order, ...], call: Call) -> 
 def _bound(bound: str | Expr) -> str:
     if isinstance(bound, str):
         return bound
-    if bound.type.startswith("interval"):
+    if types.is_interval(bound.type):
         return f"INTERVAL '{abs(bound.value) // 86_400_000_000}' DAY {'PRECEDING' if bound.value < 0 else 'FOLLOWING'}"
     return f"{abs(bound.value)} {'PRECEDING' if bound.value < 0 else 'FOLLOWING'}"
 
@@ -164,13 +165,13 @@ def expr(e: Expr) -> str:
 
 def _literal(e: Expr) -> str:
     if e.value is None:
-        return "NULL" if e.type == "void" else f"CAST(NULL AS {e.type})"
-    if e.type == "date":
+        return "NULL" if e.type == types.VOID else f"CAST(NULL AS {e.type})"
+    if e.type == types.DATE:
         return f"date_from_unix_date({e.value})"
-    if e.type == "timestamp":
+    if e.type == types.TIMESTAMP:
         return f"timestamp_micros({e.value})"
-    if e.type == "binary":
+    if e.type == types.BINARY:
         return f"X'{e.value}'"
-    if e.type == "string":
+    if e.type == types.STRING:
         return "'" + e.value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return f"CAST('{e.value}' AS {e.type})"

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from viewkeeper import tpch
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import nodes
 from viewkeeper.plan.catalyst import SETTINGS, front_session, read_query
@@ -27,7 +28,7 @@ from . import replay
 
 def _table(id_: int, name: str, columns: str, *key: str) -> Table:
     pairs = (c.split() for c in re.split(r",(?!\d)", columns))
-    return Table(id_, name, tuple(Column(n, t.lower()) for n, t in pairs), tuple(KeyPart(k) for k in key))
+    return Table(id_, name, tuple(Column(n, types.of(t.lower())) for n, t in pairs), tuple(KeyPart(k) for k in key))
 
 
 def _tpch(id_: int, statement: str) -> Table:
@@ -363,8 +364,8 @@ def test_aggregates_of_conditions_arrive_as_counts_and_extremes(front: SparkSess
 def test_a_key_column_is_not_null_and_other_columns_may_be(front: SparkSession) -> None:
     query = read(front, "select item_id, n from items")
     assert [(name, c.type, c.nullable) for name, c in query.output] == [
-        ("item_id", "bigint", False),
-        ("n", "int", True),
+        ("item_id", types.BIGINT, False),
+        ("n", types.INT, True),
     ]
 
 
@@ -383,7 +384,7 @@ def test_literals_keep_their_values(front: SparkSession) -> None:
         "select n = -3 a, f = 0.1d b, price = 1.10 c, category = 'it''s' d, d = date '1969-12-31' e,"
         " ts = timestamp '2020-01-01 00:00:00.5' g, cast(category as binary) = x'00ff' h, ok = true i from items",
     )
-    found = {e.type: e.value for n in query.root.exprs for e in n.expr.walk() if e.op == "literal"}
+    found = {str(e.type): e.value for n in query.root.exprs for e in n.expr.walk() if e.op == "literal"}
     assert found == {
         "int": -3,
         "double": "0.1",
@@ -412,8 +413,8 @@ def test_a_thousand_conditions_are_no_deeper_than_ten(front: SparkSession) -> No
 def test_a_changed_table_is_read_with_its_new_columns(front: SparkSession) -> None:
     old = _table(21, "changing", "id bigint, a int", "id")
     new = _table(22, "changing", "id bigint, b string", "id")
-    assert read_query(front, "select a from changing", {"changing": old}).output[0][1].type == "int"
-    assert read_query(front, "select b from changing", {"changing": new}).output[0][1].type == "string"
+    assert read_query(front, "select a from changing", {"changing": old}).output[0][1].type == types.INT
+    assert read_query(front, "select b from changing", {"changing": new}).output[0][1].type == types.STRING
     with pytest.raises(UnknownName):
         read_query(front, "select * from changing", {})
 

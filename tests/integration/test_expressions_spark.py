@@ -39,8 +39,8 @@ def front(spark: SparkSession) -> SparkSession:
 
 def read(spark: SparkSession, group: Group) -> list[Expr]:
     """The group's expressions as the reader gives them, over columns with the group's own names."""
-    columns = tuple(Column(name, type_) for name, type_, _ in group.columns)
-    key = Column("key_", "bigint", nullable=False)
+    columns = tuple(Column(name, types.of(type_)) for name, type_, _ in group.columns)
+    key = Column("key_", types.BIGINT, nullable=False)
     table = Table(1, "t", (key, *columns), (KeyPart("key_"),))
     query = catalyst.read_query(spark, _select(group, "t"), {"t": table})
     named = _inlined(query.root)
@@ -69,7 +69,7 @@ def _select(group: Group, table: str) -> str:
 def evaluate(spark: SparkSession, group: Group) -> pa.Table:
     """Spark's results: for each expression a struct with one field, NULL where Spark fails."""
     data = group.data()
-    outside = pa.schema([pa.field(name, types.outside(type_)) for name, type_, _ in group.columns])
+    outside = pa.schema([pa.field(name, types.outside(types.of(type_))) for name, type_, _ in group.columns])
     casts = [f"CAST({name} AS {type_}) AS {name}" for name, type_, _ in group.columns]  # Arrow has no timestamp_ntz
     frame = spark.createDataFrame(data.cast(outside)).selectExpr(*casts)
     frame.createOrReplaceTempView("spark_side")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.model.types import decimal_digits
+from viewkeeper.model.types import VOID, decimal_digits
 from viewkeeper.operators.spec import AggregateSpec, Measure
 
 Row = tuple[Any, ...]
@@ -89,7 +89,7 @@ def _average(measure: Measure, values: list[Any]) -> Any:
         return None
     if digits := decimal_digits(measure.type):
         total = sum((Fraction(v) for v in values), Fraction(0))
-        given = decimal_digits(measure.argument_type or "")
+        given = decimal_digits(measure.argument_type or VOID)
         assert given is not None
         _decimal(total, min(38, given[0] + 10), given[1])
         return _decimal(total / len(values), *digits)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from viewkeeper.cli.load import load
 from viewkeeper.errors import ViewkeeperError
+from viewkeeper.model import types
 from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
 from viewkeeper.model.keys import encode_keys, encode_whole_key, key_range, prefix_range
 from viewkeeper.model.rows import keys_table, rows_table
@@ -41,7 +42,9 @@ TYPES = [
     "date",
     "timestamp",
 ]
-TABLE = Table(1, "t", tuple(Column(f"c{i}", t, True) for i, t in enumerate(TYPES)), (KeyPart("c4"), KeyPart("c9")))
+TABLE = Table(
+    1, "t", tuple(Column(f"c{i}", types.of(t), True) for i, t in enumerate(TYPES)), (KeyPart("c4"), KeyPart("c9"))
+)
 CORPUS = Path(__file__).with_name("corpus")
 
 
@@ -132,7 +135,7 @@ _entry: RunEntry | None = None
 _LOADED = Table(
     2,
     "t",
-    (Column("k", "bigint", False), Column("v", "decimal(10,2)", True), Column("s", "string", True)),
+    (Column("k", types.BIGINT, False), Column("v", types.decimal(10, 2), True), Column("s", types.STRING, True)),
     (KeyPart("k"),),
 )
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.errors import Defect, NameTaken
+from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store import catalogs
@@ -55,7 +56,7 @@ class Shelf:
 
 
 def table(catalog: Catalog, name: str) -> Table:
-    return Table(catalog.next_id, name, (Column("k", "int"),), (KeyPart("k"),))
+    return Table(catalog.next_id, name, (Column("k", types.INT),), (KeyPart("k"),))
 
 
 def view(catalog: Catalog, name: str, reads: tuple[int, ...] = ()) -> View:

@@ -18,6 +18,7 @@ from viewkeeper.cli import main
 from viewkeeper.cli.app import app
 from viewkeeper.cli.commands import proofs
 from viewkeeper.cli.shop import Shop
+from viewkeeper.model import types
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -439,7 +440,7 @@ def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
     from viewkeeper.cli.files import open_pieces
     from viewkeeper.model.schema import Column, KeyPart, Table
 
-    table = Table(1, "t", (Column("a", "bigint", nullable=False), Column("b", "string")), (KeyPart("a"),))
+    table = Table(1, "t", (Column("a", types.BIGINT, nullable=False), Column("b", types.STRING)), (KeyPart("a"),))
     for name, text in (
         ("t.csv", "a,b\n" + "".join(f"{i},{i}\n" for i in range(9))),
         ("t.jsonl", '{"a": 1, "b": "some text"}\n' * 9),

@@ -40,7 +40,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def table_of(*names: str) -> Table:
-    return Table(1, "t", tuple(Column(f"c{at}", name) for at, name in enumerate(names)), (KeyPart("c0"),))
+    return Table(1, "t", tuple(Column(f"c{at}", types.of(name)) for at, name in enumerate(names)), (KeyPart("c0"),))
 
 
 @st.composite
@@ -123,10 +123,10 @@ def test_nan_and_infinity_survive() -> None:
 def test_rows_from_before_a_column_was_added_have_null_there(case: tuple[Table, pa.Table], data: st.DataObject) -> None:
     old, rows = case
     added = data.draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=3))
-    new = replace(old, columns=(*old.columns, *(Column(f"added{at}", name) for at, name in enumerate(added))))
+    new = replace(old, columns=(*old.columns, *(Column(f"added{at}", types.of(name)) for at, name in enumerate(added))))
     widened = rows
     for at, name in enumerate(added):
-        widened = widened.append_column(f"added{at}", pa.nulls(rows.num_rows, types.arrow(name)))
+        widened = widened.append_column(f"added{at}", pa.nulls(rows.num_rows, types.arrow(types.of(name))))
     filled_in = widened.slice(0, 1)
     values = pa.concat_arrays([encode_rows(old, rows), encode_rows(new, filled_in), encode_rows(old, rows)])
     expected = pa.concat_tables([widened, filled_in, widened])
@@ -147,8 +147,8 @@ def test_columns_that_come_and_go_leave_every_row_readable(data: st.DataObject) 
             name = data.draw(
                 st.sampled_from([n for n in ("a", "b", "c", "d", "e", "f", "g", "h") if n not in droppable])
             )
-            table = table.adding(Column(name, data.draw(st.sampled_from(list(VALUES)))))
-        row = {c.inside: data.draw(st.none() | VALUES[c.type]) for c in table.columns[1:]} | {"c0": len(rows)}
+            table = table.adding(Column(name, types.of(data.draw(st.sampled_from(list(VALUES))))))
+        row = {c.inside: data.draw(st.none() | VALUES[str(c.type)]) for c in table.columns[1:]} | {"c0": len(rows)}
         columns = [pa.array([row[c.inside]], types.arrow(c.type)) for c in table.columns]
         values.append(encode_rows(table, pa.table(columns, schema=table.arrow)))
         shapes.append(table)
@@ -179,7 +179,7 @@ def test_columns_that_come_and_go_leave_every_row_readable(data: st.DataObject) 
 
 
 def test_a_bag_keeps_its_hidden_count() -> None:
-    bag = Table(1, "v", (Column("c", "string"),), (KeyPart("c"),), is_view=True, is_bag=True)
+    bag = Table(1, "v", (Column("c", types.STRING),), (KeyPart("c"),), is_view=True, is_bag=True)
     rows = pa.table({"c": ["a"], "_count": [3]})
     value = encode_rows(bag, rows)
     assert decode_row(bag, value[0].as_py()) == {"c": "a", "_count": 3}

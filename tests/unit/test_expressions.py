@@ -10,6 +10,7 @@ import pytest
 from viewkeeper.errors import EvaluationError, Unsupported
 from viewkeeper.expressions import SUPPORTED, can_raise, check, error_code, predicate, render, setup
 from viewkeeper.expressions.patterns import Untranslatable, translate
+from viewkeeper.model import types
 from viewkeeper.plan.nodes import Expr, column
 
 
@@ -21,17 +22,17 @@ def connection() -> Any:
 
 
 def lit(value: Any, type_: str = "int") -> Expr:
-    return Expr("literal", type_, value=value, nullable=value is None)
+    return Expr("literal", types.of(type_), value=value, nullable=value is None)
 
 
 def op(name: str, type_: str, *args: Expr, value: Any = ("ANSI",)) -> Expr:
-    return Expr(name, type_, args, value)
+    return Expr(name, types.of(type_), args, value)
 
 
-X = column("x", "int")
-Y = column("y", "int")
-PRICE = column("price", "decimal(15,2)")
-DISCOUNT = column("discount", "decimal(15,2)")
+X = column("x", types.INT)
+Y = column("y", types.INT)
+PRICE = column("price", types.decimal(15, 2))
+DISCOUNT = column("discount", types.decimal(15, 2))
 NOT_ZERO = op("Not", "boolean", op("EqualTo", "boolean", X, lit(0)))
 TEN_BY_X = op("Remainder", "int", lit(10), X)
 TEST = op("GreaterThan", "boolean", TEN_BY_X, lit(1))
@@ -122,7 +123,7 @@ def test_a_constant_that_fails_fails_only_when_reached(connection: Any) -> None:
 
 
 def test_long_arguments_are_evaluated_once_so_text_stays_short(connection: Any) -> None:
-    e = column("s", "string")
+    e = column("s", types.STRING)
     for _ in range(12):
         e = op("Upper", "string", op("Lower", "string", e))
     text = render(e)
@@ -152,23 +153,23 @@ def test_tpch_revenue_cannot_fail() -> None:
         (op("Add", "int", X, lit(1)), True),
         (op("Add", "bigint", op("Cast", "bigint", X), op("Cast", "bigint", Y)), False),
         (op("Multiply", "bigint", op("Cast", "bigint", X), op("Cast", "bigint", Y)), False),
-        (op("Add", "int", op("Year", "int", column("d", "date"), value=None), lit(1)), False),
+        (op("Add", "int", op("Year", "int", column("d", types.DATE), value=None), lit(1)), False),
         (op("Add", "int", X, lit(1), value=("TRY",)), False),
-        (op("Add", "double", column("a", "double"), column("b", "double")), False),
-        (op("Divide", "double", column("a", "double"), lit("2.0", "double")), False),
-        (op("Divide", "double", column("a", "double"), column("b", "double")), True),
+        (op("Add", "double", column("a", types.DOUBLE), column("b", types.DOUBLE)), False),
+        (op("Divide", "double", column("a", types.DOUBLE), lit("2.0", "double")), False),
+        (op("Divide", "double", column("a", types.DOUBLE), column("b", types.DOUBLE)), True),
         (op("Divide", "decimal(19,6)", PRICE, lit("3", "decimal(1,0)")), False),
-        (op("Multiply", "decimal(38,6)", column("a", "decimal(38,6)"), column("b", "decimal(38,6)")), True),
+        (op("Multiply", "decimal(38,6)", column("a", types.decimal(38, 6)), column("b", types.decimal(38, 6))), True),
         (op("Cast", "bigint", X), False),
         (op("Cast", "tinyint", X), True),
         (op("Cast", "decimal(10,0)", X), False),
         (op("Cast", "decimal(9,0)", X), True),
-        (op("Cast", "int", column("s", "string")), True),
-        (op("Cast", "int", column("s", "string"), value=("TRY",)), False),
+        (op("Cast", "int", column("s", types.STRING)), True),
+        (op("Cast", "int", column("s", types.STRING), value=("TRY",)), False),
         (op("Cast", "string", PRICE), False),
         (op("Cast", "decimal(14,1)", PRICE), True),
         (op("Cast", "decimal(15,1)", PRICE), False),
-        (op("Like", "boolean", column("s", "string"), lit("a%", "string"), value=("\\",)), False),
+        (op("Like", "boolean", column("s", types.STRING), lit("a%", "string"), value=("\\",)), False),
     ],
 )
 def test_can_raise_is_precise(expr: Expr, expected: bool) -> None:
@@ -215,14 +216,14 @@ def test_an_unknown_expression_is_refused_by_name_with_what_is_supported() -> No
 @pytest.mark.parametrize(
     "expr",
     [
-        op("RLike", "boolean", column("s", "string"), lit(r"a\b", "string"), value=None),
-        op("RLike", "boolean", column("s", "string"), column("t", "string"), value=None),
-        op("DateFormatClass", "string", column("d", "timestamp"), lit("VV", "string"), value=None),
-        op("TruncDate", "date", column("d", "date"), column("s", "string"), value=None),
-        op("encode", "string", column("s", "string"), lit("UTF-8", "string"), value=None),
-        op("Sha2", "string", column("b", "binary"), lit(512), value=None),
-        op("Like", "boolean", column("s", "string"), lit(r"a\b", "string"), value=("\\",)),
-        op("SubstringIndex", "string", column("s", "string"), lit("aa", "string"), lit(1), value=None),
+        op("RLike", "boolean", column("s", types.STRING), lit(r"a\b", "string"), value=None),
+        op("RLike", "boolean", column("s", types.STRING), column("t", types.STRING), value=None),
+        op("DateFormatClass", "string", column("d", types.TIMESTAMP), lit("VV", "string"), value=None),
+        op("TruncDate", "date", column("d", types.DATE), column("s", types.STRING), value=None),
+        op("encode", "string", column("s", types.STRING), lit("UTF-8", "string"), value=None),
+        op("Sha2", "string", column("b", types.BINARY), lit(512), value=None),
+        op("Like", "boolean", column("s", types.STRING), lit(r"a\b", "string"), value=("\\",)),
+        op("SubstringIndex", "string", column("s", types.STRING), lit("aa", "string"), lit(1), value=None),
     ],
     ids=lambda e: e.op,
 )
@@ -268,7 +269,7 @@ def test_setup_twice_is_harmless_and_cursors_share_it(connection: Any) -> None:
 
 
 def test_column_names_are_quoted(connection: Any) -> None:
-    text = render(column('odd "name', "int"))
+    text = render(column('odd "name', types.INT))
     assert connection.execute(f'SELECT {text} FROM (SELECT 1 AS "odd ""name")').fetchone() == (1,)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.hbase.encodings import ENCODINGS, decode, encode
@@ -40,10 +41,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 def keyed(draw: st.DrawFn) -> tuple[Table, pa.Table]:
     """A table whose columns are all in its key, and some rows."""
     names = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=4))
-    columns = tuple(Column(f"c{i}", name) for i, name in enumerate(names))
+    columns = tuple(Column(f"c{i}", types.of(name)) for i, name in enumerate(names))
     table = Table(1, "t", columns, tuple(KeyPart(c.name, draw(st.booleans()), draw(st.booleans())) for c in columns))
     count = draw(st.integers(0, 5))
-    values = [draw(st.lists(st.none() | VALUES[c.type], min_size=count, max_size=count)) for c in columns]
+    values = [draw(st.lists(st.none() | VALUES[str(c.type)], min_size=count, max_size=count)) for c in columns]
     return table, pa.table(values, schema=table.arrow)
 
 
@@ -66,22 +67,22 @@ def test_keys_that_nobody_encoded_hurt_no_others(made: tuple[Table, pa.Table], j
     for at in (*range(len(junk)), *range(len(keys) - len(junk), len(keys))):
         if not bad[at]:  # then it is one that an encoder could have made
             again = encode_keys(table, found.slice(at, 1))
-            assert again[0].as_py() == keys[at].as_py() or any(c.type in ("float", "double") for c in table.columns)
+            assert again[0].as_py() == keys[at].as_py() or any(c.type in types.FLOATS for c in table.columns)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("name", VALUES)
 @given(data=st.data())
 def test_values_come_back_and_damaged_ones_are_told(encoding: str, name: str, data: st.DataObject) -> None:
-    column = Table(1, "t", (Column("c", name),), ()).arrow.field("c").type
+    column = types.arrow(types.of(name))
     values = pa.array(data.draw(st.lists(st.none() | VALUES[name], max_size=5)), column)
-    cells = encode(encoding, name, values)
-    found, wrong = decode(encoding, name, cells)
+    cells = encode(encoding, types.of(name), values)
+    found, wrong = decode(encoding, types.of(name), cells)
     assert wrong is None
     assert found.equals(values)
     if name != "binary":
         damaged = pa.concat_arrays([pa.array([b"\xff\xfe\xfd"], pa.binary()), cells.cast(pa.binary())])
-        found, wrong = decode(encoding, name, damaged)
+        found, wrong = decode(encoding, types.of(name), damaged)
         assert wrong is not None
         assert wrong.tolist() == [True] + [False] * len(values)
         assert found.slice(1).equals(values)
@@ -89,17 +90,17 @@ def test_values_come_back_and_damaged_ones_are_told(encoding: str, name: str, da
 
 def test_decimals_of_others_may_have_another_scale_and_length() -> None:
     cells = [b"\0\0\0\1\x05", b"\0\0\0\2\xff", b"\0\0\0\3\x05", b"\0\0\0\3\x27\x10", None, b"\0\0\0\2"]
-    found, wrong = decode("bytes", "decimal(12,2)", pa.array(cells, pa.binary()))
+    found, wrong = decode("bytes", types.decimal(12, 2), pa.array(cells, pa.binary()))
     assert found.to_pylist() == [Decimal("0.50"), Decimal("-0.01"), None, Decimal("10.00"), None, None]
     assert wrong is not None
     assert wrong.tolist() == [False, False, True, False, False, True]
 
 
-def mapped(key: str, *types: str, **options: str) -> Table:
-    columns = [Column(f"k{i}", name, False) for i, name in enumerate(types)]
+def mapped(key: str, *names: str, **options: str) -> Table:
+    columns = [Column(f"k{i}", types.of(name), False) for i, name in enumerate(names)]
     given = {"hbase.table": "ns:t", "hbase.key": key, "hbase.columns": "d:v", **options}
     parts = tuple(KeyPart(c.name) for c in columns)
-    return Table(1, "t", (*columns, Column("v", "bigint")), parts, options=tuple(sorted(given.items())))
+    return Table(1, "t", (*columns, Column("v", types.BIGINT)), parts, options=tuple(sorted(given.items())))
 
 
 @pytest.mark.parametrize(
@@ -150,25 +151,25 @@ def test_mappings_that_say_nothing_sensible_are_refused(table: Table, reason: st
 def test_a_dropped_column_leaves_the_mapping_and_its_family_says_which_rows_there_are() -> None:
     for columns in ("d:v e:w", "v=d:v w=e:w"):
         table = mapped("text", "int", **{"hbase.columns": columns, "hbase.encoding": "text w=bytes"})
-        table = replace(table, columns=(*table.columns, Column("w", "bigint")))
+        table = replace(table, columns=(*table.columns, Column("w", types.BIGINT)))
         layout = layout_of("ns", table.dropping("w"))
         assert {name: place.cell for name, place in layout.places.items()} == {"v": b"d:v"}
         assert layout.families == (b"d", b"e")
-        again = table.dropping("w").adding(Column("w", "bigint"))
+        again = table.dropping("w").adding(Column("w", types.BIGINT))
         for shape, name in ((again, "w"), (again.inside, "w#2")):
             assert layout_of("ns", shape).places[name] == Place(b"e:w", "bytes"), "another's table has what it has"
 
 
 def test_a_column_that_is_called_like_a_dropped_one_has_other_cells() -> None:
-    table = Table(1, "t", (Column("k", "int", False), Column("v", "bigint")), (KeyPart("k"),))
-    again = table.dropping("V").adding(Column("v", "string"))
+    table = Table(1, "t", (Column("k", types.INT, False), Column("v", types.BIGINT)), (KeyPart("k"),))
+    again = table.dropping("V").adding(Column("v", types.STRING))
     assert layout_of("ns", again).places["v"].cell != layout_of("ns", table).places["v"].cell
     assert layout_of("ns", again.inside).places["v#2"] == layout_of("ns", again).places["v"]
 
 
 @pytest.mark.parametrize(("key", "value", "told"), [("k" * 40_000, "v", "key"), ("k", "v" * 3_000_000, "row")])
 def test_a_row_that_hbase_cannot_hold_is_refused_by_name_before_it_is_written(key: str, value: str, told: str) -> None:
-    table = Table(7, "t", (Column("k", "string"), Column("v", "string")), (KeyPart("k"),))
+    table = Table(7, "t", (Column("k", types.STRING), Column("v", types.STRING)), (KeyPart("k"),))
     rows = pa.table([["a", key, "z"], ["x", value, "y"]], schema=table.arrow)
     with pytest.raises(TooLarge, match=rf"A {told} of t .*k = 'k") as refused:
         layout_of("ns", table).encode(rows)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_key, encode_keys, encode_whole_key, key_range, prefix_range, successor
 from viewkeeper.model.schema import Column, KeyPart, Table
 
@@ -45,7 +46,7 @@ def table_of(*columns: tuple[str, bool, bool]) -> Table:
     return Table(
         1,
         "t",
-        tuple(Column(f"c{at}", type_) for at, (type_, _, _) in enumerate(columns)),
+        tuple(Column(f"c{at}", types.of(type_)) for at, (type_, _, _) in enumerate(columns)),
         tuple(KeyPart(f"c{at}", desc, last) for at, (_, desc, last) in enumerate(columns)),
     )
 
@@ -243,7 +244,7 @@ def test_the_successor_of_a_prefix() -> None:
 
 
 def test_a_table_without_key_columns_has_one_key() -> None:
-    table = Table(1, "total", (Column("n", "bigint"),), ())
+    table = Table(1, "total", (Column("n", types.BIGINT),), ())
     assert encode_whole_key(table, ()) == b"\x00"
     assert encode_keys(table, pa.table({"n": [7]})).to_pylist() == [b"\x00"]
     assert prefix_range(table, ()) == (None, None)

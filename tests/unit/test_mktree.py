@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from viewkeeper.capture.mktree import MKTree, key_step
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.types import of as type_of
 
 
 def table(*types: str, **options: str) -> Table:
-    columns = tuple(Column(f"k{i}", t, False) for i, t in enumerate(types))
+    columns = tuple(Column(f"k{i}", type_of(t), False) for i, t in enumerate(types))
     return Table(1, "t", columns, tuple(KeyPart(c.name) for c in columns), options=tuple(options.items()))
 
 

@@ -33,14 +33,14 @@ class View:
 
     def __init__(self, duck: Duck, kind: str, *measures: Measure, keyed: bool = True) -> None:
         self.duck, self.kind = duck, kind
-        self.spec = AggregateSpec((Column("k", "string"),) if keyed else (), measures)
+        self.spec = AggregateSpec((Column("k", types.STRING),) if keyed else (), measures)
         self.states = [Arrangement() for _ in range(aggregate.ports(self.spec))]
 
     def change(self, *rows: tuple[str | None, Any, int]) -> list[dict[str, Any]]:
         table = pa.table(
             {
                 "k": pa.array([r[0] for r in rows], pa.string()),
-                "x": pa.array([r[1] for r in rows], types.arrow(self.kind)),
+                "x": pa.array([r[1] for r in rows], types.arrow(types.of(self.kind))),
                 "_w": pa.array([r[2] for r in rows], pa.int64()),
             }
         )
@@ -63,7 +63,9 @@ class View:
 
 
 def test_a_group_comes_changes_and_goes(duck: Duck) -> None:
-    view = View(duck, "int", Measure("n", "Count", None, None, "bigint"), Measure("s", "Sum", "x", "int", "bigint"))
+    view = View(
+        duck, "int", Measure("n", "Count", None, None, types.BIGINT), Measure("s", "Sum", "x", types.INT, types.BIGINT)
+    )
     assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "n": 2, "s": 3, "_w": 1}]
     assert view.change(("a", 2, -1)) == [{"k": "a", "n": 2, "s": 3, "_w": -1}, {"k": "a", "n": 1, "s": 1, "_w": 1}]
     assert view.change(("a", 1, -1)) == [{"k": "a", "n": 1, "s": 1, "_w": -1}]
@@ -71,14 +73,16 @@ def test_a_group_comes_changes_and_goes(duck: Duck) -> None:
 
 
 def test_a_change_that_changes_no_measure_is_silent(duck: Duck) -> None:
-    view = View(duck, "int", Measure("s", "Sum", "x", "int", "bigint"), Measure("m", "Max", "x", "int", "int"))
+    view = View(
+        duck, "int", Measure("s", "Sum", "x", types.INT, types.BIGINT), Measure("m", "Max", "x", types.INT, types.INT)
+    )
     view.change(("a", 3, 1), ("a", 9, 1))
     assert view.change(("a", 0, 1)) == []
     assert view.change(("a", 3, -1), ("a", 1, 1), ("a", 2, 1)) == []
 
 
 def test_null_is_a_group_of_its_own(duck: Duck) -> None:
-    view = View(duck, "int", Measure("n", "Count", None, None, "bigint"))
+    view = View(duck, "int", Measure("n", "Count", None, None, types.BIGINT))
     assert view.change((None, 1, 1), ("", 1, 1)) == [{"k": "", "n": 1, "_w": 1}, {"k": None, "n": 1, "_w": 1}]
 
 
@@ -90,7 +94,7 @@ def test_without_measures_it_is_distinct(duck: Duck) -> None:
 
 
 def test_a_global_aggregate_has_one_row_also_over_nothing(duck: Duck) -> None:
-    measures = Measure("n", "Count", None, None, "bigint"), Measure("m", "Min", "x", "int", "int")
+    measures = Measure("n", "Count", None, None, types.BIGINT), Measure("m", "Min", "x", types.INT, types.INT)
     view = View(duck, "int", *measures, keyed=False)
     assert view.change() == [{"n": 0, "m": None, "_w": 1}]
     assert view.change() == []
@@ -105,7 +109,10 @@ def test_a_global_aggregate_has_one_row_also_over_nothing(duck: Duck) -> None:
 
 def test_partial_sums_of_several_tasks_add_up(duck: Duck) -> None:
     view = View(
-        duck, "int", Measure("s", "Sum", "x", "int", "bigint"), Measure("d", "Count", "x", "int", "bigint", True)
+        duck,
+        "int",
+        Measure("s", "Sum", "x", types.INT, types.BIGINT),
+        Measure("d", "Count", "x", types.INT, types.BIGINT, True),
     )
     tables = [pa.table({"k": ["a"], "x": pa.array([5], pa.int32()), "_w": pa.array([1])})] * 3
     prepared = [aggregate.prepare(duck, view.spec, t) for t in tables]
@@ -116,14 +123,14 @@ def test_partial_sums_of_several_tasks_add_up(duck: Duck) -> None:
 
 def test_all_null_sums_are_null_and_counts_are_zero(duck: Duck) -> None:
     names = {"Count": "bigint", "Sum": "bigint", "Average": "double", "Min": "int", "Max": "int"}
-    view = View(duck, "int", *(Measure(f, f, "x", "int", t) for f, t in names.items()))
+    view = View(duck, "int", *(Measure(f, f, "x", types.INT, types.of(t)) for f, t in names.items()))
     view.change(("a", None, 1))
     assert view.rows() == [{"k": "a", "Count": 0, "Sum": None, "Average": None, "Min": None, "Max": None}]
 
 
 class TestSums:
     def test_a_retracted_giant_leaves_the_small_ones_exact(self, duck: Duck) -> None:
-        view = View(duck, "double", Measure("s", "Sum", "x", "double", "double"))
+        view = View(duck, "double", Measure("s", "Sum", "x", types.DOUBLE, types.DOUBLE))
         view.change(("a", 1e16, 1), ("a", 1.0, 1), ("a", 1.0, 1))
         view.change(("a", 1e16, -1))
         assert view.values("s") == [2.0]
@@ -145,7 +152,7 @@ class TestSums:
         ],
     )
     def test_doubles_are_rounded_once(self, duck: Duck, values: list[float], total: float) -> None:
-        view = View(duck, "double", Measure("s", "Sum", "x", "double", "double"))
+        view = View(duck, "double", Measure("s", "Sum", "x", types.DOUBLE, types.DOUBLE))
         view.change(*(("a", v, 1) for v in values))
         assert view.values("s") == [total]
         for v in values[1:]:
@@ -153,7 +160,7 @@ class TestSums:
         assert view.values("s") == [values[0]]
 
     def test_nan_and_infinities_leave_when_their_rows_do(self, duck: Duck) -> None:
-        view = View(duck, "double", Measure("s", "Sum", "x", "double", "double"))
+        view = View(duck, "double", Measure("s", "Sum", "x", types.DOUBLE, types.DOUBLE))
         view.change(("a", INF, 1), ("a", -INF, 1), ("a", 4.0, 1), ("a", NAN, 1))
         assert np.isnan(view.values("s")[0])
         view.change(("a", NAN, -1))
@@ -164,7 +171,7 @@ class TestSums:
         assert view.values("s") == [4.0]
 
     def test_a_bigint_sum_may_pass_its_range_on_the_way_but_not_end_there(self, duck: Duck) -> None:
-        view = View(duck, "bigint", Measure("s", "Sum", "x", "bigint", "bigint"))
+        view = View(duck, "bigint", Measure("s", "Sum", "x", types.BIGINT, types.BIGINT))
         view.change(("a", 2**63 - 1, 1), ("a", 2**63 - 1, 1), ("a", -(2**63), 1))
         assert view.values("s") == [2**63 - 2]
         with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
@@ -173,14 +180,14 @@ class TestSums:
 
     def test_decimals_of_38_digits_are_exact_and_checked(self, duck: Duck) -> None:
         most = Decimal(10**38 - 1)
-        view = View(duck, "decimal(38,0)", Measure("s", "Sum", "x", "decimal(38,0)", "decimal(38,0)"))
+        view = View(duck, "decimal(38,0)", Measure("s", "Sum", "x", types.decimal(38, 0), types.decimal(38, 0)))
         view.change(("a", most, 5), ("a", most.copy_negate(), 4))
         assert view.values("s") == [most]
         with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
             view.change(("a", Decimal(1), 1))
 
     def test_small_decimals_grow_ten_digits(self, duck: Duck) -> None:
-        view = View(duck, "decimal(4,2)", Measure("s", "Sum", "x", "decimal(4,2)", "decimal(14,2)"))
+        view = View(duck, "decimal(4,2)", Measure("s", "Sum", "x", types.decimal(4, 2), types.decimal(14, 2)))
         view.change(("a", Decimal("99.99"), 10**9))
         assert view.values("s") == [Decimal("99990000000.00")]
 
@@ -196,29 +203,29 @@ class TestAverages:
         ],
     )
     def test_decimals_are_exact_half_up(self, duck: Duck, values: list[str], average: str) -> None:
-        view = View(duck, "decimal(12,2)", Measure("a", "Average", "x", "decimal(12,2)", "decimal(16,6)"))
+        view = View(duck, "decimal(12,2)", Measure("a", "Average", "x", types.decimal(12, 2), types.decimal(16, 6)))
         view.change(*(("a", Decimal(v), 1) for v in values))
         assert view.values("a") == [Decimal(average)]
 
     def test_a_tie_is_rounded_away_from_zero(self, duck: Duck) -> None:
-        view = View(duck, "decimal(38,37)", Measure("a", "Average", "x", "decimal(38,37)", "decimal(38,38)"))
+        view = View(duck, "decimal(38,37)", Measure("a", "Average", "x", types.decimal(38, 37), types.decimal(38, 38)))
         unit = Decimal(1).scaleb(-37)
         view.change(("a", unit, 1), ("a", unit * 0, 19), ("b", -unit, 1), ("b", unit * 0, 19))
         assert sorted(view.values("a")) == [Decimal(-1).scaleb(-38), Decimal(1).scaleb(-38)]
 
     def test_an_average_that_does_not_fit_is_an_error(self, duck: Duck) -> None:
-        view = View(duck, "decimal(38,0)", Measure("a", "Average", "x", "decimal(38,0)", "decimal(38,4)"))
+        view = View(duck, "decimal(38,0)", Measure("a", "Average", "x", types.decimal(38, 0), types.decimal(38, 4)))
         with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
             view.change(("a", Decimal(10**34), 1))
 
     def test_integers_sum_exactly_before_the_one_rounding(self, duck: Duck) -> None:
-        view = View(duck, "bigint", Measure("a", "Average", "x", "bigint", "double"))
+        view = View(duck, "bigint", Measure("a", "Average", "x", types.BIGINT, types.DOUBLE))
         view.change(("a", 2**62, 1), ("a", 1, 1), ("a", -(2**62), 1))
         assert view.values("a") == [1 / 3]
 
     def test_bigints_are_doubles_before_they_add_up(self, duck: Duck) -> None:
         """As Spark casts them: 2^53 + 1 is 2^53."""
-        view = View(duck, "bigint", Measure("a", "Average", "x", "bigint", "double"))
+        view = View(duck, "bigint", Measure("a", "Average", "x", types.BIGINT, types.DOUBLE))
         view.change(("a", 2**53 + 1, 1), ("a", -(2**53), 1))
         assert view.values("a") == [0.0]
 
@@ -226,7 +233,10 @@ class TestAverages:
 class TestExtremes:
     def test_the_next_value_takes_over_when_the_extreme_goes(self, duck: Duck) -> None:
         view = View(
-            duck, "string", Measure("lo", "Min", "x", "string", "string"), Measure("hi", "Max", "x", "string", "string")
+            duck,
+            "string",
+            Measure("lo", "Min", "x", types.STRING, types.STRING),
+            Measure("hi", "Max", "x", types.STRING, types.STRING),
         )
         view.change(("a", "b", 2), ("a", "é", 1), ("a", "z", 1))
         assert view.rows() == [{"k": "a", "lo": "b", "hi": "é"}]
@@ -236,7 +246,10 @@ class TestExtremes:
 
     def test_nan_is_the_greatest_and_both_zeros_are_one_value(self, duck: Duck) -> None:
         view = View(
-            duck, "double", Measure("lo", "Min", "x", "double", "double"), Measure("hi", "Max", "x", "double", "double")
+            duck,
+            "double",
+            Measure("lo", "Min", "x", types.DOUBLE, types.DOUBLE),
+            Measure("hi", "Max", "x", types.DOUBLE, types.DOUBLE),
         )
         view.change(("a", NAN, 1), ("a", INF, 1), ("b", -0.0, 1))
         assert view.values("lo") == [INF, 0.0] or view.values("lo") == [0.0, INF]
@@ -244,7 +257,7 @@ class TestExtremes:
         assert view.change(("b", 0.0, 1)) == []
 
     def test_a_nan_that_was_taken_back_is_gone(self, duck: Duck) -> None:
-        view = View(duck, "double", Measure("hi", "Max", "x", "double", "double"))
+        view = View(duck, "double", Measure("hi", "Max", "x", types.DOUBLE, types.DOUBLE))
         view.change(("a", NAN, 1), ("a", 1.0, 1))
         view.change(("a", NAN, -1))
         assert view.values("hi") == [1.0]
@@ -258,8 +271,8 @@ class TestExtremes:
     def test_another_column_may_change_alone(self, duck: Duck) -> None:
         """The group is touched but its values are not: its minimum must still be known."""
         spec = AggregateSpec(
-            (Column("k", "string"),),
-            (Measure("s", "Sum", "y", "int", "bigint"), Measure("m", "Min", "x", "int", "int")),
+            (Column("k", types.STRING),),
+            (Measure("s", "Sum", "y", types.INT, types.BIGINT), Measure("m", "Min", "x", types.INT, types.INT)),
         )
         states = [Arrangement() for _ in range(aggregate.ports(spec))]
 
@@ -278,7 +291,11 @@ class TestExtremes:
 
     def test_a_huge_group_is_read_at_its_ends_only(self, duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
         view = View(
-            duck, "int", Measure("lo", "Min", "x", "int", "int"), Measure("hi", "Max", "x", "int", "int"), keyed=False
+            duck,
+            "int",
+            Measure("lo", "Min", "x", types.INT, types.INT),
+            Measure("hi", "Max", "x", types.INT, types.INT),
+            keyed=False,
         )
         values = pa.array(np.arange(200_000), pa.int32())
         rows = pa.table({"x": values, "_w": pa.array(np.ones(200_000, np.int64))})
@@ -305,10 +322,10 @@ def test_groups_whose_hashes_collide_stay_apart(duck: Duck, monkeypatch: pytest.
     monkeypatch.setattr(extremes, "_FIRST_WINDOW", 1)
     monkeypatch.setattr(extremes, "_GROWTH", 2)
     measures = (
-        Measure("collide", "Sum", "x", "double", "double"),
-        Measure("lo", "Min", "x", "double", "double"),
-        Measure("hi", "Max", "x", "double", "double"),
-        Measure("d", "Count", "x", "double", "bigint", True),
+        Measure("collide", "Sum", "x", types.DOUBLE, types.DOUBLE),
+        Measure("lo", "Min", "x", types.DOUBLE, types.DOUBLE),
+        Measure("hi", "Max", "x", types.DOUBLE, types.DOUBLE),
+        Measure("d", "Count", "x", types.DOUBLE, types.BIGINT, True),
     )
     view = View(duck, "double", *measures)
     view.change(*((k, float(v), 1) for v in range(20) for k in ("a", "b", None)), ("b", -1.0, 1))
@@ -327,9 +344,9 @@ def test_groups_whose_hashes_collide_stay_apart(duck: Duck, monkeypatch: pytest.
 class TestDistinct:
     def test_a_value_counts_once_until_its_last_copy_goes(self, duck: Duck) -> None:
         measures = (
-            Measure("n", "Count", "x", "int", "bigint", True),
-            Measure("s", "Sum", "x", "int", "bigint", True),
-            Measure("a", "Average", "x", "int", "double", True),
+            Measure("n", "Count", "x", types.INT, types.BIGINT, True),
+            Measure("s", "Sum", "x", types.INT, types.BIGINT, True),
+            Measure("a", "Average", "x", types.INT, types.DOUBLE, True),
         )
         view = View(duck, "int", *measures)
         view.change(("a", 5, 3), ("a", 7, 1), ("a", None, 1))
@@ -339,12 +356,12 @@ class TestDistinct:
         assert view.rows() == [{"k": "a", "n": 1, "s": 7, "a": 7.0}]
 
     def test_doubles_are_distinct_as_sql_compares_them(self, duck: Duck) -> None:
-        view = View(duck, "double", Measure("n", "Count", "x", "double", "bigint", True))
+        view = View(duck, "double", Measure("n", "Count", "x", types.DOUBLE, types.BIGINT, True))
         view.change(("a", 0.0, 1), ("a", -0.0, 1), ("a", NAN, 1), ("a", -NAN, 1))
         assert view.values("n") == [2]
 
     def test_only_the_touched_values_of_a_big_group_are_read(self, duck: Duck) -> None:
-        view = View(duck, "int", Measure("n", "Count", "x", "int", "bigint", True), keyed=False)
+        view = View(duck, "int", Measure("n", "Count", "x", types.INT, types.BIGINT, True), keyed=False)
         rows = pa.table({"x": pa.array(np.arange(50_000), pa.int32()), "_w": pa.array(np.ones(50_000, np.int64))})
         view.apply(aggregate.prepare(duck, view.spec, rows))
         prepared = aggregate.prepare(duck, view.spec, rows.slice(0, 3))
@@ -353,13 +370,13 @@ class TestDistinct:
 
 class TestVariance:
     def test_large_values_with_small_differences_do_not_cancel(self, duck: Duck) -> None:
-        view = View(duck, "double", Measure("v", "VarianceSamp", "x", "double", "double"))
+        view = View(duck, "double", Measure("v", "VarianceSamp", "x", types.DOUBLE, types.DOUBLE))
         view.change(("a", 1e15 + 1, 1), ("a", 1e15 + 2, 1), ("a", 1e15 + 3, 1))
         assert view.values("v") == [1.0]
 
     def test_one_value_has_no_sample_variance(self, duck: Duck) -> None:
         names = ("VarianceSamp", "StddevSamp", "VariancePop", "StddevPop")
-        view = View(duck, "double", *(Measure(n, n, "x", "double", "double") for n in names))
+        view = View(duck, "double", *(Measure(n, n, "x", types.DOUBLE, types.DOUBLE) for n in names))
         view.change(("a", 3.5, 1))
         assert view.rows() == [
             {"k": "a", "VarianceSamp": None, "StddevSamp": None, "VariancePop": 0.0, "StddevPop": 0.0}
@@ -367,11 +384,11 @@ class TestVariance:
 
 
 def test_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
-    view = View(duck, "int", Measure("n", "Count", None, None, "bigint"))
+    view = View(duck, "int", Measure("n", "Count", None, None, types.BIGINT))
     with pytest.raises(Contradiction, match="fewer than no rows"):
         view.change(("a", 1, -1))
 
 
 def test_an_aggregate_without_a_kernel_is_refused_by_name() -> None:
     with pytest.raises(Unsupported, match="Percentile"):
-        aggregate.ports(AggregateSpec((), (Measure("m", "Percentile", "x", "int", "double"),)))
+        aggregate.ports(AggregateSpec((), (Measure("m", "Percentile", "x", types.INT, types.DOUBLE),)))

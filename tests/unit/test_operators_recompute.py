@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.errors import Contradiction, Unsupported
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.arrangement import Arrangement, arrange
 from viewkeeper.operators.attempts import attempt
@@ -26,7 +27,7 @@ def duck() -> Iterator[Duck]:
 
 
 def port(names: Sequence[str], key: tuple[str, ...]) -> tuple[Segment, ...]:
-    return (Segment("source", (), tuple(Named(n, column(n, "bigint")) for n in names), key),)
+    return (Segment("source", (), tuple(Named(n, column(n, types.BIGINT)) for n in names), key),)
 
 
 def delta(names: Sequence[str], *rows: tuple[int | None, int | None, int]) -> pa.Table:
@@ -40,7 +41,7 @@ LEFT_JOIN = Recompute(
     (port(["l0", "l1"], ("l0",)), port(["r0", "r1"], ("r0",))),
     (None, None),
     "SELECT l0, l1, r1, input0._h FROM input0 LEFT JOIN input1 ON l0 = r0",
-    (Column("l0", "bigint"), Column("l1", "bigint"), Column("r1", "bigint")),
+    (Column("l0", types.BIGINT), Column("l1", types.BIGINT), Column("r1", types.BIGINT)),
     "left join",
 )
 
@@ -86,7 +87,7 @@ def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
         (port(["x"], ()),),
         (None,),
         "SELECT max_by(x, x) AS m, 0::UBIGINT AS _h FROM input0",
-        (Column("m", "bigint"),),
+        (Column("m", types.BIGINT),),
         "max_by over all rows",
     )
     states = [Arrangement(), Arrangement()]
@@ -102,7 +103,7 @@ def test_a_top_k_sees_no_more_copies_than_it_can_show(duck: Duck) -> None:
         (port(["x"], ()),),
         (None,),
         "SELECT x, _h FROM input0 ORDER BY x LIMIT 2",
-        (Column("x", "bigint"),),
+        (Column("x", types.BIGINT),),
         "top-k over all rows",
         clip=2,
     )
@@ -117,7 +118,7 @@ def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
         (port(["k", "x"], ("k",)),),
         (None,),
         "SELECT k, first(x) AS x, _h FROM input0 GROUP BY k, _h",
-        (Column("k", "bigint"), Column("x", "bigint")),
+        (Column("k", types.BIGINT), Column("x", types.BIGINT)),
         "first",
     )
     states = [Arrangement(), Arrangement()]

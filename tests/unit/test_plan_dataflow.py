@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import Consolidate, Image, Lookup, Recompute
 from viewkeeper.plan.compiler import ViewPlan
@@ -14,7 +15,7 @@ from viewkeeper.plan.union import assemble
 
 
 def table(number: int, name: str) -> Table:
-    return Table(number, name, (Column("id", "bigint", False), Column("ref", "bigint")), (KeyPart("id"),))
+    return Table(number, name, (Column("id", types.BIGINT, False), Column("ref", types.BIGINT)), (KeyPart("id"),))
 
 
 TABLES = {i: table(i, n) for i, n in ((1, "a"), (2, "b"), (3, "c"))}
@@ -22,11 +23,13 @@ TABLES = {i: table(i, n) for i, n in ((1, "a"), (2, "b"), (3, "c"))}
 
 def scan(number: int) -> Scan:
     prefix = "abc"[number - 1]
-    return Scan(number, ((Column(f"{prefix}i", "bigint", False), "id"), (Column(f"{prefix}r", "bigint"), "ref")))
+    return Scan(
+        number, ((Column(f"{prefix}i", types.BIGINT, False), "id"), (Column(f"{prefix}r", types.BIGINT), "ref"))
+    )
 
 
 def equal(a: str, b: str) -> Expr:
-    return Expr("EqualTo", "boolean", (column(a, "bigint"), column(b, "bigint")))
+    return Expr("EqualTo", types.BOOLEAN, (column(a, types.BIGINT), column(b, types.BIGINT)))
 
 
 def flow(*roots: Node) -> Flow:
@@ -83,25 +86,27 @@ def test_an_anti_join_subtracts() -> None:
 
 
 def test_a_join_with_another_condition_recomputes_from_shared_arrangements() -> None:
-    less = Expr("LessThan", "boolean", (column("ar", "bigint"), column("bi", "bigint")))
-    made = flow(Join("left", scan(1), scan(2), Expr("And", "boolean", (equal("ai", "br"), less))))
+    less = Expr("LessThan", types.BOOLEAN, (column("ar", types.BIGINT), column("bi", types.BIGINT)))
+    made = flow(Join("left", scan(1), scan(2), Expr("And", types.BOOLEAN, (equal("ai", "br"), less))))
     (recompute,) = [o for o in made.operators.values() if isinstance(o, Recompute)]
     assert recompute.slots == 1
     assert all(isinstance(made.operators[a], Image) for a in recompute.looked_up)
 
 
 def test_an_expression_that_can_raise_waits_for_all_paths() -> None:
-    quotient = Expr("IntegralDivide", "bigint", (column("ar", "bigint"), column("bi", "bigint")), ("ANSI",))
+    quotient = Expr("IntegralDivide", types.BIGINT, (column("ar", types.BIGINT), column("bi", types.BIGINT)), ("ANSI",))
     joined = Join("inner", scan(1), scan(2), equal("ai", "br"))
     made = flow(Project(joined, (Named("q", quotient),)))
     assert any(isinstance(o, Consolidate) for o in made.operators.values())
-    plain = flow(Project(joined, (Named("q", column("ar", "bigint")),)))
+    plain = flow(Project(joined, (Named("q", column("ar", types.BIGINT)),)))
     assert not any(isinstance(o, Consolidate) for o in plain.operators.values())
 
 
 def test_rounds_follow_the_lookups() -> None:
     made = flow(
-        Aggregate(CHAIN, (Named("k", column("ar", "bigint")),), (Call("n", "Count", (), "bigint", nullable=False),))
+        Aggregate(
+            CHAIN, (Named("k", column("ar", types.BIGINT)),), (Call("n", "Count", (), types.BIGINT, nullable=False),)
+        )
     )
     rounds = levels(made)
     assert sorted(set(rounds.values())) == [0, 1, 2, 3]
@@ -114,7 +119,9 @@ def test_rounds_follow_the_lookups() -> None:
 
 def test_a_lookup_in_a_small_side_makes_no_round() -> None:
     made = flow(
-        Aggregate(CHAIN, (Named("k", column("ar", "bigint")),), (Call("n", "Count", (), "bigint", nullable=False),))
+        Aggregate(
+            CHAIN, (Named("k", column("ar", types.BIGINT)),), (Call("n", "Count", (), types.BIGINT, nullable=False),)
+        )
     )
     small = {slots(o)[0]: (5, 100) for o in made.operators.values() if isinstance(o, Image) and o.table == 2}
     stay = broadcast(made, small)
@@ -127,6 +134,6 @@ def test_a_lookup_in_a_small_side_makes_no_round() -> None:
 
 
 def test_a_table_image_holds_the_columns_that_any_view_uses() -> None:
-    only_id = Scan(1, ((Column("z0", "bigint", False), "id"),))
+    only_id = Scan(1, ((Column("z0", types.BIGINT, False), "id"),))
     assert [c.name for c in flow(only_id).used[1]] == ["id"]
     assert [c.name for c in flow(only_id, scan(1)).used[1]] == ["id", "ref"]

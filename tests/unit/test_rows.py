@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model import types
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 
@@ -23,14 +24,19 @@ ITEMS = Table(
     1,
     "items",
     (
-        Column("item_id", "bigint", nullable=False),
-        Column("category", "string"),
-        Column("price", "decimal(12,2)"),
-        Column("stock", "int"),
+        Column("item_id", types.BIGINT, nullable=False),
+        Column("category", types.STRING),
+        Column("price", types.decimal(12, 2)),
+        Column("stock", types.INT),
     ),
     (KeyPart("item_id"),),
 )
-PAIRS = Table(2, "pairs", (Column("n", "int"), Column("b", "string"), Column("a", "int")), (KeyPart("b"), KeyPart("a")))
+PAIRS = Table(
+    2,
+    "pairs",
+    (Column("n", types.INT), Column("b", types.STRING), Column("a", types.INT)),
+    (KeyPart("b"), KeyPart("a")),
+)
 ROWS = [
     {"item_id": 1, "category": "toys", "price": Decimal("9.99"), "stock": 3},
     {"item_id": 2, "category": None, "price": Decimal("0.50"), "stock": None},
@@ -39,7 +45,9 @@ ROWS = [
 
 def one(type_: str, nullable: bool = True) -> Table:
     """A table with one column of a type beside its key."""
-    return Table(9, "t", (Column("k", "int", nullable=False), Column("c", type_, nullable)), (KeyPart("k"),))
+    return Table(
+        9, "t", (Column("k", types.INT, nullable=False), Column("c", types.of(type_), nullable)), (KeyPart("k"),)
+    )
 
 
 def put(type_: str, value: Any) -> Any:

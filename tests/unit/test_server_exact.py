@@ -52,4 +52,4 @@ def test_what_is_inside_of_a_value_is_exact_too() -> None:
     "name", ["bigint", "int", "string", "timestamp", "timestamp_ntz", "decimal(12,2)", "binary", "date"]
 )
 def test_types_are_called_as_in_tables(name: str) -> None:
-    assert types.written(types.outside(name)) == name
+    assert types.written(types.outside(types.of(name))) == name

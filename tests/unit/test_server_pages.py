@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
 from viewkeeper.server.pins import Cursor
 from viewkeeper.server.problems import Refused
 from viewkeeper.server.reading import _cut
 
-BAG = Table(1, "bag", (Column("k", "string"),), (KeyPart("k"),), is_view=True, is_bag=True)
+BAG = Table(1, "bag", (Column("k", types.STRING),), (KeyPart("k"),), is_view=True, is_bag=True)
 STORED = pa.table({"k": ["a", "b", "c"], COUNT: pa.array([1, 5, 2], pa.int64())}, schema=BAG.arrow)
 SERVING: Any = SimpleNamespace(store=SimpleNamespace(range_keys=encode_keys))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import Contradiction
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import StreamChange, ViewChange
@@ -28,7 +29,7 @@ class Little(Memory):
         return 3
 
 
-COLUMNS = (Column("k", "bigint"), Column("v", "double"))
+COLUMNS = (Column("k", types.BIGINT), Column("v", types.DOUBLE))
 KEYED = Table(1, "v", COLUMNS, (KeyPart("k"),), is_view=True)
 STREAM = Table(1, "v", COLUMNS, (KeyPart("k"),), is_view=True, options=(("store", "none"),))
 MEMORIES = (Memory(1 << 28), Little(1 << 28))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.alterations import AddColumn, AlterView, DropColumn, Rename, RenameColumn
 from viewkeeper.plan.statements import (
@@ -39,9 +40,9 @@ def test_create_table_gives_columns_types_and_key() -> None:
     assert made == CreateTable(
         "items",
         (
-            Column("item_id", "bigint", nullable=False),
-            Column("category", "string", nullable=False),
-            Column("price", "decimal(12,2)"),
+            Column("item_id", types.BIGINT, nullable=False),
+            Column("category", types.STRING, nullable=False),
+            Column("price", types.decimal(12, 2)),
         ),
         ("item_id",),
     )
@@ -92,7 +93,7 @@ def test_options_and_if_not_exists() -> None:
 )
 def test_types_have_one_name(written: str, canonical: str) -> None:
     assert table(f"CREATE TABLE t (k INT PRIMARY KEY, c {written} NOT NULL)").columns[1] == Column(
-        "c", canonical, False
+        "c", types.of(canonical), False
     )
 
 
@@ -211,8 +212,8 @@ def test_no_text_escapes_as_another_error(text: str) -> None:
 
 
 def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
-    assert parse("ALTER TABLE t ADD COLUMN c INT") == AddColumn("t", Column("c", "int"))
-    assert parse("alter table t add c decimal(9,2)") == AddColumn("t", Column("c", "decimal(9,2)"))
+    assert parse("ALTER TABLE t ADD COLUMN c INT") == AddColumn("t", Column("c", types.INT))
+    assert parse("alter table t add c decimal(9,2)") == AddColumn("t", Column("c", types.decimal(9, 2)))
     assert parse("ALTER TABLE t DROP COLUMN c") == DropColumn("t", "c")
     assert parse("alter table t drop if exists `a b`") == DropColumn("t", "a b", if_exists=True)
     assert parse("ALTER MATERIALIZED VIEW v RESUME") == AlterView("v", "resume")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, Suspension, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import flows
@@ -21,7 +22,7 @@ from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, No
 from viewkeeper.plan.union import assemble
 from viewkeeper.store.base import Capabilities
 
-COLUMNS = (Column("id", "bigint", False), Column("ref", "bigint"), Column("value", "bigint"))
+COLUMNS = (Column("id", types.BIGINT, False), Column("ref", types.BIGINT), Column("value", types.BIGINT))
 
 
 class Shop:
@@ -38,19 +39,19 @@ def scan(number: int, prefix: str) -> Scan:
 
 def filtered(node: Node, prefix: str, limits: tuple[int, ...]) -> Node:
     for limit in limits:
-        bound = Expr("literal", "bigint", value=limit, nullable=False)
-        node = Filter(node, Expr("GreaterThan", "boolean", (column(f"{prefix}value", "bigint"), bound)))
+        bound = Expr("literal", types.BIGINT, value=limit, nullable=False)
+        node = Filter(node, Expr("GreaterThan", types.BOOLEAN, (column(f"{prefix}value", types.BIGINT), bound)))
     return node
 
 
 def joined(left: Node, right: Node, on: str) -> Node:
-    condition = Expr("EqualTo", "boolean", (column("aid", "bigint"), column(f"b{on}", "bigint")))
+    condition = Expr("EqualTo", types.BOOLEAN, (column("aid", types.BIGINT), column(f"b{on}", types.BIGINT)))
     return Join("inner", left, right, condition)
 
 
 def summed(node: Node, function: str) -> Node:
-    call = Call("total", function, (column("avalue", "bigint"),), "bigint", True)
-    return Aggregate(node, (Named("key", column("aref", "bigint")),), (call,))
+    call = Call("total", function, (column("avalue", types.BIGINT),), types.BIGINT, True)
+    return Aggregate(node, (Named("key", column("aref", types.BIGINT)),), (call,))
 
 
 @st.composite
@@ -101,7 +102,7 @@ def changes(draw: st.DrawFn, catalog: Catalog, step: int) -> Catalog:
     views = catalog.views
     if kind == "add column":
         table = draw(st.sampled_from(catalog.tables))
-        return catalog.with_columns(table.adding(Column(f"c{step}", "int")))
+        return catalog.with_columns(table.adding(Column(f"c{step}", types.INT)))
     if kind in ("create", "alone") or not views:
         readable = [*catalog.tables_by_id, *catalog.views_by_id]
         plan = draw(plans(readable))

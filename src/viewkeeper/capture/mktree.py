@@ -21,10 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_key
 from viewkeeper.model.schema import Table
 
-_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint", "date"})
+_INTEGERS = frozenset({types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.DATE})
 
 Numbers = npt.NDArray[np.int64]
 

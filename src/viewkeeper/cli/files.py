@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, UnknownName
+from viewkeeper.model import types
 from viewkeeper.model.delta import plain
 from viewkeeper.model.names import ROW, backticked, quoted
 from viewkeeper.model.schema import Table
@@ -244,7 +245,7 @@ def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
         f"WHEN len({unknown}) > 0 THEN 'There is no column ' || {unknown}[1] || '.'",
     ]
     for column in table.columns:
-        kinds = {"string": "'VARCHAR'", "boolean": "'BOOLEAN'"}.get(column.type, _NUMBERS)
+        kinds = {types.STRING: "'VARCHAR'", types.BOOLEAN: "'BOOLEAN'"}.get(column.type, _NUMBERS)
         member = _member(column.name)
         reasons.append(
             f"WHEN json_type(line, {member}) NOT IN ({kinds}, 'NULL') THEN "

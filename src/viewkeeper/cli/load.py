@@ -171,14 +171,14 @@ def _typed(table: Table, rows: pa.Table) -> pa.Table:
         column = table.by_name.get(name.lower())
         if column is None:
             raise UnknownName(f"{table.name} has no column {name!r}.", hint="")
-        read = types.is_integer(column.type) or types.is_float(column.type) or column.type == "boolean"
+        read = types.is_integer(column.type) or types.is_float(column.type) or column.type == types.BOOLEAN
         try:
             if read and pa.types.is_string(values.type):
                 values = values.cast(types.arrow(column.type))
-            elif column.type == "binary" and pa.types.is_string(values.type):
+            elif column.type == types.BINARY and pa.types.is_string(values.type):
                 values = pa.chunked_array([[None if v is None else bytes.fromhex(v) for v in values.to_pylist()]])
         except (pa.ArrowInvalid, ValueError):
             shown = repr(values[0].as_py()) if len(values) == 1 else "a value"
-            raise BadValue(f"{table.name}.{column.name}: {shown} is no {column.type.upper()} value.") from None
+            raise BadValue(f"{table.name}.{column.name}: {shown} is no {column.type.sql} value.") from None
         columns.append(values)
     return pa.table(columns, names=rows.column_names)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from viewkeeper import errors
 from viewkeeper.errors import BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
+from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Column, KeyPart, Table
@@ -101,7 +102,7 @@ def _shape(found: Mapping[str, Any]) -> Table:
     return Table(
         id=0,
         name=found["name"],
-        columns=tuple(Column(c["name"], c["type"], c["nullable"]) for c in found["columns"]),
+        columns=tuple(Column(c["name"], types.of(c["type"]), c["nullable"]) for c in found["columns"]),
         key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in found["key"]),
         is_view=found["kind"] == "view",
         is_bag=not found["unique"],

@@ -22,6 +22,7 @@ from viewkeeper.expressions.functions import fingerprint, setup
 from viewkeeper.expressions.rule import Rule, cast
 from viewkeeper.expressions.table import TABLE
 from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
 
 __all__ = ["OPS", "SUPPORTED", "can_raise", "check", "error_code", "fingerprint", "predicate", "render", "setup"]
 
@@ -45,7 +46,7 @@ def render(expr: Expr) -> str:
     names = {i: _variable(texts[i]) for i in once}
     shown = [names.get(i, t) for i, t in enumerate(texts)]
     text = (_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.write(expr, shown)
-    if not rule.typed and expr.type != "void":  # raise_error has the type of whatever it stands in for
+    if not rule.typed and expr.type != types.VOID:  # raise_error has the type of whatever it stands in for
         text = cast(text, expr.type)
     order = list(range(len(texts)))[:: -1 if rule.stops == "right" else 1]
     for place in reversed(range(len(order))):

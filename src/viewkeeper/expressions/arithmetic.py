@@ -15,7 +15,6 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
 ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 def infix(operator: str) -> Writer:
@@ -87,7 +86,7 @@ def pmod(expr: Expr, args: Texts) -> str:
     rest = remainder(expr, args)
     if types.is_float(expr.type):
         return f"(CASE WHEN {rest} < 0 THEN ({rest} + {b}) % {b} ELSE {rest} END)"
-    bits = _BITS[expr.type]
+    bits = types.bits(expr.type)
     total = f"(CAST({rest} AS HUGEINT) + {b})"
     if bits >= 32:
         wrapped = f"(CASE WHEN {total} < {-(2 ** (bits - 1))} THEN {total} + {2**bits} ELSE {total} END)"
@@ -118,14 +117,14 @@ def negate_raises(expr: Expr) -> bool:
     if types.decimal_digits(expr.type):
         return decimals.negate_raises(expr)
     low, _ = bounds(expr.args[0])
-    return types.is_integer(expr.type) and low == -(2 ** (_BITS[expr.type] - 1))
+    return types.is_integer(expr.type) and low == -(2 ** (types.bits(expr.type) - 1))
 
 
 def bounds(expr: Expr) -> tuple[int, int]:
     """The least and the greatest value of an integer expression, as far as its form tells."""
     if not types.is_integer(expr.type):
         return (0, 0)
-    half = 2 ** (_BITS[expr.type] - 1)
+    half = 2 ** (types.bits(expr.type) - 1)
     full = (-half, half - 1)
     if expr.op == "literal":
         return full if expr.value is None else (int(expr.value), int(expr.value))
@@ -166,7 +165,7 @@ def _reach(expr: Expr) -> tuple[int, int]:
 
 
 def _fits(expr: Expr, reach: tuple[int, int]) -> bool:
-    half: int = 2 ** (_BITS.get(expr.type, 64) - 1)
+    half: int = 2 ** ((types.bits(expr.type) if types.is_integer(expr.type) else 64) - 1)
     return reach[0] >= -half and reach[1] < half
 
 

@@ -17,13 +17,12 @@ from viewkeeper.errors import Defect
 from viewkeeper.expressions import readings, spellings
 from viewkeeper.expressions.arithmetic import bounds
 from viewkeeper.expressions.decimals import digits_of
-from viewkeeper.expressions.rule import Texts, duck, fail, is_months, is_try
+from viewkeeper.expressions.rule import Texts, duck, fail, is_try
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.types import Family, Type
 
-_TIMES = ("timestamp", "timestamp_ntz")
-_WIDTH = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-_BYTES = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
+_WIDTH = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 19}
 _FLOAT_EDGE = "3.4028235677973366e38"  # the least double that rounds to an infinite float
 
 
@@ -35,7 +34,7 @@ def write(expr: Expr, args: Texts) -> str:
 def refuse(expr: Expr) -> str | None:
     source, target = expr.args[0].type, expr.type
     if _pair(source, target) is None:
-        return f"CAST from {source.upper()} to {target.upper()}"
+        return f"CAST from {source.sql} to {target.sql}"
     return None
 
 
@@ -43,158 +42,162 @@ def raises(expr: Expr) -> bool:
     """Whether the conversion of some value fails."""
     child, target = expr.args[0], expr.type
     source = child.type
-    if is_try(expr) or source == target or source == "void":
+    if is_try(expr) or source == target or source == types.VOID:
         return False
     match _pair(source, target):
-        case ("integer", "integer"):
+        case (Family.INTEGER, Family.INTEGER):
             low, high = bounds(child)
-            half: int = 2 ** (8 * _BYTES[target] - 1)
+            half: int = 2 ** (types.bits(target) - 1)
             return low < -half or high >= half
-        case ("integer", "decimal"):
+        case (Family.INTEGER, Family.DECIMAL):
             to_digits = digits_of(target)
             limit: int = 10 ** (to_digits[0] - to_digits[1])
             return max(abs(b) for b in bounds(child)) >= limit
-        case ("decimal", "decimal"):
+        case (Family.DECIMAL, Family.DECIMAL):
             from_digits, to_digits = digits_of(source), digits_of(target)
             whole = to_digits[0] - to_digits[1]
             return whole < from_digits[0] - from_digits[1] + (to_digits[1] < from_digits[1])
-        case ("boolean", "decimal"):
+        case (Family.BOOLEAN, Family.DECIMAL):
             to_digits = digits_of(target)
             return to_digits[0] == to_digits[1]
-        case ("decimal", "integer"):
+        case (Family.DECIMAL, Family.INTEGER):
             from_digits = digits_of(source)
             return from_digits[0] - from_digits[1] >= _WIDTH[target]
-        case ("time", "integer"):
-            return target != "bigint"
-        case ("text", other):
-            return other not in ("text", "binary")
-        case ("float", other):
-            return other in ("integer", "decimal", "time")
-        case (_, "time"):
-            return source not in (*_TIMES, "date")
-        case ("time", "decimal") | ("binary", "text"):
+        case (Family.TIME, Family.INTEGER):
+            return target != types.BIGINT
+        case (Family.TEXT, other):
+            return other not in (Family.TEXT, Family.BINARY)
+        case (Family.FLOAT, other):
+            return other in (Family.INTEGER, Family.DECIMAL, Family.TIME)
+        case (_, Family.TIME):
+            return source.family not in (Family.TIME, Family.DATE)
+        case (Family.TIME, Family.DECIMAL) | (Family.BINARY, Family.TEXT):
             return True
     return False
 
 
-def convert(x: str, source: str, target: str, attempt: bool = False) -> str:
+def convert(x: str, source: Type, target: Type, attempt: bool = False) -> str:
     """`x` of type `source` as `target`; NULL where `attempt` and it does not fit, else an error."""
-    if source == target or source == "void":
+    if source == target or source == types.VOID:
         return f"CAST({x} AS {duck(target)})"
     checked = f"{'TRY_CAST' if attempt else 'CAST'}({{}} AS {duck(target)})"
     bad = "NULL" if attempt else fail("CAST_INVALID_INPUT", f"A value of {source} cannot be cast to {target}.")
     match _pair(source, target):
-        case ("boolean", "text"):
+        case (Family.BOOLEAN, Family.TEXT):
             return f"CAST({x} AS VARCHAR)"
-        case ("boolean", _) | ("integer", "integer" | "float" | "decimal" | "text") | ("decimal", "decimal"):
+        case (
+            (Family.BOOLEAN, _)
+            | (Family.INTEGER, Family.INTEGER | Family.FLOAT | Family.DECIMAL | Family.TEXT)
+            | (Family.DECIMAL, Family.DECIMAL)
+        ):
             return checked.format(x)
-        case (_, "boolean") if source != "string":
+        case (_, Family.BOOLEAN) if source != types.STRING:
             return f"({x} <> 0)"
-        case ("float", "integer"):
+        case (Family.FLOAT, Family.INTEGER):
             return _float_to_integer(x, target, checked)
-        case ("float", "float"):
+        case (Family.FLOAT, Family.FLOAT):
             return _float_to_float(x, target)
-        case ("float", "decimal"):
+        case (Family.FLOAT, Family.DECIMAL):
             return _float_to_decimal(f"CAST({x} AS DOUBLE)", target, attempt)
-        case ("decimal", "integer"):
+        case (Family.DECIMAL, Family.INTEGER):
             return _decimal_to_integer(x, source, target, checked)
-        case ("decimal", "float"):
+        case (Family.DECIMAL, Family.FLOAT):
             return _decimal_to_float(x, source, target)
-        case ("decimal", "text"):
+        case (Family.DECIMAL, Family.TEXT):
             return spellings.decimal(x, source)
-        case ("float", "text"):
+        case (Family.FLOAT, Family.TEXT):
             return spellings.java_float(x, source)
-        case ("date", "text"):
+        case (Family.DATE, Family.TEXT):
             return spellings.date(x)
-        case ("time", "text"):
+        case (Family.TIME, Family.TEXT):
             return spellings.timestamp(x)
-        case ("binary", "text"):
+        case (Family.BINARY, Family.TEXT):
             return spellings.decoded(x, attempt)
-        case ("text", "binary"):
+        case (Family.TEXT, Family.BINARY):
             return f"encode({x})"
-        case ("text", _):
+        case (Family.TEXT, _):
             return readings.read(x, target, bad)
-        case ("integer", "binary"):
-            return f"from_hex(right(lpad(hex({x}), 16, '0'), {2 * _BYTES[source]}))"
-        case ("date", "time") | ("time", "date") | ("time", "time"):
+        case (Family.INTEGER, Family.BINARY):
+            return f"from_hex(right(lpad(hex({x}), 16, '0'), {types.bits(source) // 4}))"
+        case (Family.DATE, Family.TIME) | (Family.TIME, Family.DATE) | (Family.TIME, Family.TIME):
             return f"CAST({x} AS {duck(target)})"
-        case ("time", "integer"):
+        case (Family.TIME, Family.INTEGER):
             return checked.format(f"(epoch_us({x}) // 1000000 - CAST(epoch_us({x}) % 1000000 < 0 AS INTEGER))")
-        case ("time", "float"):
+        case (Family.TIME, Family.FLOAT):
             return f"CAST(CAST(epoch_us({x}) AS DOUBLE) / 1e6 AS {duck(target)})"
-        case ("time", "decimal"):
+        case (Family.TIME, Family.DECIMAL):
             return checked.format(f"(CAST(epoch_us({x}) AS DECIMAL(19,0)) * CAST('0.000001' AS DECIMAL(6,6)))")
-        case ("integer", "time"):
+        case (Family.INTEGER, Family.TIME):
             return f"make_timestamp(CAST({x} AS BIGINT) * 1000000)"
     raise Defect(f"There is no cast from {source} to {target}.")
 
 
-def _float_to_integer(x: str, target: str, checked: str) -> str:
+def _float_to_integer(x: str, target: Type, checked: str) -> str:
     text = checked.format(f"trunc({x})")
-    if target == "bigint":  # Java compares with the double next to the greatest long, which is 2^63 itself
+    if target == types.BIGINT:  # Java compares with the double next to the greatest long, which is 2^63 itself
         return f"(CASE WHEN {x} = 9223372036854775808 THEN 9223372036854775807 ELSE {text} END)"
     return text
 
 
-def _float_to_float(x: str, target: str) -> str:
-    if target == "double":
+def _float_to_float(x: str, target: Type) -> str:
+    if target == types.DOUBLE:
         return f"CAST({x} AS DOUBLE)"
     edge = f"abs({x}) >= CAST('{_FLOAT_EDGE}' AS DOUBLE) AND isfinite({x})"
     return f"(CASE WHEN {edge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
 
 
-def _float_to_decimal(x: str, target: str, attempt: bool) -> str:
+def _float_to_decimal(x: str, target: Type, attempt: bool) -> str:
     """From the shortest text, rounded HALF_UP; NaN and the infinities are NULL."""
     return f"(CASE WHEN isfinite({x}) THEN {readings.decimal(f'CAST({x} AS VARCHAR)', target, attempt)} END)"
 
 
-def _decimal_to_integer(x: str, source: str, target: str, checked: str) -> str:
+def _decimal_to_integer(x: str, source: Type, target: Type, checked: str) -> str:
     """Cut. Of decimals of more than 18 digits, Spark cuts the nearest double, but for BIGINT."""
     digits = digits_of(source)
-    if digits[0] > 18 and target != "bigint":
-        x = _decimal_to_float(x, source, "double")
+    if digits[0] > 18 and target != types.BIGINT:
+        x = _decimal_to_float(x, source, types.DOUBLE)
     return checked.format(f"trunc({x})")
 
 
-def _decimal_to_float(x: str, source: str, target: str) -> str:
+def _decimal_to_float(x: str, source: Type, target: Type) -> str:
     found = digits_of(source)
     # Below 2^53 and 10^22 both sides of DuckDB's division are exact floats, and so its quotient is rounded once.
-    if target == "double" and found[0] <= 15:
+    if target == types.DOUBLE and found[0] <= 15:
         return f"CAST({x} AS DOUBLE)"
     return f"CAST(CAST({x} AS VARCHAR) AS {duck(target)})"
 
 
-def _pair(source: str, target: str) -> tuple[str, str] | None:
-    """The two kinds, if the cast is one that Spark's ANSI mode knows and that is written here."""
-    a, b = _kind(source), _kind(target)
-    if source == target or source == "void":
-        return (a, b)
-    return (a, b) if b in _ALLOWED.get(a, ()) else None
+def _pair(source: Type, target: Type) -> tuple[Family, Family] | None:
+    """The two families, if the cast is one that Spark's ANSI mode knows and that is written here."""
+    pair = (source.family, target.family)
+    if source == target or source == types.VOID:
+        return pair
+    return pair if pair[1] in _ALLOWED.get(pair[0], ()) else None
 
 
-def _kind(type_: str) -> str:
-    if types.is_integer(type_):
-        return "integer"
-    if types.is_float(type_):
-        return "float"
-    if types.decimal_digits(type_):
-        return "decimal"
-    if type_ in _TIMES:
-        return "time"
-    if type_ == "string":
-        return "text"
-    if type_.startswith("interval "):
-        return "months" if is_months(type_) else "micros"
-    return type_
-
-
-_ALLOWED: dict[str, tuple[str, ...]] = {
-    "boolean": ("integer", "float", "decimal", "text"),
-    "integer": ("boolean", "integer", "float", "decimal", "text", "time", "binary"),
-    "float": ("boolean", "integer", "float", "decimal", "text"),
-    "decimal": ("boolean", "integer", "float", "decimal", "text"),
-    "text": ("boolean", "integer", "float", "decimal", "binary", "date", "time"),
-    "binary": ("text",),
-    "date": ("text", "time"),
-    "time": ("text", "date", "time", "integer", "float", "decimal"),
+_ALLOWED: dict[Family, tuple[Family, ...]] = {
+    Family.BOOLEAN: (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.TEXT),
+    Family.INTEGER: (
+        Family.BOOLEAN,
+        Family.INTEGER,
+        Family.FLOAT,
+        Family.DECIMAL,
+        Family.TEXT,
+        Family.TIME,
+        Family.BINARY,
+    ),
+    Family.FLOAT: (Family.BOOLEAN, Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.TEXT),
+    Family.DECIMAL: (Family.BOOLEAN, Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.TEXT),
+    Family.TEXT: (
+        Family.BOOLEAN,
+        Family.INTEGER,
+        Family.FLOAT,
+        Family.DECIMAL,
+        Family.BINARY,
+        Family.DATE,
+        Family.TIME,
+    ),
+    Family.BINARY: (Family.TEXT,),
+    Family.DATE: (Family.TEXT, Family.TIME),
+    Family.TIME: (Family.TEXT, Family.DATE, Family.TIME, Family.INTEGER, Family.FLOAT, Family.DECIMAL),
 }

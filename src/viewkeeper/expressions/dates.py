@@ -137,7 +137,7 @@ def add_interval(expr: Expr, args: Texts) -> str:
 
 def refuse_add_interval(expr: Expr) -> str | None:
     kind = expr.args[1].type
-    return None if kind.startswith("interval ") else "an interval of months and days together"
+    return None if types.is_interval(kind) else "an interval of months and days together"
 
 
 def make_date(expr: Expr, args: Texts) -> str:

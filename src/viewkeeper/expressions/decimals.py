@@ -17,12 +17,13 @@ from viewkeeper.errors import Defect
 from viewkeeper.expressions.rule import Texts, fail, is_try
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.types import Type
 
 MOST = 38
 _JAVA = 34  # digits of Scala's default MathContext
 
 
-def digits_of(type_: str) -> tuple[int, int]:
+def digits_of(type_: Type) -> tuple[int, int]:
     """Precision and scale of what is known to be a decimal."""
     found = types.decimal_digits(type_)
     if found is None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from viewkeeper.expressions.dates import plus_micros
 from viewkeeper.expressions.rule import Texts, constant, fail, parameter, quote
 from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
 
 _PIECE = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|[^A-Za-z']+")
 _NUMBERS = {"d": "day", "D": "dayofyear", "H": "hour", "m": "minute", "s": "second"}
@@ -53,12 +54,12 @@ def parse(expr: Expr, args: Texts) -> str:
 
 
 def parse_raises(expr: Expr) -> bool:
-    return expr.args[0].type == "string" and parameter(expr) is not False
+    return expr.args[0].type == types.STRING and parameter(expr) is not False
 
 
 def refuse_parse(expr: Expr) -> str | None:
     pattern = constant(expr.args[1])
-    if expr.args[0].type != "string" or pattern is None:
+    if expr.args[0].type != types.STRING or pattern is None:
         return "reading a date by a pattern that is not a constant"
     try:
         _language(pattern)
@@ -69,12 +70,12 @@ def refuse_parse(expr: Expr) -> str | None:
 
 def unix(expr: Expr, args: Texts) -> str:
     """Seconds since 1970 of a date or timestamp, cut, or of text by a pattern."""
-    value = args[0] if expr.args[0].type != "string" else parse(expr, args)
+    value = args[0] if expr.args[0].type != types.STRING else parse(expr, args)
     return f"(epoch_us(CAST({value} AS TIMESTAMP)) // 1000000)"
 
 
 def refuse_unix(expr: Expr) -> str | None:
-    return refuse_parse(expr) if expr.args[0].type == "string" else None
+    return refuse_parse(expr) if expr.args[0].type == types.STRING else None
 
 
 def _language(pattern: str) -> tuple[str, list[str]]:

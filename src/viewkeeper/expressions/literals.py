@@ -16,19 +16,19 @@ def column(expr: Expr, _: Sequence[str]) -> str:
 
 def literal(expr: Expr, _: Sequence[str]) -> str:
     value, type_ = expr.value, expr.type
-    if type_ == "void":
+    if type_ == types.VOID:
         return "NULL"
     if value is None:
         return cast("NULL", type_)
-    if type_ == "boolean":
+    if type_ == types.BOOLEAN:
         return "TRUE" if value else "FALSE"
-    if type_ == "string":
+    if type_ == types.STRING:
         return cast(quote(value), type_)
-    if type_ == "binary":
+    if type_ == types.BINARY:
         return f"from_hex('{value}')"
-    if type_ == "date":
+    if type_ == types.DATE:
         return f"(DATE '1970-01-01' + CAST({int(value)} AS INTEGER))"
-    if type_ in ("timestamp", "timestamp_ntz"):
+    if type_ in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
         return f"make_timestamp(CAST({int(value)} AS BIGINT))"
     if types.is_float(type_) or types.decimal_digits(type_):
         return cast(quote(str(value)), type_)

@@ -13,7 +13,6 @@ from viewkeeper.expressions.rule import Texts, Writer, constant, duck
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _NAN = "CAST('NaN' AS DOUBLE)"
 
 
@@ -72,7 +71,7 @@ def _round_float(expr: Expr, x: str, places: int, even: bool) -> str:
     From 10^15 on, a double has no digits after the point that could be rounded.
     """
     wide = f"CAST({x} AS DOUBLE)"
-    number = readings.decimal(f"CAST({wide} AS VARCHAR)", f"decimal({MOST},20)", attempt=False)
+    number = readings.decimal(f"CAST({wide} AS VARCHAR)", types.decimal(MOST, 20), attempt=False)
     steps = _nearest(unscaled(number, MOST, 20), 10 ** max(20 - places, 0), even)
     exact = scaled(steps, MOST, max(places, 0)) if places >= 0 else f"({steps} * CAST({10**-places} AS HUGEINT))"
     rounded = f"CAST(CAST({exact} AS VARCHAR) AS {duck(expr.type)})"
@@ -160,7 +159,7 @@ def shift_right_unsigned(expr: Expr, args: Texts) -> str:
 
 
 def _width(expr: Expr) -> int:
-    return _BITS[expr.args[0].type]
+    return types.bits(expr.args[0].type)
 
 
 def _two_to(expr: Expr, n: str) -> str:

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from viewkeeper.expressions.rule import duck, quote
 from viewkeeper.model import types
+from viewkeeper.model.types import Type
 
 _SPACES = "".join(map(chr, range(0x21)))
 _FLOAT = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
-def read(x: str, target: str, bad: str) -> str:
+def read(x: str, target: Type, bad: str) -> str:
     """`x` read as `target`; the SQL text `bad` where it is not one."""
     attempt = bad == "NULL"
-    if target == "boolean":
+    if target == types.BOOLEAN:
         return _boolean(x, bad)
     if types.is_integer(target):
         text = f"vk_trim({x})"
@@ -37,11 +38,13 @@ def read(x: str, target: str, bad: str) -> str:
         text = f"vk_java_trim({x})"
         digits = _FLOAT.replace("[0-9]", r"\p{Nd}")  # any script's digits, as Java's BigDecimal
         return _choose(x, ((text, digits, decimal(text, target, attempt)),), bad)
-    value = {"date": "vk_date({})", "timestamp": "vk_timestamp({}, 1)"}.get(target, "vk_timestamp({}, 0)").format(text)
+    value = {types.DATE: "vk_date({})", types.TIMESTAMP: "vk_timestamp({}, 1)"}.get(
+        target, "vk_timestamp({}, 0)"
+    ).format(text)
     return f"(CASE WHEN {value} IS NULL AND {x} IS NOT NULL THEN {bad} ELSE {value} END)"
 
 
-def decimal(text: str, target: str, attempt: bool) -> str:
+def decimal(text: str, target: Type, attempt: bool) -> str:
     """A number's text as a decimal, HALF_UP. DuckDB reads plain digits exactly, but not all exponents."""
     odd = f"(contains(lower({text}), 'e') OR strlen({text}) > length({text}))"
     plain = f"CASE WHEN {odd} THEN vk_plain({text}) ELSE {text} END"
@@ -62,7 +65,7 @@ def _choose(x: str, choices: tuple[tuple[str, str, str], ...], bad: str) -> str:
     return f"(CASE {tests} WHEN {x} IS NULL THEN NULL ELSE {bad} END)"
 
 
-def _float(x: str, target: str, bad: str) -> str:
+def _float(x: str, target: Type, bad: str) -> str:
     text = f"lower(vk_java_trim({x}))"
     number = f"CAST(rtrim({text}, 'df') AS {duck(target)})"
     return _choose(

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.types import Kind, Type
 
 Texts = Sequence[str]
 Writer = Callable[[Expr, Texts], str]
@@ -54,20 +55,19 @@ def template(text: str) -> Writer:
     return lambda _, args: text.format(*args, all=", ".join(args))
 
 
-def duck(type_: str) -> str:
+def duck(type_: Type) -> str:
     """The DuckDB type of a value inside an expression: intervals are numbers of months or of microseconds."""
-    if type_.startswith("interval "):
-        return "INTEGER" if is_months(type_) else "BIGINT"
-    if type_.startswith("array<"):
-        return duck(type_[len("array<") : -1]) + "[]"
+    match type_.kind:
+        case Kind.MONTHS:
+            return "INTEGER"
+        case Kind.MICROSECONDS:
+            return "BIGINT"
+        case Kind.ARRAY:
+            return duck(type_.element) + "[]"
     return types.duckdb(type_)
 
 
-def is_months(type_: str) -> bool:
-    return type_.startswith("interval ") and ("year" in type_ or "month" in type_)
-
-
-def cast(text: str, type_: str) -> str:
+def cast(text: str, type_: Type) -> str:
     return f"CAST({text} AS {duck(type_)})"
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from viewkeeper.expressions.decimals import digits_of
 from viewkeeper.expressions.rule import fail
+from viewkeeper.model.types import Type
 
 
-def java_float(x: str, type_: str) -> str:
+def java_float(x: str, type_: Type) -> str:
     """Double.toString: plain digits from 10^-3 up to 10^7, else d.dddE±n; NaN, Infinity."""
     return f"vk_java_{type_}({x})"
 
 
-def decimal(x: str, type_: str) -> str:
+def decimal(x: str, type_: Type) -> str:
     """Plain digits; DuckDB leaves out the zero before the point when the type has no digit there."""
     digits = digits_of(type_)
     text = f"CAST({x} AS VARCHAR)"

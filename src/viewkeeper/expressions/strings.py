@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from viewkeeper.expressions.rule import Texts, Writer, constant, fail, parameter
 from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.types import Kind
 
 _BLANK = "' '"
 
@@ -31,18 +33,18 @@ def unicode(name: str, ascii_text: str) -> Writer:
 
 def needs_text(expr: Expr) -> str | None:
     """Refuse the form on BINARY of a function on STRING."""
-    return f"{expr.op} of BINARY" if expr.args[0].type == "binary" else None
+    return f"{expr.op} of BINARY" if expr.args[0].type == types.BINARY else None
 
 
 def length(expr: Expr, args: Texts) -> str:
-    return f"octet_length({args[0]})" if expr.args[0].type == "binary" else f"length({args[0]})"
+    return f"octet_length({args[0]})" if expr.args[0].type == types.BINARY else f"length({args[0]})"
 
 
 def bytes_of(factor: int) -> Writer:
     """octet_length and bit_length."""
 
     def write(expr: Expr, args: Texts) -> str:
-        count = f"octet_length({args[0]})" if expr.args[0].type == "binary" else f"strlen({args[0]})"
+        count = f"octet_length({args[0]})" if expr.args[0].type == types.BINARY else f"strlen({args[0]})"
         return f"({count} * {factor})"
 
     return write
@@ -75,7 +77,7 @@ def concat_ws(expr: Expr, args: Texts) -> str:
 
 
 def refuse_concat_ws(expr: Expr) -> str | None:
-    return "concat_ws of arrays" if any(a.type != "string" for a in expr.args) else None
+    return "concat_ws of arrays" if any(a.type != types.STRING for a in expr.args) else None
 
 
 def trim(function: str) -> Writer:
@@ -151,7 +153,7 @@ def unhex(expr: Expr, args: Texts) -> str:
 
 def encode(expr: Expr, args: Texts) -> str:
     """Java's `encode` of two classes: text to UTF-8, and bytes to base64."""
-    if expr.args[0].type != "binary":
+    if expr.args[0].type != types.BINARY:
         return f"encode({args[0]})"
     text = f"to_base64({args[0]})"
     if constant(expr.args[1]):  # lines of 76 characters
@@ -162,13 +164,17 @@ def encode(expr: Expr, args: Texts) -> str:
 def refuse_encode(expr: Expr) -> str | None:
     """Catalyst calls other Java methods of these names too (url_encode); types tell them apart."""
     kinds = (expr.args[0].type, expr.type)
-    if kinds == ("binary", "string") and constant(expr.args[1]) in (True, False):
+    if kinds == (types.BINARY, types.STRING) and constant(expr.args[1]) in (True, False):
         return None
-    return _refuse_charset(expr) if kinds == ("string", "binary") else "encode of this kind"
+    return _refuse_charset(expr) if kinds == (types.STRING, types.BINARY) else "encode of this kind"
 
 
 def refuse_decode(expr: Expr) -> str | None:
-    return _refuse_charset(expr) if (expr.args[0].type, expr.type) == ("binary", "string") else "decode of this kind"
+    return (
+        _refuse_charset(expr)
+        if (expr.args[0].type, expr.type) == (types.BINARY, types.STRING)
+        else "decode of this kind"
+    )
 
 
 def _refuse_charset(expr: Expr) -> str | None:
@@ -196,7 +202,7 @@ def element_at(expr: Expr, args: Texts) -> str:
 def refuse_element_at(expr: Expr) -> str | None:
     if parameter(expr) is False and expr.args[0].op != "StringSplitSQL":
         return "try_element_at"
-    return None if expr.args[0].type.startswith("array<") else "element_at of a map"
+    return None if expr.args[0].type.kind is Kind.ARRAY else "element_at of a map"
 
 
 def item(expr: Expr, args: Texts) -> str:
@@ -218,4 +224,4 @@ def split(expr: Expr, args: Texts) -> str:
 
 
 def refuse_size(expr: Expr) -> str | None:
-    return None if expr.args[0].type.startswith("array<") else "size of a map"
+    return None if expr.args[0].type.kind is Kind.ARRAY else "size of a map"

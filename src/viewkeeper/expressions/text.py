@@ -6,6 +6,8 @@ import datetime
 import re
 
 from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.types import Kind
 
 _INFIX = {
     "Add": "+",
@@ -94,12 +96,12 @@ def _literal(expr: Expr) -> str:
     value, type_ = expr.value, expr.type
     if value is None:
         return "null"
-    if type_ == "boolean":
+    if type_ == types.BOOLEAN:
         return str(value).lower()
-    if type_ == "string":
+    if type_ == types.STRING:
         return "'" + str(value).replace("'", "''") + "'"
-    if type_ == "date" and -719162 <= value <= 2932896:
+    if type_ == types.DATE and -719162 <= value <= 2932896:
         return f"date '{datetime.date(1970, 1, 1) + datetime.timedelta(value)}'"
-    if type_ in ("int", "bigint") or type_.startswith("decimal"):
+    if type_ in (types.INT, types.BIGINT) or type_.kind is Kind.DECIMAL:
         return str(value)
     return f"{type_} '{value}'"

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Type
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Expr:
     """
 
     op: str
-    type: str
+    type: Type
     args: tuple[Expr, ...] = ()
     value: Any = None
     nullable: bool = True
@@ -33,15 +35,15 @@ class Expr:
         return frozenset(e.value for e in self.walk() if e.op == "column")
 
     def to_json(self) -> list[Any]:
-        return [self.op, self.type, [a.to_json() for a in self.args], self.value, self.nullable]
+        return [self.op, str(self.type), [a.to_json() for a in self.args], self.value, self.nullable]
 
     @staticmethod
     def from_json(data: list[Any]) -> Expr:
         op, type_, args, value, nullable = data
-        return Expr(op, type_, tuple(Expr.from_json(a) for a in args), _frozen(value), nullable)
+        return Expr(op, types.of(type_), tuple(Expr.from_json(a) for a in args), _frozen(value), nullable)
 
 
-def column(name: str, type_: str, nullable: bool = True) -> Expr:
+def column(name: str, type_: Type, nullable: bool = True) -> Expr:
     return Expr("column", type_, value=name, nullable=nullable)
 
 

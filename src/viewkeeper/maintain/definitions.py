@@ -310,5 +310,5 @@ def _same_shape(new: Table, old: Table) -> bool:
 
 
 def _shape(table: Table) -> str:
-    columns = ", ".join(f"{c.name} {c.type.upper()}" for c in table.columns)
+    columns = ", ".join(f"{c.name} {c.type.sql}" for c in table.columns)
     return f"{columns}; key {', '.join(k.column for k in table.key)}"

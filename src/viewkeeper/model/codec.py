@@ -33,24 +33,25 @@ from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
 from viewkeeper.model.schema import Table
+from viewkeeper.model.types import Type
 
 VERSION = 1
 
 Array = np.ndarray[Any, Any]
 
 _SLOTS = {
-    "boolean": ("u1", "?"),
-    "tinyint": ("i1", "b"),
-    "smallint": ("<i2", "h"),
-    "int": ("<i4", "i"),
-    "bigint": ("<i8", "q"),
-    "float": ("<f4", "f"),
-    "double": ("<f8", "d"),
-    "date": ("<i4", "i"),
-    "timestamp": ("<i8", "q"),
-    "timestamp_ntz": ("<i8", "q"),
-    "string": ("<u4", "I"),
-    "binary": ("<u4", "I"),
+    types.BOOLEAN: ("u1", "?"),
+    types.TINYINT: ("i1", "b"),
+    types.SMALLINT: ("<i2", "h"),
+    types.INT: ("<i4", "i"),
+    types.BIGINT: ("<i8", "q"),
+    types.FLOAT: ("<f4", "f"),
+    types.DOUBLE: ("<f8", "d"),
+    types.DATE: ("<i4", "i"),
+    types.TIMESTAMP: ("<i8", "q"),
+    types.TIMESTAMP_NTZ: ("<i8", "q"),
+    types.STRING: ("<u4", "I"),
+    types.BINARY: ("<u4", "I"),
 }
 _WIDE = Context(prec=40)
 _SHORTEST = 4
@@ -169,7 +170,7 @@ class _Layout:
     """Where the slots of a table's first columns are."""
 
     names: tuple[str, ...]
-    types: tuple[str, ...]
+    types: tuple[Type, ...]
     variable: tuple[bool, ...]
     slots: np.dtype[Any]
     width: int
@@ -212,7 +213,7 @@ def _make_layout(table: Table, written: int) -> _Layout:
     form = struct.Struct(f"<BH{bitmap}s" + "".join(code for _, code in kinds))
     if form.size != slots.itemsize:
         raise Defect(f"The layout of {table.name} has {form.size} bytes to struct and {slots.itemsize} to numpy.")
-    variable = tuple(c.type in ("string", "binary") for c in columns)
+    variable = tuple(c.type in (types.STRING, types.BINARY) for c in columns)
     readers = ((c.name, _reader(table.name, c.name, c.type)) for c in columns)
     return _Layout(
         names=tuple(c.name for c in columns),
@@ -225,25 +226,25 @@ def _make_layout(table: Table, written: int) -> _Layout:
         unpack_from=form.unpack_from,
         readers=tuple((name, reader) for name, reader in readers if reader is not None),
         var_readers=tuple(
-            (c.name, bytes.decode if c.type == "string" else bytes) for c in columns if is_variable(c.type)
+            (c.name, bytes.decode if c.type == types.STRING else bytes) for c in columns if is_variable(c.type)
         ),
     )
 
 
-def is_variable(type_name: str) -> bool:
-    return type_name in ("string", "binary")
+def is_variable(type_name: Type) -> bool:
+    return type_name in (types.STRING, types.BINARY)
 
 
-def _slot(type_name: str) -> tuple[str, str]:
+def _slot(type_name: Type) -> tuple[str, str]:
     if digits := types.decimal_digits(type_name):
         return ("<i8", "q") if digits[0] <= 18 else ("V16", "16s")
     return _SLOTS[type_name]
 
 
-def _slot_values(type_name: str, array: pa.Array, slot: np.dtype[Any]) -> Array:
+def _slot_values(type_name: Type, array: pa.Array, slot: np.dtype[Any]) -> Array:
     """A fixed-width column's values as its slots hold them; what a NULL holds does not matter."""
     rows = len(array)
-    if type_name == "boolean":
+    if type_name == types.BOOLEAN:
         return np.asarray(pc.fill_null(array, False).cast(pa.uint8()))
     if digits := types.decimal_digits(type_name):
         if digits[0] > 18:
@@ -289,9 +290,9 @@ def _decode_alike(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _fixed_column(type_name: str, slots: Array, arrow: pa.DataType, valid: Any) -> pa.Array:
+def _fixed_column(type_name: Type, slots: Array, arrow: pa.DataType, valid: Any) -> pa.Array:
     rows = len(slots)
-    if type_name == "boolean":
+    if type_name == types.BOOLEAN:
         values = np.packbits(slots, bitorder="little")
     elif types.decimal_digits(type_name) and slots.dtype.kind == "i":
         values = np.empty((rows, 2), np.int64)
@@ -337,7 +338,7 @@ class _Variable:
 # -- decoding one -----------------------------------------------------------------------------------------------------
 
 
-def _reader(table: str, column: str, type_name: str) -> Callable[[Any], Any] | None:
+def _reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
     if digits := types.decimal_digits(type_name):
         return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, -digits[1])
     if type_name in _PLAIN:
@@ -378,8 +379,8 @@ def _out_of_range(place: str, kind: str) -> BadValue:
     return BadValue(f"A value of {place} is outside the years 1 to 9999 of Python's {kind}.", hint="Read it as Arrow.")
 
 
-_PLAIN: dict[str, Callable[[str, Any], Any]] = {
-    "date": _read_date,
-    "timestamp": _read_timestamp,
-    "timestamp_ntz": _read_timestamp_ntz,
+_PLAIN: dict[Type, Callable[[str, Any], Any]] = {
+    types.DATE: _read_date,
+    types.TIMESTAMP: _read_timestamp,
+    types.TIMESTAMP_NTZ: _read_timestamp_ntz,
 }

@@ -32,20 +32,21 @@ from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.scalars import scalar_reader
 from viewkeeper.model.schema import KeyPart, Table
+from viewkeeper.model.types import Type
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _VALUE = 1
 _FLIP = bytes(255 - b for b in range(256))
 _WIDTHS = {
-    "boolean": 1,
-    "tinyint": 1,
-    "smallint": 2,
-    "int": 4,
-    "bigint": 8,
-    "date": 4,
-    "timestamp": 8,
-    "timestamp_ntz": 8,
+    types.BOOLEAN: 1,
+    types.TINYINT: 1,
+    types.SMALLINT: 2,
+    types.INT: 4,
+    types.BIGINT: 8,
+    types.DATE: 4,
+    types.TIMESTAMP: 8,
+    types.TIMESTAMP_NTZ: 8,
 }
 
 
@@ -123,7 +124,7 @@ class _Part:
     """One key column, ready to encode."""
 
     name: str
-    type: str
+    type: Type
     null: bytes
     descending: bool
     scalar: Callable[[Any], bytes]
@@ -163,7 +164,7 @@ def _parts(table: Table) -> tuple[_Part, ...]:
     return parts
 
 
-def _part(table: Table, part: KeyPart, name: str, type_name: str) -> _Part:
+def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
     # The marker is chosen before inversion: inverted, 00 comes after 01.
     null = b"\x02" if part.nulls_last != part.descending else b"\x00"
     if part.descending:
@@ -180,20 +181,20 @@ def _part(table: Table, part: KeyPart, name: str, type_name: str) -> _Part:
     return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar)
 
 
-def _scalar_packer(type_name: str) -> Callable[[Any], bytes]:
+def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:
     """From the plain value of `scalar_reader` to marker and bytes."""
     if type_name in _WIDTHS:
         width = _WIDTHS[type_name]
-        if type_name == "boolean":
+        if type_name == types.BOOLEAN:
             return lambda value: b"\x01\x01" if value else b"\x01\x00"
         return _integer_packer(width)
     if types.decimal_digits(type_name):
         return _integer_packer(16)
-    if type_name == "string":
+    if type_name == types.STRING:
         return lambda value: b"\x01" + value.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x00"
-    if type_name == "binary":
+    if type_name == types.BINARY:
         return lambda value: b"\x01" + value.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
-    return _float_packer(">f" if type_name == "float" else ">d")
+    return _float_packer(">f" if type_name == types.FLOAT else ">d")
 
 
 def _integer_packer(width: int) -> Callable[[int], bytes]:
@@ -221,7 +222,7 @@ def _order_bits(big: bytes) -> bytes:
 def _encode_column(part: _Part, column: pa.ChunkedArray | pa.Array) -> _Encoded:
     array = one_chunk(column)
     missing = np.asarray(array.is_null()) if array.null_count else None
-    if part.type in ("string", "binary"):
+    if part.type in (types.STRING, types.BINARY):
         encoded = _encode_variable(array, missing, part.null)
     else:
         encoded = _encode_fixed(_fixed_bytes(part.type, array), missing, part.null)
@@ -277,10 +278,10 @@ def value_bytes(array: pa.Array) -> Bytes:
     return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
 
 
-def _fixed_bytes(type_name: str, array: pa.Array) -> Bytes:
+def _fixed_bytes(type_name: Type, array: pa.Array) -> Bytes:
     """An (n, width) matrix of order-preserving bytes; what a NULL holds does not matter."""
     rows = len(array)
-    if type_name == "boolean":
+    if type_name == types.BOOLEAN:
         return np.asarray(pc.fill_null(array, False).cast(pa.uint8())).reshape(rows, 1)
     buffer = array.buffers()[1]
     if type_name in _WIDTHS:
@@ -292,7 +293,7 @@ def _fixed_bytes(type_name: str, array: pa.Array) -> Bytes:
         flipped = words[:, ::-1].astype(">u8")
         flipped[:, 0] ^= np.uint64(1 << 63)
         return np.ascontiguousarray(flipped).view(np.uint8).reshape(rows, 16)
-    width = 4 if type_name == "float" else 8
+    width = 4 if type_name == types.FLOAT else 8
     floats = np.frombuffer(buffer, f"f{width}", rows, array.offset * width) + 0.0
     floats[np.isnan(floats)] = np.nan
     bits = floats.view(f"u{width}")

@@ -49,7 +49,7 @@ def typed_value(table: Table, column: Column, value: Any) -> Any:
 
 
 def _reader(column: Column) -> Callable[[Table, Column, Any], Any] | None:
-    if column.type == "binary":
+    if column.type == types.BINARY:
         return _binary
     if types.is_integer(column.type):
         return _integer
@@ -85,5 +85,5 @@ def _float(table: Table, column: Column, value: Any) -> Any:
 
 def _misfit(table: Table, column: Column, value: Any, wanted: str) -> BadValue:
     return BadValue(
-        f"{table.name}.{column.name}: {str(value)[:60]!r} is no {column.type.upper()} value.", hint=f"Give {wanted}"
+        f"{table.name}.{column.name}: {str(value)[:60]!r} is no {column.type.sql} value.", hint=f"Give {wanted}"
     )

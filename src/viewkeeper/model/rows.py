@@ -243,7 +243,7 @@ def _missing(count: int) -> pa.ChunkedArray:
 
 
 def _names(columns: Sequence[Column]) -> str:
-    return ", ".join(f"{c.name} {c.type.upper()}" for c in columns)
+    return ", ".join(f"{c.name} {c.type.sql}" for c in columns)
 
 
 def _short(value: Any) -> str:

@@ -16,16 +16,16 @@ from typing import Any
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
+from viewkeeper.model.types import Type
 from viewkeeper.model.values import accepted
 
 EPOCH = dt.datetime(1970, 1, 1)
 EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
-def scalar_reader(table: str, column: str, type_name: str) -> Callable[[Any], Any]:
+def scalar_reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any]:
     """A function from one Python value (not None) of the column to its plain value."""
     read = _reader(type_name)
 
@@ -34,7 +34,7 @@ def scalar_reader(table: str, column: str, type_name: str) -> Callable[[Any], An
             return read(value)
         except (TypeError, ValueError, OverflowError, InvalidOperation, AttributeError) as error:
             raise BadValue(
-                f"{table}.{column}: {_shown(value)} is no {type_name.upper()} value ({error}).",
+                f"{table}.{column}: {_shown(value)} is no {type_name.sql} value ({error}).",
                 hint=f"Give {accepted(type_name)}",
             ) from error
 
@@ -46,9 +46,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _reader(type_name: str) -> Callable[[Any], Any]:
-    if type_name in _BITS:
-        return _integer(_BITS[type_name])
+def _reader(type_name: Type) -> Callable[[Any], Any]:
+    if types.is_integer(type_name):
+        return _integer(types.bits(type_name))
     if digits := types.decimal_digits(type_name):
         return _decimal(*digits)
     return _PLAIN[type_name]
@@ -158,13 +158,13 @@ def _timestamp_ntz(value: Any) -> int:
     return (value - EPOCH) // _MICROSECOND
 
 
-_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "boolean": _boolean,
-    "float": _float32,
-    "double": _float64,
-    "string": _string,
-    "binary": _binary,
-    "date": _date,
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp_ntz,
+_PLAIN: dict[Type, Callable[[Any], Any]] = {
+    types.BOOLEAN: _boolean,
+    types.FLOAT: _float32,
+    types.DOUBLE: _float64,
+    types.STRING: _string,
+    types.BINARY: _binary,
+    types.DATE: _date,
+    types.TIMESTAMP: _timestamp,
+    types.TIMESTAMP_NTZ: _timestamp_ntz,
 }

@@ -15,7 +15,7 @@ cells in HBase) knows it: no old value comes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -26,6 +26,7 @@ import pyarrow as pa
 from viewkeeper.model import types
 from viewkeeper.model.names import COUNT as COUNT
 from viewkeeper.model.names import WEIGHT as WEIGHT
+from viewkeeper.model.types import Type
 
 FIRST_NAME = "_first_name"
 """The option in which a renamed table keeps the name that it was created with."""
@@ -36,7 +37,7 @@ class Column:
     """One column: its name as the user wrote it, its Spark type, and whether NULL may occur."""
 
     name: str
-    type: str
+    type: Type
     nullable: bool = True
     alias: str = ""
     """Its name inside, where that is another one."""
@@ -85,7 +86,7 @@ class Table:
     @cached_property
     def stored(self) -> tuple[Column, ...]:
         """The columns as stored: the visible ones and a bag's hidden count."""
-        return (*self.columns, Column(COUNT, "bigint", nullable=False)) if self.is_bag else self.columns
+        return (*self.columns, Column(COUNT, types.BIGINT, nullable=False)) if self.is_bag else self.columns
 
     @cached_property
     def places(self) -> tuple[Column, ...]:
@@ -173,15 +174,21 @@ class Table:
         return Table(
             id=data["id"],
             name=data["name"],
-            columns=tuple(Column(*c) for c in data["columns"]),
+            columns=tuple(map(column_of, data["columns"])),
             key=tuple(KeyPart(*k) for k in data["key"]),
             is_view=data["is_view"],
             is_bag=data["is_bag"],
             options=tuple((k, v) for k, v in data["options"]),
-            gone=tuple((at, Column(*c)) for at, *c in data.get("gone", ())),
+            gone=tuple((at, column_of(c)) for at, *c in data.get("gone", ())),
         )
+
+
+def column_of(said: Sequence[Any]) -> Column:
+    """A column as it was stored: its type is a text there."""
+    name, type_, *rest = said
+    return Column(name, types.of(type_), *rest)
 
 
 def _column_json(column: Column) -> list[Any]:
     last = [column.alias, "", column.default] if column.default is not None else [column.alias] if column.alias else []
-    return [column.name, column.type, column.nullable, *last]
+    return [column.name, str(column.type), column.nullable, *last]

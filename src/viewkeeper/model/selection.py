@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from viewkeeper.model.schema import Table
+from viewkeeper.model.types import Type
 
 
 class Comparison(NamedTuple):
@@ -17,7 +18,7 @@ class Comparison(NamedTuple):
     since 1970; of `in`, one of several."""
 
     column: str
-    type: str
+    type: Type
     op: str
     values: tuple[Any, ...]
 

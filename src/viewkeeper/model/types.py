@@ -1,4 +1,4 @@
-"""Column types. Spark SQL's names are ours; each has one Arrow and one DuckDB form.
+"""Column types, as values. Spark SQL's names are ours; each has one Arrow and one DuckDB form.
 
     Spark              Arrow (inside)     Arrow (outside)          DuckDB
     boolean            bool               same                     BOOLEAN
@@ -12,78 +12,301 @@
 
 Inside, a timestamp is a plain count of microseconds in UTC: the session's time zone is pinned to UTC, so both kinds
 compute alike, and the zone is put back where data leaves (`outside`).
+
+Those are the types of columns. Expressions have others between: intervals, arrays, maps, structs, and what Spark alone
+knows. A type is a text only where it is stored, shown or said in a statement: `str(type)` writes it and `of` reads it
+again. Everyone else asks the value; whether NULL may occur is said beside it, by the column, the expression or the
+part that has the type.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.errors import Unsupported
 
-_PLAIN: dict[str, tuple[pa.DataType, str]] = {
-    "boolean": (pa.bool_(), "BOOLEAN"),
-    "tinyint": (pa.int8(), "TINYINT"),
-    "smallint": (pa.int16(), "SMALLINT"),
-    "int": (pa.int32(), "INTEGER"),
-    "bigint": (pa.int64(), "BIGINT"),
-    "float": (pa.float32(), "FLOAT"),
-    "double": (pa.float64(), "DOUBLE"),
-    "string": (pa.string(), "VARCHAR"),
-    "binary": (pa.binary(), "BLOB"),
-    "date": (pa.date32(), "DATE"),
-    "timestamp": (pa.timestamp("us"), "TIMESTAMP"),
-    "timestamp_ntz": (pa.timestamp("us"), "TIMESTAMP"),
+
+class Kind(StrEnum):
+    """What a type is, whatever its digits and parts."""
+
+    BOOLEAN = "boolean"
+    TINYINT = "tinyint"
+    SMALLINT = "smallint"
+    INT = "int"
+    BIGINT = "bigint"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    STRING = "string"
+    BINARY = "binary"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    VOID = "void"
+    MONTHS = "months"
+    """An interval of years and months."""
+    MICROSECONDS = "microseconds"
+    """An interval of days down to seconds."""
+    ARRAY = "array"
+    MAP = "map"
+    STRUCT = "struct"
+    OTHER = "other"
+
+
+class Family(Enum):
+    """Kinds that are treated alike: what is converted, read and compared by one rule."""
+
+    BOOLEAN = auto()
+    INTEGER = auto()
+    FLOAT = auto()
+    DECIMAL = auto()
+    TEXT = auto()
+    BINARY = auto()
+    DATE = auto()
+    TIME = auto()
+    INTERVAL = auto()
+    NESTED = auto()
+    VOID = auto()
+    OTHER = auto()
+
+
+_FAMILIES = {
+    Kind.BOOLEAN: Family.BOOLEAN,
+    Kind.TINYINT: Family.INTEGER,
+    Kind.SMALLINT: Family.INTEGER,
+    Kind.INT: Family.INTEGER,
+    Kind.BIGINT: Family.INTEGER,
+    Kind.FLOAT: Family.FLOAT,
+    Kind.DOUBLE: Family.FLOAT,
+    Kind.DECIMAL: Family.DECIMAL,
+    Kind.STRING: Family.TEXT,
+    Kind.BINARY: Family.BINARY,
+    Kind.DATE: Family.DATE,
+    Kind.TIMESTAMP: Family.TIME,
+    Kind.TIMESTAMP_NTZ: Family.TIME,
+    Kind.MONTHS: Family.INTERVAL,
+    Kind.MICROSECONDS: Family.INTERVAL,
+    Kind.ARRAY: Family.NESTED,
+    Kind.MAP: Family.NESTED,
+    Kind.STRUCT: Family.NESTED,
+    Kind.VOID: Family.VOID,
+    Kind.OTHER: Family.OTHER,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a nested type is made of: an array's element, a map's key and value, a struct's fields."""
+
+    name: str
+    type: Type
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Type:
+    """A type of Spark SQL."""
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+    parts: tuple[Part, ...] = ()
+    word: str = ""
+    """Spark's name, where the rest does not say it: an interval's units, a type that has no kind here."""
+    _hash: int = field(init=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        said = (self.kind, self.precision, self.scale, self.parts, self.word)
+        object.__setattr__(self, "_hash", hash(said))  # expressions are looked up by what they are, types and all
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> Any:  # a hash is its process's own
+        return of, (str(self),)
+
+    def __str__(self) -> str:
+        """Spark's name for it: what is stored and shown."""
+        if self.word:
+            return self.word
+        match self.kind:
+            case Kind.DECIMAL:
+                return f"decimal({self.precision},{self.scale})"
+            case Kind.ARRAY | Kind.MAP:
+                return f"{self.kind}<{','.join(_said(p) for p in self.parts)}>"
+            case Kind.STRUCT:
+                return f"struct<{','.join(f'{p.name}:{_said(p)}' for p in self.parts)}>"
+        return self.kind.value
+
+    def __repr__(self) -> str:
+        return f"<type {self}>"
+
+    @property
+    def sql(self) -> str:
+        """As a statement writes it."""
+        return str(self).upper()
+
+    @property
+    def family(self) -> Family:
+        return _FAMILIES[self.kind]
+
+    @property
+    def element(self) -> Type:
+        """What an array holds."""
+        return self.parts[0].type
+
+
+BOOLEAN = Type(Kind.BOOLEAN)
+TINYINT = Type(Kind.TINYINT)
+SMALLINT = Type(Kind.SMALLINT)
+INT = Type(Kind.INT)
+BIGINT = Type(Kind.BIGINT)
+FLOAT = Type(Kind.FLOAT)
+DOUBLE = Type(Kind.DOUBLE)
+STRING = Type(Kind.STRING)
+BINARY = Type(Kind.BINARY)
+DATE = Type(Kind.DATE)
+TIMESTAMP = Type(Kind.TIMESTAMP)
+TIMESTAMP_NTZ = Type(Kind.TIMESTAMP_NTZ)
+VOID = Type(Kind.VOID)
+
+INTEGERS = (TINYINT, SMALLINT, INT, BIGINT)
+FLOATS = (FLOAT, DOUBLE)
+TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
+BYTES = (STRING, BINARY)
+"""Those of any length."""
+
+_PLAIN: dict[Type, tuple[pa.DataType, str]] = {
+    BOOLEAN: (pa.bool_(), "BOOLEAN"),
+    TINYINT: (pa.int8(), "TINYINT"),
+    SMALLINT: (pa.int16(), "SMALLINT"),
+    INT: (pa.int32(), "INTEGER"),
+    BIGINT: (pa.int64(), "BIGINT"),
+    FLOAT: (pa.float32(), "FLOAT"),
+    DOUBLE: (pa.float64(), "DOUBLE"),
+    STRING: (pa.string(), "VARCHAR"),
+    BINARY: (pa.binary(), "BLOB"),
+    DATE: (pa.date32(), "DATE"),
+    TIMESTAMP: (pa.timestamp("us"), "TIMESTAMP"),
+    TIMESTAMP_NTZ: (pa.timestamp("us"), "TIMESTAMP"),
+}
+PLAIN = tuple(_PLAIN)
+"""The types of columns, decimals apart."""
+NAMES = (*map(str, PLAIN), "decimal(p,s)")
+
+_NAMED = {str(t): t for t in (*PLAIN, VOID)}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-
-NAMES = (*_PLAIN, "decimal(p,s)")
-
-
-@cache
-def arrow(name: str) -> pa.DataType:
-    """The Arrow type in which a column of Spark type `name` is kept inside."""
-    if digits := decimal_digits(name):
-        return pa.decimal128(*digits)
-    if name in _PLAIN:
-        return _PLAIN[name][0]
-    raise Unsupported(f"Type {name.upper()} is not supported.", hint=f"Supported types: {', '.join(NAMES).upper()}.")
+_NOT_NULL = " not null"
 
 
 @cache
-def outside(name: str) -> pa.DataType:
+def decimal(precision: int, scale: int) -> Type:
+    return Type(Kind.DECIMAL, precision, scale)
+
+
+def array(element: Type) -> Type:
+    return Type(Kind.ARRAY, parts=(Part("element", element),))
+
+
+@cache
+def of(name: str) -> Type:
+    """The type that Spark calls so in its catalog. There is one for every name; `arrow` refuses what is no column's."""
+    if name in _NAMED:
+        return _NAMED[name]
+    if match := _DECIMAL.fullmatch(name):
+        return decimal(int(match[1]), int(match[2]))
+    if name.startswith("interval "):
+        return Type(Kind.MONTHS if "year" in name or "month" in name else Kind.MICROSECONDS, word=name)
+    kind, _, inner = name.partition("<")
+    if kind not in (Kind.ARRAY, Kind.MAP, Kind.STRUCT) or not inner.endswith(">"):
+        return Type(Kind.OTHER, word=name)
+    texts = list(_split(inner[:-1]))
+    named = [text.partition(":") for text in texts]
+    if kind == Kind.STRUCT:
+        found = Type(Kind.STRUCT, parts=tuple(_part(name, text) for name, _, text in named if text))
+    else:
+        names = ("element",) if kind == Kind.ARRAY else ("key", "value")
+        found = Type(Kind(kind), parts=tuple(_part(*one) for one in zip(names, texts, strict=False)))
+    # A field's name may have any character in it: then the kind and the whole text are what is known.
+    return found if str(found) == name else Type(Kind(kind), word=name)
+
+
+def _part(name: str, text: str) -> Part:
+    return Part(name, of(text.removesuffix(_NOT_NULL)), nullable=not text.endswith(_NOT_NULL))
+
+
+def _said(part: Part) -> str:
+    return str(part.type) + ("" if part.nullable else _NOT_NULL)
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts of a nested type, split at the commas that are in none of them."""
+    depth, start = 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and not depth:
+            yield text[start:at]
+            start = at + 1
+    if text:
+        yield text[start:]
+
+
+@cache
+def arrow(type_: Type) -> pa.DataType:
+    """The Arrow type in which a column is kept inside."""
+    if type_.kind is Kind.DECIMAL:
+        return pa.decimal128(type_.precision, type_.scale)
+    if type_ in _PLAIN:
+        return _PLAIN[type_][0]
+    raise Unsupported(f"Type {type_.sql} is not supported.", hint=f"Supported types: {', '.join(NAMES).upper()}.")
+
+
+@cache
+def outside(type_: Type) -> pa.DataType:
     """The Arrow type a user sees: Spark's own mapping."""
-    return pa.timestamp("us", "UTC") if name == "timestamp" else arrow(name)
+    return pa.timestamp("us", "UTC") if type_ == TIMESTAMP else arrow(type_)
 
 
 @cache
 def written(kind: pa.DataType) -> str:
     """The name of an Arrow type of a query's answer, as a table's columns are written; Arrow's own for others."""
     if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    return next((name for name in _PLAIN if outside(name) == kind), str(kind))
+        return str(decimal(kind.precision, kind.scale))
+    return next((str(type_) for type_ in PLAIN if outside(type_) == kind), str(kind))
 
 
-def duckdb(name: str) -> str:
-    """The DuckDB type that computes with a column of Spark type `name`."""
-    if digits := decimal_digits(name):
-        return "DECIMAL({},{})".format(*digits)
-    arrow(name)
-    return _PLAIN[name][1]
+def duckdb(type_: Type) -> str:
+    """The DuckDB type that computes with a column of this type."""
+    if type_.kind is Kind.DECIMAL:
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    arrow(type_)
+    return _PLAIN[type_][1]
 
 
-@cache
-def decimal_digits(name: str) -> tuple[int, int] | None:
+def decimal_digits(type_: Type) -> tuple[int, int] | None:
     """(precision, scale) of a decimal type, None for any other."""
-    match = _DECIMAL.fullmatch(name)
-    return (int(match[1]), int(match[2])) if match else None
+    return (type_.precision, type_.scale) if type_.kind is Kind.DECIMAL else None
 
 
-def is_integer(name: str) -> bool:
-    return name in ("tinyint", "smallint", "int", "bigint")
+def is_integer(type_: Type) -> bool:
+    return type_.family is Family.INTEGER
 
 
-def is_float(name: str) -> bool:
-    return name in ("float", "double")
+def is_float(type_: Type) -> bool:
+    return type_.family is Family.FLOAT
+
+
+def is_interval(type_: Type) -> bool:
+    return type_.family is Family.INTERVAL
+
+
+def bits(type_: Type) -> int:
+    """The width of an integer type."""
+    return int(arrow(type_).bit_width)

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Family, Type
 
 Values = Any
 """A Python list or a pyarrow ChunkedArray; both have a length and slices."""
@@ -51,13 +52,13 @@ def column_values(table: str, column: Column, values: Values) -> pa.Array:
         array = _fit(column.type, values)
     except _WrongType:
         raise BadValue(
-            f"{table}.{column.name}: Arrow type {values.type} does not fit {column.type.upper()}.",
+            f"{table}.{column.name}: Arrow type {values.type} does not fit {column.type.sql}.",
             hint=f"Cast it first: {accepted(column.type)}",
         ) from None
     except _MISFITS:
         row = _first_bad(column.type, values)
         raise BadValue(
-            f"{table}.{column.name}, row {row + 1}: {_shown(values, row)} is no {column.type.upper()} value.",
+            f"{table}.{column.name}, row {row + 1}: {_shown(values, row)} is no {column.type.sql} value.",
             hint=f"Give {accepted(column.type)}",
         ) from None
     if not column.nullable and array.null_count:
@@ -69,40 +70,40 @@ def column_values(table: str, column: Column, values: Values) -> pa.Array:
     return array
 
 
-def accepted(type_: str) -> str:
+def accepted(type_: Type) -> str:
     """What a column of this type takes, as the end of a sentence."""
     if digits := types.decimal_digits(type_):
         precision, scale = digits
         return f"text, an int or a Decimal with at most {precision - scale} digits before and {scale} after the point."
     if types.is_integer(type_):
-        bits = types.arrow(type_).bit_width
+        bits = types.bits(type_)
         return f"an integer from {-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1}."
     return {
-        "boolean": "True or False.",
-        "float": "a number in the range of a 32-bit float.",
-        "double": "a number that a 64-bit float holds exactly.",
-        "string": "text that is valid UTF-8.",
-        "binary": "bytes.",
-        "date": "a date, or text such as '2024-02-29'.",
-        "timestamp": "a datetime, or text such as '2024-02-29 12:30:00' (UTC) or '2024-02-29T12:30:00+02:00'.",
-        "timestamp_ntz": "a datetime without a zone, or text such as '2024-02-29 12:30:00'.",
+        types.BOOLEAN: "True or False.",
+        types.FLOAT: "a number in the range of a 32-bit float.",
+        types.DOUBLE: "a number that a 64-bit float holds exactly.",
+        types.STRING: "text that is valid UTF-8.",
+        types.BINARY: "bytes.",
+        types.DATE: "a date, or text such as '2024-02-29'.",
+        types.TIMESTAMP: "a datetime, or text such as '2024-02-29 12:30:00' (UTC) or '2024-02-29T12:30:00+02:00'.",
+        types.TIMESTAMP_NTZ: "a datetime without a zone, or text such as '2024-02-29 12:30:00'.",
     }[type_]
 
 
-def _fit(type_: str, values: Values) -> pa.Array:
+def _fit(type_: Type, values: Values) -> pa.Array:
     target = types.arrow(type_)
     array = _from_python(type_, values) if isinstance(values, list) else _decoded(values)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
-    return _FROM_ARROW[_family(type_)](array, type_)
+    return _FROM_ARROW[type_.family](array, type_)
 
 
 _MISFITS = (_Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
-def _first_bad(type_: str, values: Values) -> int:
+def _first_bad(type_: Type, values: Values) -> int:
     """The index of the first value that does not fit, by halving: about two more passes, and only for an error."""
     low, high = 0, len(values)
     while high - low > 1:
@@ -128,49 +129,40 @@ def _shown(values: Values, row: int) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _family(type_: str) -> str:
-    if types.is_integer(type_):
-        return "integer"
-    if types.is_float(type_):
-        return "floating"
-    return "decimal" if types.decimal_digits(type_) else type_
-
-
 # -- from Python -------------------------------------------------------------------------------------------------------
 
-_PYTHON: dict[str, tuple[tuple[type, ...], tuple[type, ...]]] = {
-    "boolean": ((bool, np.bool_), ()),
-    "integer": ((int, np.integer), (bool,)),
-    "floating": ((float, int, np.floating, np.integer), (bool,)),
-    "decimal": ((Decimal, int, np.integer, str), (bool,)),
-    "string": ((str,), ()),
-    "binary": ((bytes, bytearray, memoryview), ()),
-    "date": ((date, str), (datetime,)),
-    "timestamp": ((datetime, str), ()),
-    "timestamp_ntz": ((datetime, str), ()),
+_PYTHON: dict[Family, tuple[tuple[type, ...], tuple[type, ...]]] = {
+    Family.BOOLEAN: ((bool, np.bool_), ()),
+    Family.INTEGER: ((int, np.integer), (bool,)),
+    Family.FLOAT: ((float, int, np.floating, np.integer), (bool,)),
+    Family.DECIMAL: ((Decimal, int, np.integer, str), (bool,)),
+    Family.TEXT: ((str,), ()),
+    Family.BINARY: ((bytes, bytearray, memoryview), ()),
+    Family.DATE: ((date, str), (datetime,)),
+    Family.TIME: ((datetime, str), ()),
 }
 """For each family the Python classes that it takes, and their subclasses that it does not."""
 
 
-def _from_python(type_: str, values: list[Any]) -> pa.Array:
+def _from_python(type_: Type, values: list[Any]) -> pa.Array:
     """A Python list as an Arrow array that `_FROM_ARROW` takes, its classes checked first."""
-    family = _family(type_)
+    family = type_.family
     taken, refused = _PYTHON[family]
     kinds = set(map(type, values)) - {type(None)}
     if any(not issubclass(kind, taken) or issubclass(kind, refused) for kind in kinds):
         raise _Misfit
-    if family == "decimal":
+    if family is Family.DECIMAL:
         return pa.array([v if v is None or type(v) is str else str(v) for v in values], pa.string())
-    if family in ("date", "timestamp", "timestamp_ntz"):
-        if family == "timestamp_ntz" and any(v.tzinfo for v in values if isinstance(v, datetime)):
+    if family in (Family.DATE, Family.TIME):
+        if type_ == types.TIMESTAMP_NTZ and any(v.tzinfo for v in values if isinstance(v, datetime)):
             raise _Misfit
         if str in kinds:
             return pa.array([v.isoformat() if isinstance(v, date) else v for v in values], pa.string())
         return pa.array(values, types.arrow(type_))
-    if type_ == "float":
+    if type_ == types.FLOAT:
         wide = pa.array(values, pa.float64())
         return _checked(wide.cast(pa.float32()), lambda narrow: pc.equal(pc.is_inf(narrow), pc.is_inf(wide)))
-    natural = {"integer": pa.int64(), "floating": pa.float64()}
+    natural = {Family.INTEGER: pa.int64(), Family.FLOAT: pa.float64()}
     return pa.array(values, natural.get(family, types.arrow(type_)))
 
 
@@ -205,24 +197,24 @@ def _checked(array: pa.Array, holds: Callable[[pa.Array], pa.Array]) -> pa.Array
     return array
 
 
-def _to_same(array: pa.Array, type_: str) -> pa.Array:
+def _to_same(array: pa.Array, type_: Type) -> pa.Array:
     if array.type != types.arrow(type_):
         raise _WrongType
     return array
 
 
-def _to_string(array: pa.Array, type_: str) -> pa.Array:
+def _to_string(array: pa.Array, type_: Type) -> pa.Array:
     _to_same(array, type_).validate(full=True)
     return array
 
 
-def _to_integer(array: pa.Array, type_: str) -> pa.Array:
+def _to_integer(array: pa.Array, type_: Type) -> pa.Array:
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
         raise _WrongType
     return array.cast(types.arrow(type_))
 
 
-def _to_floating(array: pa.Array, type_: str) -> pa.Array:
+def _to_floating(array: pa.Array, type_: Type) -> pa.Array:
     target = types.arrow(type_)
     if pa.types.is_integer(array.type) or not pa.types.is_floating(array.type):
         return _to_integer(array, type_)
@@ -233,7 +225,7 @@ def _to_floating(array: pa.Array, type_: str) -> pa.Array:
     return narrow
 
 
-def _to_decimal(array: pa.Array, type_: str) -> pa.Array:
+def _to_decimal(array: pa.Array, type_: Type) -> pa.Array:
     source, target = array.type, types.arrow(type_)
     if pa.types.is_integer(source):
         array = array.cast(pa.decimal128(20, 0))
@@ -250,7 +242,7 @@ _DAYS = (-719_162, 2_932_896)
 """0001-01-01 and 9999-12-31, the dates that Spark and Python both have."""
 
 
-def _to_date(array: pa.Array, type_: str) -> pa.Array:
+def _to_date(array: pa.Array, type_: Type) -> pa.Array:
     source = array.type
     if pa.types.is_timestamp(source) and source.tz is None:
         days = array.cast(pa.date32())
@@ -262,9 +254,9 @@ def _to_date(array: pa.Array, type_: str) -> pa.Array:
     return _checked(days, lambda d: _between(d.view(pa.int32()), *_DAYS))
 
 
-def _to_timestamp(array: pa.Array, type_: str) -> pa.Array:
+def _to_timestamp(array: pa.Array, type_: Type) -> pa.Array:
     source = array.type
-    zoned = type_ == "timestamp"
+    zoned = type_ == types.TIMESTAMP
     if pa.types.is_string(source):
         array = _parsed_timestamps(array) if zoned else array.cast(pa.timestamp("us"))
     elif not pa.types.is_timestamp(source) or (source.tz is not None and not zoned):
@@ -291,14 +283,13 @@ def _between(array: pa.Array, low: int, high: int) -> pa.Array:
     return pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
 
 
-_FROM_ARROW: dict[str, Callable[[pa.Array, str], pa.Array]] = {
-    "boolean": _to_same,
-    "integer": _to_integer,
-    "floating": _to_floating,
-    "decimal": _to_decimal,
-    "string": _to_string,
-    "binary": _to_same,
-    "date": _to_date,
-    "timestamp": _to_timestamp,
-    "timestamp_ntz": _to_timestamp,
+_FROM_ARROW: dict[Family, Callable[[pa.Array, Type], pa.Array]] = {
+    Family.BOOLEAN: _to_same,
+    Family.INTEGER: _to_integer,
+    Family.FLOAT: _to_floating,
+    Family.DECIMAL: _to_decimal,
+    Family.TEXT: _to_string,
+    Family.BINARY: _to_same,
+    Family.DATE: _to_date,
+    Family.TIME: _to_timestamp,
 }

@@ -8,7 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model import types
 from viewkeeper.model.schema import Table
+from viewkeeper.model.types import Kind, Type
 
 
 def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
@@ -23,26 +25,24 @@ def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tup
     return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    "boolean": lambda word: {"true": True, "false": False}[word.lower()],
-    "float": float,
-    "double": float,
-    "string": str,
-    "binary": bytes.fromhex,
-    "date": date.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    "timestamp_ntz": datetime.fromisoformat,
+_READERS: Mapping[Type, Callable[[str], Any]] = {
+    types.BOOLEAN: lambda word: {"true": True, "false": False}[word.lower()],
+    types.FLOAT: float,
+    types.DOUBLE: float,
+    types.STRING: str,
+    types.BINARY: bytes.fromhex,
+    types.DATE: date.fromisoformat,
+    types.TIMESTAMP: datetime.fromisoformat,
+    types.TIMESTAMP_NTZ: datetime.fromisoformat,
 }
 
 
-def typed(table: str, column: str, type_: str, word: str) -> Any:
+def typed(table: str, column: str, type_: Type, word: str) -> Any:
     """A word as a value of the column's type."""
-    read = Decimal if type_.startswith("decimal") else _READERS.get(type_, int)
+    read = Decimal if type_.kind is Kind.DECIMAL else _READERS.get(type_, int)
     try:
         return read(word)
     except (ValueError, KeyError, ArithmeticError):
         from viewkeeper.model.values import accepted
 
-        raise BadValue(
-            f"{table}.{column}: {word!r} is no {type_.upper()} value.", hint=f"Give {accepted(type_)}"
-        ) from None
+        raise BadValue(f"{table}.{column}: {word!r} is no {type_.sql} value.", hint=f"Give {accepted(type_)}") from None

@@ -82,7 +82,7 @@ def value_hash(spec: AggregateSpec, argument: str) -> str:
 
 def _normal(spec: AggregateSpec, argument: str) -> str:
     """−0.0 as 0.0 and one NaN: as values to compare they are the same."""
-    kind = next(m.argument_type for m in spec.measures if m.argument == argument) or ""
+    kind = next(m.argument_type for m in spec.measures if m.argument == argument) or types.VOID
     if not types.is_float(kind):
         return quoted(argument)
     duck = types.duckdb(kind)

@@ -66,7 +66,7 @@ def _sum(measure: Measure, count: Ints, total: Wide, fits: Flags | None) -> Colu
 
 def _average(measure: Measure, count: Ints, total: Wide, fits: Flags | None) -> Column:
     some = count > 0
-    given, result = types.decimal_digits(measure.argument_type or ""), types.decimal_digits(measure.type)
+    given, result = types.decimal_digits(measure.argument_type or types.VOID), types.decimal_digits(measure.type)
     if not given or not result:
         return pa.array(total.doubles / np.maximum(count, 1), mask=~some), None
     # The sum has to fit Spark's type for it, and the quotient the result's.

@@ -134,7 +134,7 @@ def needs(measure: Measure) -> tuple[Accumulator, ...]:
         return (count,)
     if function in ("Sum", "Average"):
         return (count, summing(measure))
-    if function in VARIANCES and measure.argument_type in ("float", "double"):
+    if function in VARIANCES and measure.argument_type in types.FLOATS:
         return (count, Accumulator("exact", a, d), Accumulator("square", a, d))
     raise Unsupported(f"The aggregate {function} of {measure.argument_type} has no kernel.")
 
@@ -143,14 +143,14 @@ def summing(measure: Measure) -> Accumulator:
     """The accumulator of Sum and Average, by the argument's type."""
     if measure.argument is None:
         raise Defect(f"{measure.function} has no argument.")
-    kind = measure.argument_type or ""
+    kind = measure.argument_type or types.VOID
     if digits := types.decimal_digits(kind):
         return Accumulator("sum" if digits[0] <= 18 else "wide", measure.argument, measure.distinct)
     if types.is_float(kind):
         return Accumulator("exact", measure.argument, measure.distinct)
     if types.is_integer(kind):
         # Spark's average casts each value to DOUBLE first, which only a BIGINT can lose digits in.
-        lossy = measure.function == "Average" and kind == "bigint"
+        lossy = measure.function == "Average" and kind == types.BIGINT
         return Accumulator("double" if lossy else "sum", measure.argument, measure.distinct)
     raise Unsupported(f"{measure.function} of {kind} is not supported.")
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Type
 from viewkeeper.operators import arrangement
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.duck import Duck
@@ -243,7 +244,9 @@ def _json(value: Any) -> Any:
     if isinstance(value, Expr):
         return value.to_json()
     if isinstance(value, Column):  # what is not said is left out: a name must not change with the program's version
-        return [value.name, value.type, value.nullable, *([value.alias] if value.alias else [])]
+        return [value.name, str(value.type), value.nullable, *([value.alias] if value.alias else [])]
+    if isinstance(value, Type):
+        return str(value)
     if is_dataclass(value):
         return _said(value)
     if isinstance(value, tuple):

@@ -16,8 +16,10 @@ from functools import cached_property
 from viewkeeper.errors import Defect
 from viewkeeper.expressions import predicate, render
 from viewkeeper.expressions.tree import Expr, Named
+from viewkeeper.model import types
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Family
 
 LATER = "later"
 """Marks, in its metadata, a field that was added when state had been stored under names without it."""
@@ -26,7 +28,7 @@ _FINE, _INFINITE = 40, 1025
 _MIDDLE = (1 << 62) + (1 << 57)
 """All places share their top bits: the rows of an ordered arrangement belong to one task."""
 
-ORDERED_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "date", "timestamp")
+ORDERED = (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.DATE, Family.TIME)
 """How the names of types begin whose values have a place."""
 
 
@@ -90,7 +92,7 @@ def where_sql(conjuncts: tuple[Expr, ...]) -> str:
     """A filter; the conjuncts keep their order, so a guard in front of a division guards it."""
     condition = conjuncts[0]
     for conjunct in conjuncts[1:]:
-        condition = Expr("And", "boolean", (condition, conjunct))
+        condition = Expr("And", types.BOOLEAN, (condition, conjunct))
     return predicate(condition)
 
 
@@ -102,7 +104,7 @@ def hash_sql(columns: tuple[str, ...]) -> str:
 def order_sql(column: Column) -> str:
     """The place of a row by a column's value; NULL, which meets nothing, is in the middle."""
     text = quoted(column.name)
-    number = f"epoch({text})" if column.type.startswith(("date", "timestamp")) else f"CAST({text} AS DOUBLE)"
+    number = f"epoch({text})" if column.type in (types.DATE, *types.TIMES) else f"CAST({text} AS DOUBLE)"
     size = f"least(log2(1 + abs({number})), {_INFINITE})"
     signed = f"CASE WHEN isnan({number}) THEN {_INFINITE + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
     return f"CAST({_MIDDLE} + coalesce(CAST(round({1 << _FINE} * ({signed})) AS BIGINT), 0) AS UBIGINT)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Type
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,8 @@ class Measure:
     name: str
     function: str
     argument: str | None
-    argument_type: str | None
-    type: str
+    argument_type: Type | None
+    type: Type
     distinct: bool = False
 
     @property

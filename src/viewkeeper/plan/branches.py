@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from viewkeeper.expressions import can_raise
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.segments import Segment
@@ -79,7 +80,7 @@ def conjunction(conditions: Sequence[Expr]) -> Expr | None:
     """The AND of conditions, None of none."""
     result: Expr | None = None
     for condition in conditions:
-        result = condition if result is None else Expr("And", "boolean", (result, condition))
+        result = condition if result is None else Expr("And", types.BOOLEAN, (result, condition))
     return result
 
 

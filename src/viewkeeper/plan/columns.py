@@ -12,6 +12,7 @@ from viewkeeper.errors import BadStatement, BadValue, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Type
 from viewkeeper.model.values import column_values
 from viewkeeper.plan.values import read_value
 from viewkeeper.plan.words import Words
@@ -47,7 +48,7 @@ def read_default(words: Words, column: Column) -> str | None:
         value = read_value(words, "DEFAULT", column)
         (exact,) = column_values("DEFAULT", Column(column.name, column.type), [value]).to_pylist()
     except BadValue as error:
-        raise BadStatement(f"Column {column.name}: {written} is no {column.type.upper()}.", hint=error.hint) from None
+        raise BadStatement(f"Column {column.name}: {written} is no {column.type.sql}.", hint=error.hint) from None
     if exact is None:
         return None
     if isinstance(exact, bytes):
@@ -56,21 +57,21 @@ def read_default(words: Words, column: Column) -> str | None:
 
 
 _TYPES = {
-    **{name: name for name in types.NAMES if "(" not in name},
-    "bool": "boolean",
-    "byte": "tinyint",
-    "short": "smallint",
-    "integer": "int",
-    "long": "bigint",
-    "real": "float",
-    "double precision": "double",
-    "text": "string",
-    "varchar": "string",
-    "timestamp_ltz": "timestamp",
+    **{str(type_): type_ for type_ in types.PLAIN},
+    "bool": types.BOOLEAN,
+    "byte": types.TINYINT,
+    "short": types.SMALLINT,
+    "integer": types.INT,
+    "long": types.BIGINT,
+    "real": types.FLOAT,
+    "double precision": types.DOUBLE,
+    "text": types.STRING,
+    "varchar": types.STRING,
+    "timestamp_ltz": types.TIMESTAMP,
 }
 
 
-def _type(words: Words, column: str) -> str:
+def _type(words: Words, column: str) -> Type:
     if words.done() or words.at(",") or words.at(")"):
         raise BadStatement(f"Column {column} has no type.", hint=f"Types are: {', '.join(types.NAMES).upper()}.")
     written = words.word().lower()
@@ -85,7 +86,7 @@ def _type(words: Words, column: str) -> str:
                 f"Column {column}: DECIMAL({','.join(map(str, digits))}) is no type.",
                 hint="DECIMAL(p,s) takes 1 to 38 digits, 0 to p of them after the point.",
             )
-        return f"decimal({precision},{scale})"
+        return types.decimal(precision, scale)
     if written in ("varchar", "char", "character", "character varying") and digits:
         raise Unsupported(
             f"Column {column}: {written.upper()}({digits[0]}) is not supported, lengths are not enforced.",

@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from viewkeeper.errors import Defect, Unsupported
-from viewkeeper.model.schema import Column, Table
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column, Table, column_of
+from viewkeeper.model.types import Kind
 from viewkeeper.operators.kinds import Aggregate, Consolidate, Image, Input, Sink
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.spec import AggregateSpec, Measure
@@ -48,13 +50,13 @@ class ViewPlan:
     def to_json(self) -> dict[str, Any]:
         return {
             "root": nodes.node_to_json(self.query.root),
-            "output": [[name, c.name, c.type, c.nullable] for name, c in self.query.output],
+            "output": [[name, c.name, str(c.type), c.nullable] for name, c in self.query.output],
             "sizes": {str(k): v for k, v in self.sizes.items()},
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ViewPlan:
-        output = tuple((name, Column(*c)) for name, *c in data["output"])
+        output = tuple((name, column_of(c)) for name, *c in data["output"])
         sizes = {int(k): v for k, v in data["sizes"].items()}
         return ViewPlan(Query(nodes.node_from_json(data["root"]), output), sizes)
 
@@ -201,7 +203,7 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
 
 def _is_sum(call: Call) -> bool:
     """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
-    tried = parameter(call, "evalMode") == "TRY" and call.type != "double"  # doubles never overflow
+    tried = parameter(call, "evalMode") == "TRY" and call.type != types.DOUBLE  # doubles never overflow
     return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
 
 
@@ -218,7 +220,7 @@ def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
     argument = call_argument(call)
     if argument is None:
         return Measure(name, call.function, None, None, call.type)
-    if argument.type.startswith("struct"):
+    if argument.type.kind is Kind.STRUCT:
         raise Unsupported(f"{named(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
     place = arguments.setdefault(argument, f"a{len(arguments)}")
     distinct = call.distinct and call.function not in ("Min", "Max")
@@ -231,14 +233,14 @@ def call_argument(call: Call) -> Expr | None:
     if call.function == "Count" and not call.distinct:
         args = tuple(a for a in args if a.nullable)
         if len(args) > 1 or (not args and call.filter is not None):
-            present = [Expr("IsNotNull", "boolean", (a,), nullable=False) for a in args]
+            present = [Expr("IsNotNull", types.BOOLEAN, (a,), nullable=False) for a in args]
             condition = present[0] if present else call.filter
             if condition is None:
                 raise Defect("A count of nothing has no condition.")
             for extra in present[1:]:
-                condition = Expr("And", "boolean", (condition, extra), nullable=False)
-            one = Expr("literal", "int", value=1, nullable=False)
-            args = (Expr("CaseWhen", "int", (condition, one)),)
+                condition = Expr("And", types.BOOLEAN, (condition, extra), nullable=False)
+            one = Expr("literal", types.INT, value=1, nullable=False)
+            args = (Expr("CaseWhen", types.INT, (condition, one)),)
     if not args:
         return None
     if call.filter is None:

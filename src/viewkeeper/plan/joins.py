@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from viewkeeper.errors import Defect
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.kinds import Arrange, BulkJoin, Lookup
 from viewkeeper.operators.operator import Operator
@@ -385,4 +386,4 @@ def _bulk(
 
 
 def _equality(edge: Edge) -> Expr:
-    return Expr("EqualNullSafe" if edge.null_safe else "EqualTo", "boolean", (edge.left, edge.right))
+    return Expr("EqualNullSafe" if edge.null_safe else "EqualTo", types.BOOLEAN, (edge.left, edge.right))

@@ -9,7 +9,7 @@ is stored with its view and runs without Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -17,7 +17,9 @@ from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr as Expr
 from viewkeeper.expressions.tree import Named as Named
 from viewkeeper.expressions.tree import column as column
-from viewkeeper.model.schema import Column
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column, column_of
+from viewkeeper.model.types import Type
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Call:
     name: str
     function: str
     args: tuple[Expr, ...]
-    type: str
+    type: Type
     distinct: bool = False
     filter: Expr | None = None
     value: Any = None
@@ -131,7 +133,7 @@ class Join(Node):
         if self.how == "existence":
             if self.exists is None:
                 raise Defect("An existence join has no column for what it found.")
-            return (*left, Column(self.exists, "boolean", nullable=False))
+            return (*left, Column(self.exists, types.BOOLEAN, nullable=False))
         if self.how in ("right", "full"):
             left = tuple(Column(c.name, c.type) for c in left)
         if self.how in ("left", "full"):
@@ -278,12 +280,23 @@ def _to_json(value: Any) -> Any:
         return {"expr": value.to_json()}
     if isinstance(value, (Column, Named, Call, Order)):
         return {type(value).__name__.lower(): [_to_json(getattr(value, f.name)) for f in fields(value)]}
+    if isinstance(value, Type):
+        return str(value)
     if isinstance(value, tuple):
         return [_to_json(v) for v in value]
     return value
 
 
-_VALUES = {"column": Column, "named": Named, "call": Call, "order": Order}
+def _call(name: str, function: str, args: tuple[Expr, ...], type_: str, *rest: Any) -> Call:
+    return Call(name, function, args, types.of(type_), *rest)
+
+
+_VALUES: Mapping[str, Callable[..., Any]] = {
+    "column": lambda *said: column_of(said),
+    "named": Named,
+    "call": _call,
+    "order": Order,
+}
 
 
 def _from_json(data: Any) -> Any:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from viewkeeper.errors import Defect
+from viewkeeper.model import types
 from viewkeeper.plan import slices
 from viewkeeper.plan.branches import Branch, conjunction, conjuncts, raises, reference
 from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Steady, column
@@ -23,7 +24,7 @@ from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, No
 if TYPE_CHECKING:
     from viewkeeper.plan.compiler import Compiler
 
-_TRUE, _FALSE = (Expr("literal", "boolean", value=v, nullable=False) for v in (True, False))
+_TRUE, _FALSE = (Expr("literal", types.BOOLEAN, value=v, nullable=False) for v in (True, False))
 
 
 def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
@@ -75,7 +76,9 @@ def as_inner(node: Join) -> Node:
     condition = conjunction(
         [
             Expr(
-                "EqualNullSafe" if safe else "EqualTo", "boolean", (left, column(k.name, k.expr.type, k.expr.nullable))
+                "EqualNullSafe" if safe else "EqualTo",
+                types.BOOLEAN,
+                (left, column(k.name, k.expr.type, k.expr.nullable)),
             )
             for (left, _, safe), k in zip(pairs, keys, strict=True)
         ]
@@ -123,25 +126,25 @@ def _not_in(compiler: Compiler, node: Join, left: Expr, right: Expr, needed: fro
     base = node.right.columns[0].name
     rows, present = f"{base}!rows", f"{base}!present"
     calls = (
-        Call(rows, "Count", (Expr("literal", "int", value=1, nullable=False),), "bigint", nullable=False),
-        Call(present, "Count", (right,), "bigint", nullable=False),
+        Call(rows, "Count", (Expr("literal", types.INT, value=1, nullable=False),), types.BIGINT, nullable=False),
+        Call(present, "Count", (right,), types.BIGINT, nullable=False),
     )
     counts = Aggregate(node.right, (), calls)
-    count, known = column(rows, "bigint", False), column(present, "bigint", False)
-    zero = Expr("literal", "bigint", value=0, nullable=False)
+    count, known = column(rows, types.BIGINT, False), column(present, types.BIGINT, False)
+    zero = Expr("literal", types.BIGINT, value=0, nullable=False)
     empty, whole = f"{base}!empty", f"{base}!whole"
     # Two booleans instead of the counts: they rarely change, and what does not change is not passed on.
     facts = Project(
         counts,
         (
-            Named(empty, Expr("EqualTo", "boolean", (count, zero), nullable=False)),
-            Named(whole, Expr("EqualTo", "boolean", (count, known), nullable=False)),
+            Named(empty, Expr("EqualTo", types.BOOLEAN, (count, zero), nullable=False)),
+            Named(whole, Expr("EqualTo", types.BOOLEAN, (count, known), nullable=False)),
         ),
     )
-    anti = Join("anti", node.left, node.right, Expr("EqualTo", "boolean", (left, right)))
-    is_empty, is_whole = column(empty, "boolean", False), column(whole, "boolean", False)
-    keyed = Expr("IsNotNull", "boolean", (left,), nullable=False)
+    anti = Join("anti", node.left, node.right, Expr("EqualTo", types.BOOLEAN, (left, right)))
+    is_empty, is_whole = column(empty, types.BOOLEAN, False), column(whole, types.BOOLEAN, False)
+    keyed = Expr("IsNotNull", types.BOOLEAN, (left,), nullable=False)
     condition = Expr(
-        "Or", "boolean", (is_empty, Expr("And", "boolean", (is_whole, keyed), nullable=False)), nullable=False
+        "Or", types.BOOLEAN, (is_empty, Expr("And", types.BOOLEAN, (is_whole, keyed), nullable=False)), nullable=False
     )
     return compiler.compile(Filter(Join("inner", anti, Steady(facts), None), condition), needed)

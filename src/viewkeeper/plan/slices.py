@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from viewkeeper.expressions import render
+from viewkeeper.model import types
 from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.folds import Fold, high, low
@@ -47,7 +48,7 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
     selected = [f"{quoted(names[c.name].name)} AS {quoted(shown[c.name].name)}" for c in output]
     matched = f"EXISTS (SELECT 1 FROM input1 WHERE {on})"
     if node.exists is not None:
-        shown[node.exists] = Column("e", "boolean", nullable=False)
+        shown[node.exists] = Column("e", types.BOOLEAN, nullable=False)
         selected.append(f"{matched} AS e")
     selected.append(f"coalesce(input0.{HASH}, input1.{HASH}) AS {HASH}" if node.how in _OUTER else f"input0.{HASH}")
     body = f"SELECT {', '.join(selected)} FROM input0"
@@ -128,7 +129,12 @@ def aggregate(
     if sums:
         again = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
         pairs = [
-            Expr("EqualNullSafe", "boolean", (column(k.name, k.expr.type), column(a.name, a.expr.type)), nullable=False)
+            Expr(
+                "EqualNullSafe",
+                types.BOOLEAN,
+                (column(k.name, k.expr.type), column(a.name, a.expr.type)),
+                nullable=False,
+            )
             for k, a in zip(node.keys, again, strict=True)
         ]
         both = Join("inner", replace(node, calls=sums), replace(node, keys=again, calls=others), conjunction(pairs))

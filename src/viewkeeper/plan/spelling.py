@@ -26,20 +26,20 @@ def create_view(view: View) -> str:
 
 
 def _column(column: Column) -> str:
-    text = f"{backticked(column.name)} {column.type.upper()}"
+    text = f"{backticked(column.name)} {column.type.sql}"
     text += "" if column.nullable else " NOT NULL"
     return text if column.default is None else f"{text} DEFAULT {_literal(column)}"
 
 
 def _literal(column: Column) -> str:
     word = column.default or ""
-    if column.type == "binary":
+    if column.type == types.BINARY:
         return f"X'{word}'"
     digits = types.is_integer(column.type) or types.decimal_digits(column.type) or types.is_float(column.type)
-    if column.type == "boolean" or (digits and word.lstrip("-")[0].isdigit()):
+    if column.type == types.BOOLEAN or (digits and word.lstrip("-")[0].isdigit()):
         return word.upper()
     quoted = word.replace("\\", "\\\\").replace("'", "''")
-    return f"{column.type.upper()} '{quoted}'" if column.type in ("date", "timestamp") else f"'{quoted}'"
+    return f"{column.type.sql} '{quoted}'" if column.type in (types.DATE, types.TIMESTAMP) else f"'{quoted}'"
 
 
 def _options(options: Mapping[str, str]) -> str:

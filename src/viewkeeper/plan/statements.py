@@ -246,7 +246,7 @@ def _checked_table(made: CreateTable) -> CreateTable:
             )
         if types.is_float(columns[name.lower()].type):
             raise BadStatement(
-                f"{where}: {name} is a {columns[name.lower()].type.upper()} and cannot be in the key.",
+                f"{where}: {name} is a {columns[name.lower()].type.sql} and cannot be in the key.",
                 hint="Equality of floats is no identity (NaN, −0.0, rounding): use DECIMAL, BIGINT or STRING.",
             )
     key = tuple(columns[name.lower()].name for name in made.key)

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.kinds import Arrange, Lookup
-from viewkeeper.operators.segments import ORDERED_TYPES
+from viewkeeper.operators.segments import ORDERED
 from viewkeeper.plan.branches import Branch, positional, reference
 from viewkeeper.plan.nodes import Expr, Named
 
@@ -59,7 +60,7 @@ def threshold(
     for place, (value, scalar) in enumerate((condition.args, condition.args[::-1])):
         others = [i for i, r in enumerate(relations) if i != start and value.columns() & {c.name for c in r.columns}]
         apart = bool(scalar.columns()) and scalar.columns() <= mine and not value.columns() & mine
-        if apart and len(others) == 1 and all(e.type.startswith(ORDERED_TYPES) for e in (value, scalar)):
+        if apart and len(others) == 1 and all(e.type.family in ORDERED for e in (value, scalar)):
             return Threshold(others[0], value, scalar, _REACH[condition.op][place])
     return None
 
@@ -75,7 +76,7 @@ def lookup(
 ) -> Branch:
     """The scalar's changes with the rows that they may let in or out."""
     names = positional(relation.columns, "x")
-    present = Expr("IsNotNull", "boolean", (found.value,), nullable=False)
+    present = Expr("IsNotNull", types.BOOLEAN, (found.value,), nullable=False)
     exprs, key = _keyed(names, relation.columns, found.value, "y0")
     arranged = compiler.add(
         Arrange(tuple(b.filtered(present).segment(exprs, (key,), ordered=True) for b in relation.branches))

@@ -41,7 +41,7 @@ def read_value(words: Words, table: str, column: Column) -> Any:
         return typed(table, column.name, column.type, sign + text)
     words.next -= 1
     raise BadStatement(
-        f"{words.shown()} is no value for {column.name} ({column.type.upper()}).",
+        f"{words.shown()} is no value for {column.name} ({column.type.sql}).",
         hint="Values are NULL, TRUE, FALSE, numbers, 'text', DATE '…', TIMESTAMP '…' and X'…'.",
     )
 

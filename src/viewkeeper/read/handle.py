@@ -76,6 +76,6 @@ class Handle:
         table = self._found()
         places = {name.lower(): str(i + 1) for i, name in enumerate(self.key)}
         return [
-            [c.name, c.type.upper(), "" if c.nullable else "NOT NULL", places.get(c.name.lower(), "")]
+            [c.name, c.type.sql, "" if c.nullable else "NOT NULL", places.get(c.name.lower(), "")]
             for c in table.columns
         ]

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.segments import NULL
 from viewkeeper.model.written import typed
@@ -69,13 +70,13 @@ def value_of(table: Table, column: Column, text: str) -> Any:
         if text == NULL:
             return None
         text = text[1:]
-    if column.type == "string":
+    if column.type == types.STRING:
         return text
-    if column.type == "binary":
+    if column.type == types.BINARY:
         try:
             return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
         except (binascii.Error, ValueError):
             raise BadValue(f"{table.name}.{column.name}: {text[:60]!r} is no base64.", hint="") from None
     if not text.isascii() or len(text) > 100:
-        raise BadValue(f"{table.name}.{column.name}: {text[:60]!r} is no {column.type.upper()} value.", hint="")
+        raise BadValue(f"{table.name}.{column.name}: {text[:60]!r} is no {column.type.sql} value.", hint="")
     return typed(table.name, column.name, column.type, text)

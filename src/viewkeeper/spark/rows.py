@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
 )
 
 from viewkeeper.errors import BadValue, Unsupported
+from viewkeeper.model import types
 from viewkeeper.model.keys import prefix_range
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
@@ -126,7 +127,7 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 # -- filters -----------------------------------------------------------------------------------------------------------
 
-_PUSHED = ("tinyint", "smallint", "int", "bigint", "string", "boolean", "date")
+_PUSHED = (types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.STRING, types.BOOLEAN, types.DATE)
 
 
 def key_bounds(table: Table, filters: Sequence[Filter]) -> Bounds:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from viewkeeper.errors import BadValue, ReadOnly, UnknownName
+from viewkeeper.model import types
 from viewkeeper.model.names import WEIGHT, backticked
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.registry import PLACES, open_store
@@ -52,10 +53,13 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str:
         table, _ = self._table()
-        columns = [*wanted(table, self.options.get("columns")), *([Column(WEIGHT, "bigint")] if self._changes else [])]
+        columns = [
+            *wanted(table, self.options.get("columns")),
+            *([Column(WEIGHT, types.BIGINT)] if self._changes else []),
+        ]
         # A bare `timestamp` is whatever the reader's session takes it for.
-        types = {"timestamp": "timestamp_ltz"}
-        return ", ".join(f"{backticked(c.name)} {types.get(c.type, c.type)}" for c in columns)
+        names = {types.TIMESTAMP: "timestamp_ltz"}
+        return ", ".join(f"{backticked(c.name)} {names.get(c.type, c.type)}" for c in columns)
 
     def reader(self, schema: Any) -> RowReader:
         from viewkeeper.spark.rows import RowReader

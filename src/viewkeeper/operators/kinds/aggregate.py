@@ -254,7 +254,7 @@ def _difference(
             (one, _), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
             if beyond is not None and (beyond & now).any():
                 what = f"A group's {measure.function.lower()}"
-                raise EvaluationError(f"ARITHMETIC_OVERFLOW: {what} does not fit {measure.type.upper()}.")
+                raise EvaluationError(f"ARITHMETIC_OVERFLOW: {what} does not fit {measure.type.sql}.")
         changed |= _differ(one, other)
         before.append(one)
         after.append(other)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.expressions.text import expr_text
 from viewkeeper.expressions.tree import Expr, column
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
@@ -73,7 +74,7 @@ class Image(Operator):
         return Drawn(f"{self._called(told)} of {name}", table=name, key=self.key)
 
     def made_of(self, name: str) -> tuple[str, Expr]:
-        return Input(self.table).id, column(name, "")
+        return Input(self.table).id, column(name, types.VOID)
 
     def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
         return {}  # the columns have the table's names

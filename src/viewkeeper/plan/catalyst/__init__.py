@@ -26,6 +26,7 @@ from viewkeeper.errors import BadStatement, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Table
+from viewkeeper.model.types import Type
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
 from viewkeeper.plan.catalyst.own import at_work
 from viewkeeper.plan.catalyst.pruning import pruned
@@ -67,7 +68,7 @@ def _refuse_names(names: list[str]) -> None:
         seen.add(name.lower())
 
 
-def _refuse_type(name: str, type_: str) -> None:
+def _refuse_type(name: str, type_: Type) -> None:
     try:
         types.arrow(type_)
     except Unsupported as error:

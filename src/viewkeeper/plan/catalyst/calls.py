@@ -104,8 +104,8 @@ def _in_order(child: Relation) -> tuple[Node, Ids, tuple[Order, ...]]:
     if isinstance(node, nodes.Project) and isinstance(node.child, nodes.Sort):
         below = node.child
         missing = sorted({c for o in below.order for c in o.expr.columns()} - {n.name for n in node.exprs})
-        types = {c.name: c for c in below.columns}
-        extra = tuple(Named(name, reference(types[name])) for name in missing)
+        known = {c.name: c for c in below.columns}
+        extra = tuple(Named(name, reference(known[name])) for name in missing)
         return nodes.Project(below.child, (*node.exprs, *extra)), (*child.ids, *(None for _ in extra)), below.order
     return node, child.ids, ()
 
@@ -147,7 +147,7 @@ def _pivot(scope: Scope, function: RawExpr) -> Iterator[tuple[Any, ...]]:
     listed = function.live.pivotColumnValues()
     for place in range(listed.length()):
         wanted = Expr("literal", pivot.type, value=internal_value(listed.apply(place), pivot.type))
-        same = Expr("EqualNullSafe", "boolean", (pivot, wanted), None, False)
+        same = Expr("EqualNullSafe", types.BOOLEAN, (pivot, wanted), None, False)
         yield ("Max", (value,), value.type, False, same, None, True)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from viewkeeper.model import types
 from viewkeeper.plan.branches import substitute
 from viewkeeper.plan.catalyst.expressions import conjunction, conjuncts
 from viewkeeper.plan.nodes import Aggregate, Call, Expand, Expr, Named, Node, Project
@@ -103,7 +104,7 @@ class _Rewritten:
     def _passed(self, condition: Expr, row: Mapping[str, Expr]) -> Expr | None:
         """The FILTER of a DISTINCT aggregate, of which the inner one has kept the maximum."""
         made = self.calls.get(self._name(str(condition.value)) or "") if condition.op == "column" else None
-        if made is None or made.function != "Max" or made.filter is not None or made.type != "boolean":
+        if made is None or made.function != "Max" or made.filter is not None or made.type != types.BOOLEAN:
             return None
         return substitute(made.args[0], row)
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import OPS as SUPPORTED_OPS
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Kind, Type
 from viewkeeper.plan.catalyst.tree import RawExpr
 from viewkeeper.plan.nodes import Expr, Order, column
 
@@ -72,15 +74,15 @@ _LIKES = {
     "NotLikeAny": ("Or", True),
 }
 
-TRUE = Expr("literal", "boolean", value=True, nullable=False)
-FALSE = Expr("literal", "boolean", value=False, nullable=False)
+TRUE = Expr("literal", types.BOOLEAN, value=True, nullable=False)
+FALSE = Expr("literal", types.BOOLEAN, value=False, nullable=False)
 
 
-def null(type_: str) -> Expr:
+def null(type_: Type) -> Expr:
     return Expr("literal", type_, value=None, nullable=True)
 
 
-def raising(message: Expr, type_: str) -> Expr:
+def raising(message: Expr, type_: Type) -> Expr:
     """An error where a value of this type should be."""
     return Expr("RaiseError", type_, (message,))
 
@@ -140,9 +142,9 @@ class Scope:
         parts = []
         for place in range(patterns.length()):
             pattern = patterns.apply(place)
-            text = Expr("literal", "string", value=internal_value(pattern, "string"), nullable=pattern is None)
-            like = Expr("Like", "boolean", (tested, text), ("\\",), tested.nullable or text.nullable)
-            parts.append(Expr("Not", "boolean", (like,), None, like.nullable) if negated else like)
+            text = Expr("literal", types.STRING, value=internal_value(pattern, types.STRING), nullable=pattern is None)
+            like = Expr("Like", types.BOOLEAN, (tested, text), ("\\",), tested.nullable or text.nullable)
+            parts.append(Expr("Not", types.BOOLEAN, (like,), None, like.nullable) if negated else like)
         return connected(connective, parts)
 
     def _message(self, parameters: RawExpr) -> Expr:
@@ -150,7 +152,9 @@ class Scope:
         if parameters.op == "CreateMap":
             return self.read(parameters.args[1])
         text = parameters.live.value().valueArray().getUTF8String(0)
-        return Expr("literal", "string", value=None if text is None else str(text.toString()), nullable=text is None)
+        return Expr(
+            "literal", types.STRING, value=None if text is None else str(text.toString()), nullable=text is None
+        )
 
     def order(self, raw: RawExpr) -> Order:
         descending = scala_name(raw.fields["direction"]) == "Descending"
@@ -198,9 +202,9 @@ def field_value(raw: RawExpr, name: str) -> Any:
 def _literal(raw: RawExpr) -> Expr:
     """A literal with its value in the form that `nodes.Expr` describes; an array as the expression that makes it."""
     text = raw.fields.get("value")
-    if raw.type.startswith("array<") and text is not None:
+    if raw.type.kind is Kind.ARRAY and text is not None:
         element = raw.live.dataType().elementType()
-        type_ = raw.type[len("array<") : -1]
+        type_ = raw.type.element
         items = [internal_value(v, type_) for v in raw.live.value().toObjectArray(element)]
         args = tuple(Expr("literal", type_, value=v, nullable=v is None) for v in items)
         return Expr("CreateArray", raw.type, args, None, False)
@@ -208,28 +212,28 @@ def _literal(raw: RawExpr) -> Expr:
     match raw.type:
         case _ if text is None:
             value = None
-        case "boolean":
+        case types.BOOLEAN:
             value = text == "true"
-        case "tinyint" | "smallint" | "int" | "bigint":
+        case Type(kind=Kind.TINYINT | Kind.SMALLINT | Kind.INT | Kind.BIGINT):
             value = int(text)
-        case "string":
+        case types.STRING:
             value = str(text)
         case _:
             value = internal_value(raw.live.value(), raw.type)
     return Expr("literal", raw.type, value=value, nullable=raw.nullable)
 
 
-def internal_value(value: Any, type_: str) -> Any:
+def internal_value(value: Any, type_: Type) -> Any:
     """A value as Spark keeps it inside (days, microseconds, UTF8String, Decimal), in the form of a literal."""
     if value is None:
         return None
-    if type_ in ("float", "double"):
+    if types.is_float(type_):
         return repr(float(value))
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).hex()
     if isinstance(value, (bool, int)):
         return value
-    if type_ == "string" or type_.startswith("decimal"):
+    if type_ == types.STRING or type_.kind is Kind.DECIMAL:
         return str(value.toString() if hasattr(value, "toString") else value)
     raise Unsupported(f"A constant of type {type_} is not supported.")
 
@@ -255,7 +259,7 @@ def connected(op: str, parts: Sequence[Expr]) -> Expr:
         return connected(op, [connected(op, parts[:half]), connected(op, parts[half:])])
     result = parts[0]
     for part in parts[1:]:
-        result = Expr(op, "boolean", (result, part), None, result.nullable or part.nullable)
+        result = Expr(op, types.BOOLEAN, (result, part), None, result.nullable or part.nullable)
     return result
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import nodes
 from viewkeeper.plan.catalyst.calls import read_aggregate, read_window
@@ -163,11 +164,11 @@ def read_expand(reader: Reader, raw: RawNode) -> Relation:
     scalars = Scalars(reader)
     scope = scalars.scope(child.columns)
     projections = tuple(tuple(scope.read(e) for e in row) for row in raw.exprs["projections"])
-    types = [
-        Column("", next((e.type for e in column if e.type != "void"), "void"), any(e.nullable for e in column))
+    columns = [
+        Column("", next((e.type for e in column if e.type != types.VOID), types.VOID), any(e.nullable for e in column))
         for column in zip(*projections, strict=True)
     ]
-    node = nodes.Expand(scalars.joined(child.node), projections, reader.renamed(types))
+    node = nodes.Expand(scalars.joined(child.node), projections, reader.renamed(columns))
     return Relation(node, tuple(e.id for e in raw.exprs["output"]))
 
 

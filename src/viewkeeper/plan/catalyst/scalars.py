@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.model import types
 from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Kind
 from viewkeeper.plan import nodes
 from viewkeeper.plan.catalyst.expressions import Scope, Special, conjuncts, connected, null, raising
 from viewkeeper.plan.catalyst.relation import Ids, Reader, Relation, reference
@@ -28,12 +30,12 @@ from viewkeeper.plan.nodes import Call, Expr, Named, Node
 SUBQUERY = "ScalarSubquery"
 _TOO_MANY = Expr(
     "literal",
-    "string",
+    types.STRING,
     value="SCALAR_SUBQUERY_TOO_MANY_ROWS: more than one row returned by a subquery used as an expression",
     nullable=False,
 )
-_ONE = Expr("literal", "int", value=1, nullable=False)
-_ONE_LONG = Expr("literal", "bigint", value=1, nullable=False)
+_ONE = Expr("literal", types.INT, value=1, nullable=False)
+_ONE_LONG = Expr("literal", types.BIGINT, value=1, nullable=False)
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Scalars:
                 return reference(self._relation(raw).node.columns[0])
             if raw.op == "GetStructField" and raw.args[0].op == SUBQUERY:
                 relation = self._relation(raw.args[0])
-                if not relation.node.columns[0].type.startswith("struct<") or len(relation.node.columns) > 1:
+                if relation.node.columns[0].type.kind is not Kind.STRUCT or len(relation.node.columns) > 1:
                     return reference(relation.node.columns[int(raw.fields["ordinal"])])
             return special(raw)
 
@@ -113,14 +115,14 @@ def _guarded(reader: Reader, relation: Relation, at_most_one: bool) -> Relation:
     values = [Call(reader.fresh(), "Max", (reference(c),), c.type, nullable=True) for c in relation.node.columns]
     if at_most_one:
         return Relation(nodes.Aggregate(relation.node, (), tuple(values)), (None,) * len(values))
-    count = Call(reader.fresh(), "Count", (_ONE,), "bigint", nullable=False)
+    count = Call(reader.fresh(), "Count", (_ONE,), types.BIGINT, nullable=False)
     node = nodes.Aggregate(relation.node, (), (*values, count))
     checked = [(None, _unless_many(count, call)) for call in values]
     return reader.projected(Relation(node, (None,) * len(node.columns)), checked)
 
 
 def _unless_many(count: Call, value: Call) -> Expr:
-    many = Expr("GreaterThan", "boolean", (reference(count.column), _ONE_LONG), None, count.nullable)
+    many = Expr("GreaterThan", types.BOOLEAN, (reference(count.column), _ONE_LONG), None, count.nullable)
     return Expr("If", value.type, (many, raising(_TOO_MANY, value.type), reference(value.column)), None, True)
 
 
@@ -139,11 +141,11 @@ def _existence(plan: RawNode) -> tuple[RawNode, RawExpr] | None:
 
 def _counted(reader: Reader, rows: RawNode, constant: RawExpr) -> Relation:
     child = reader.read(rows)
-    count = Call(reader.fresh(), "Count", (_ONE,), "bigint", nullable=False)
+    count = Call(reader.fresh(), "Count", (_ONE,), types.BIGINT, nullable=False)
     node = nodes.Aggregate(child.node, (), (count,))
     value = Scope({}).read(constant)
-    zero = Expr("literal", "bigint", value=0, nullable=False)
-    some = Expr("GreaterThan", "boolean", (reference(count.column), zero), None, False)
+    zero = Expr("literal", types.BIGINT, value=0, nullable=False)
+    some = Expr("GreaterThan", types.BOOLEAN, (reference(count.column), zero), None, False)
     exists = Expr("If", value.type, (some, value, null(value.type)), None, True)
     return reader.projected(Relation(node, (None,)), [(None, exists)])
 
@@ -172,7 +174,7 @@ def read_single_join(reader: Reader, left: Relation, right: Relation, condition:
         args = tuple(reference(key.column) if a == sides[0] else a for a in part.args)
         parts.append(Expr(part.op, part.type, args, part.value, part.nullable))
     values = {c.name: Call(reader.fresh(), "Max", (reference(c),), c.type) for c in right.node.columns}
-    count = Call(reader.fresh(), "Count", (_ONE,), "bigint", nullable=False)
+    count = Call(reader.fresh(), "Count", (_ONE,), types.BIGINT, nullable=False)
     grouped = nodes.Aggregate(right.node, tuple(keys.values()), (*values.values(), count))
     joined = nodes.Join("left", left.node, grouped, connected("And", parts) if parts else None)
     outer = {c.name: c for c in joined.columns}

@@ -25,6 +25,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
+from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.local import local_spark
@@ -62,7 +63,7 @@ SETTINGS: Mapping[str, str] = {
 TABLE, COLUMN = "viewkeeper.table", "viewkeeper.column"
 """Metadata of a registered table's columns."""
 
-_TYPE_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+_TYPE_NAMES = {types.TINYINT: "byte", types.SMALLINT: "short", types.INT: "integer", types.BIGINT: "long"}
 _WORD = re.compile(r"\w+")
 
 
@@ -142,7 +143,7 @@ def _schema(table: Table) -> dict[str, Any]:
     fields = [
         {
             "name": c.name,
-            "type": _TYPE_NAMES.get(c.type, c.type),
+            "type": _TYPE_NAMES.get(c.type, str(c.type)),
             "nullable": c.nullable and c.name not in key,
             "metadata": {TABLE: table.id, COLUMN: c.inside},
         }

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from viewkeeper.model import types
+from viewkeeper.model.types import Kind, Part, Type
+
 T = TypeVar("T")
 
 _UNTYPED = frozenset(
@@ -58,7 +61,7 @@ class RawExpr:
     op: str
     fields: Mapping[str, Any]
     args: tuple[RawExpr, ...]
-    type: str
+    type: Type
     nullable: bool
     metadata: Mapping[str, Any]
     jvm: Jvm
@@ -165,16 +168,16 @@ class Jvm:
         bodies: list[dict[str, Any]] = [{"class": "", "num-children": 2 * len(trees)}]
         for tree in trees:
             bodies += [{"class": "", "num-children": 0}, *tree]
-        types = self._types(flat, bodies)
+        typed = self._types(flat, bodies)
 
         def make(place: int, args: tuple[RawExpr, ...]) -> RawExpr:
             body = bodies[place]
-            return RawExpr(_simple(body["class"]), body, args, *types[place], self, flat, place)
+            return RawExpr(_simple(body["class"]), body, args, *typed[place], self, flat, place)
 
         (struct,) = _tree(bodies, make)
         return iter(struct.args[1::2])
 
-    def _types(self, flat: Any, bodies: list[dict[str, Any]]) -> list[tuple[str, bool, Mapping[str, Any]]]:
+    def _types(self, flat: Any, bodies: list[dict[str, Any]]) -> list[tuple[Type, bool, Mapping[str, Any]]]:
         typed = [i for i, body in enumerate(bodies) if _simple(body["class"]) not in _UNTYPED]
         if len(typed) < len(bodies):
             chosen = self.gateway.java.util.ArrayList()
@@ -184,25 +187,28 @@ class Jvm:
                 chosen.add(flat.apply(i))
             flat = self.gateway.PythonUtils.toSeq(chosen)
         found = json.loads(self.struct.apply(flat).dataType().json())["fields"]
-        result: list[tuple[str, bool, Mapping[str, Any]]] = [("void", True, {})] * len(bodies)
+        result: list[tuple[Type, bool, Mapping[str, Any]]] = [(types.VOID, True, {})] * len(bodies)
         for i, field in zip(typed, found, strict=True):
-            result[i] = (catalog_name(field["type"]), field["nullable"], field["metadata"])
+            result[i] = (type_of(field["type"]), field["nullable"], field["metadata"])
         return result
 
 
-def catalog_name(type_: Any) -> str:
-    """Spark's `catalogString` of a type in Spark's JSON."""
-    if isinstance(type_, str):
-        return _CATALOG_NAMES.get(type_, type_)
-    match type_["type"]:
+def type_of(said: Any) -> Type:
+    """A type in Spark's JSON; what it says of NULL in parts is not kept, for no plan is made otherwise by it."""
+    if isinstance(said, str):
+        return types.of(_CATALOG_NAMES.get(said, said))
+    match said["type"]:
         case "struct":
-            return "struct<" + ",".join(f"{f['name']}:{catalog_name(f['type'])}" for f in type_["fields"]) + ">"
+            parts = tuple(Part(f["name"], type_of(f["type"])) for f in said["fields"])
+            return Type(Kind.STRUCT, parts=parts)
         case "array":
-            return f"array<{catalog_name(type_['elementType'])}>"
+            return types.array(type_of(said["elementType"]))
         case "map":
-            return f"map<{catalog_name(type_['keyType'])},{catalog_name(type_['valueType'])}>"
+            return Type(
+                Kind.MAP, parts=(Part("key", type_of(said["keyType"])), Part("value", type_of(said["valueType"])))
+            )
         case other:
-            return str(other)
+            return types.of(str(other))
 
 
 def _simple(name: str) -> str:

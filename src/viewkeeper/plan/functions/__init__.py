@@ -81,9 +81,9 @@ def window_sql(call: Call, over: str) -> str:
 
 def is_folded(call: Call) -> bool:
     """Whether Spark's result over a window depends on the order in which rows are added: a sum that is a DOUBLE."""
-    if call.function not in ("Sum", "Average") or call.type != "double":
+    if call.function not in ("Sum", "Average") or call.type != types.DOUBLE:
         return False
-    return types.is_float(call.args[0].type) or call.args[0].type == "bigint"  # a smaller integer's sums are exact
+    return types.is_float(call.args[0].type) or call.args[0].type == types.BIGINT  # a smaller integer's sums are exact
 
 
 def summand(call: Call) -> str:
@@ -103,7 +103,7 @@ def _arguments(call: Call) -> Sequence[str]:
     percentage, a delimiter) stay constants."""
     if call.filter is None:
         return [render(a) for a in call.args]
-    args = call.args or (Expr("literal", "int", value=1, nullable=False),)
+    args = call.args or (Expr("literal", types.INT, value=1, nullable=False),)
     condition = render(call.filter)
     constant = [i > 0 and a.op == "literal" for i, a in enumerate(args)]
     return [

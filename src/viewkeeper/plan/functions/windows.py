@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.expressions.rule import is_months
+from viewkeeper.model import types
+from viewkeeper.model.types import Kind
 from viewkeeper.plan.functions.writing import Write, parameter
 from viewkeeper.plan.nodes import Call, Order
 
@@ -33,7 +34,7 @@ def frame_sql(call: Call, order: Sequence[Order]) -> str:
     kind, lower, upper = parameter(call, "frame")
     if call.function in _FRAMELESS:
         return ""
-    dated = kind == "range" and bool(order) and order[0].expr.type == "date"
+    dated = kind == "range" and bool(order) and order[0].expr.type == types.DATE
     return f" {kind.upper()} BETWEEN {_bound(lower, dated)} AND {_bound(upper, dated)}"
 
 
@@ -48,6 +49,6 @@ def _bound(bound: Any, dated: bool) -> str:
     text = str(distance.value)
     side = "PRECEDING" if negative != text.startswith("-") else "FOLLOWING"
     text = text.lstrip("-")
-    if distance.type.startswith("interval "):
-        return f"INTERVAL {text} {'MONTH' if is_months(distance.type) else 'MICROSECOND'} {side}"
+    if types.is_interval(distance.type):
+        return f"INTERVAL {text} {'MONTH' if distance.type.kind is Kind.MONTHS else 'MICROSECOND'} {side}"
     return f"INTERVAL {text} DAY {side}" if dated else f"{text} {side}"

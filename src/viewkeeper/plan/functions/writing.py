@@ -65,8 +65,8 @@ def average(call: Call, args: Sequence[str], clause: str) -> str:
     if digits is None:
         return f"CAST({text} AS DOUBLE) / nullif({number}, 0)"
     # Spark divides the exact sum by the count and rounds half up: the renderer's own decimal division.
-    sum_type = f"decimal({min(38, digits[0] + 10)},{digits[1]})"
-    division = Expr("Divide", call.type, (column("$sum", sum_type), column("$count", "decimal(20,0)")), ("ANSI",))
+    sum_type = types.decimal(min(38, digits[0] + 10), digits[1])
+    division = Expr("Divide", call.type, (column("$sum", sum_type), column("$count", types.decimal(20, 0))), ("ANSI",))
     quotient = render(division).replace('"$sum"', f"CAST({text} AS {types.duckdb(sum_type)})")
     quotient = quotient.replace('"$count"', f"CAST({number} AS DECIMAL(20,0))")
     return f"CASE WHEN {number} > 0 THEN {quotient} END"
@@ -100,9 +100,9 @@ def _of_sorted(call: Call, args: Sequence[str], clause: str, text: str) -> str:
     given = call.args[0].type
     if any(f.op != "literal" or str(f.value) != "1" for f in call.args[2:]):
         raise Unsupported("percentile with frequencies is not supported in a materialized view.")
-    if given.startswith("interval"):
+    if types.is_interval(given):
         raise Unsupported("percentile of an INTERVAL is not supported.", hint="Take that of a number.")
-    double = render(Expr("Cast", "double", (column("x", given),), ("ANSI",)))
+    double = render(Expr("Cast", types.DOUBLE, (column("x", given),), ("ANSI",)))
     values = f"list_transform({_list(call, args, clause)}, lambda x: {double})"
     sort = "list_reverse_sort" if parameter(call, "reverse") else "list_sort"
     return _let("l", f"{sort}({values})", f"CASE WHEN len(l) > 0 THEN {text} END")
@@ -218,7 +218,7 @@ def listagg(call: Call, args: Sequence[str], clause: str) -> str:
         raise Unsupported(
             "listagg without an order depends on the order of rows.", hint="Add WITHIN GROUP (ORDER BY …)."
         )
-    if call.type != "string":
+    if call.type != types.STRING:
         raise Unsupported("listagg of a BINARY is not supported.")
     value, _, *orders = args
     order = [f"{o} {way}" for o, way in zip(orders, ways.split(", "), strict=True)]

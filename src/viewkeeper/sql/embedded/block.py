@@ -201,7 +201,7 @@ class Builder:
         return aggregate_sql(call)
 
     def _condition(self, expr: Expr) -> str:
-        if expr.type != "boolean" or can_raise(expr):
+        if expr.type != types.BOOLEAN or can_raise(expr):
             raise NotProven("a condition that can fail")
         self.used |= expr.columns()
         return predicate(expr)

@@ -13,10 +13,12 @@ import re
 from datetime import datetime
 
 from viewkeeper.model import types
+from viewkeeper.model.types import Family, Type
 from viewkeeper.plan.nodes import Expr
 
-INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+INTEGERS = types.INTEGERS
+_DIGITS = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 20}
+_DATED = (Family.DATE, Family.TIME)
 MOST_DIGITS = 38
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -25,25 +27,25 @@ class NotProven(Exception):
     """Nobody has shown that DuckDB means the same; the text says what."""
 
 
-def cast(value: Expr, type_: str) -> Expr:
+def cast(value: Expr, type_: Type) -> Expr:
     if value.type == type_:
         return value
     if value.op == "literal" and value.type in INTEGERS and type_ in INTEGERS[INTEGERS.index(value.type) :]:
         return Expr("literal", type_, value=value.value, nullable=False)
-    if value.op == "literal" and value.type == "string" and type_ in ("date", "timestamp", "timestamp_ntz"):
+    if value.op == "literal" and value.type == types.STRING and type_.family in _DATED:
         return _dated(str(value.value), type_)
     return Expr("Cast", type_, (value,), ("ANSI",), value.nullable)
 
 
-def _dated(text: str, type_: str) -> Expr:
+def _dated(text: str, type_: Type) -> Expr:
     """A constant date or time, if it is written out in full: then it is what it looks like."""
     try:
         moment = datetime.strptime(text, "%Y-%m-%d" if _DAY.fullmatch(text) else "%Y-%m-%d %H:%M:%S")
     except ValueError:
         raise NotProven(f"the {type_} {text!r}") from None
     seconds = int((moment - datetime(1970, 1, 1)).total_seconds())
-    value = seconds // 86_400 if type_ == "date" else seconds * 1_000_000
-    if type_ == "date" and not _DAY.fullmatch(text):
+    value = seconds // 86_400 if type_ == types.DATE else seconds * 1_000_000
+    if type_ == types.DATE and not _DAY.fullmatch(text):
         raise NotProven(f"the date {text!r}")
     return Expr("literal", type_, value=value, nullable=False)
 
@@ -53,24 +55,24 @@ def common(*exprs: Expr, texts: bool = True) -> tuple[Expr, ...]:
 
     `texts`: whether a text constant is read as the date or time that it meets.
     """
-    type_, texts = exprs[0].type, texts and all(e.op == "literal" for e in exprs if e.type == "string")
+    type_, texts = exprs[0].type, texts and all(e.op == "literal" for e in exprs if e.type == types.STRING)
     for expr in exprs[1:]:
         type_ = _wider(type_, expr.type, texts)
     return tuple(cast(e, type_) for e in exprs)
 
 
-def _wider(one: str, other: str, texts: bool) -> str:
+def _wider(one: Type, other: Type, texts: bool) -> Type:
     if one == other:
         return one
     if one in INTEGERS and other in INTEGERS:
         return max(one, other, key=INTEGERS.index)
     for text, dated in ((one, other), (other, one)):
-        if text == "string" and dated in ("date", "timestamp", "timestamp_ntz") and texts:
+        if text == types.STRING and dated.family in _DATED and texts:
             return dated
-        if text == "timestamp" and dated == "timestamp_ntz":
-            return "timestamp"
-        if text == "double" and (dated in INTEGERS or types.decimal_digits(dated)):
-            return "double"
+        if text == types.TIMESTAMP and dated == types.TIMESTAMP_NTZ:
+            return types.TIMESTAMP
+        if text == types.DOUBLE and (dated in INTEGERS or types.decimal_digits(dated)):
+            return types.DOUBLE
     a, b = _as_decimal(one), _as_decimal(other)
     if a is None or b is None:
         raise NotProven(f"{one} with {other}")
@@ -78,10 +80,10 @@ def _wider(one: str, other: str, texts: bool) -> str:
     precision = scale + max(a[0] - a[1], b[0] - b[1])
     if precision > MOST_DIGITS:
         raise NotProven(f"{one} with {other}")
-    return f"decimal({precision},{scale})"
+    return types.decimal(precision, scale)
 
 
-def _as_decimal(type_: str) -> tuple[int, int] | None:
+def _as_decimal(type_: Type) -> tuple[int, int] | None:
     return (_DIGITS[type_], 0) if type_ in _DIGITS else types.decimal_digits(type_)
 
 
@@ -90,12 +92,12 @@ def in_digits(number: Expr) -> Expr:
     if number.type not in INTEGERS:
         return number
     digits = len(str(abs(number.value))) if number.op == "literal" else _DIGITS[number.type]
-    return cast(number, f"decimal({digits},0)")
+    return cast(number, types.decimal(digits, 0))
 
 
-def fitted(precision: int, scale: int) -> str:
+def fitted(precision: int, scale: int) -> Type:
     """The decimal type of so many digits; where they are too many, digits after the point go, down to six."""
     if precision > MOST_DIGITS:
         scale = max(MOST_DIGITS - (precision - scale), min(scale, 6))
         precision = MOST_DIGITS
-    return f"decimal({precision},{scale})"
+    return types.decimal(precision, scale)

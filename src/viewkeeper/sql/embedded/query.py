@@ -21,7 +21,7 @@ from viewkeeper.sql.leash import Leash
 from viewkeeper.store.ducks import connect
 from viewkeeper.store.memory import Memory
 
-_KEYED = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
+_KEYED = (types.BOOLEAN, types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.STRING, types.DATE)
 """Types of key columns whose constants name keys."""
 _EPOCH = date(1970, 1, 1)
 _PIECE_ROWS = 50_000
@@ -76,7 +76,7 @@ def _narrowed(one: Input, builder: Builder) -> Input:
         fixed = builder.fixed.get(insides.get(column.name, ""))
         if fixed is None or fixed.type not in _KEYED:
             break
-        prefix.append(_EPOCH + timedelta(days=fixed.value) if fixed.type == "date" else fixed.value)
+        prefix.append(_EPOCH + timedelta(days=fixed.value) if fixed.type == types.DATE else fixed.value)
     return Input(one.name, one.table, wanted or dict(list(one.columns.items())[:1]), tuple(prefix))
 
 

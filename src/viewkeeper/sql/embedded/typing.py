@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from viewkeeper.model import types
+from viewkeeper.model.types import Type
 from viewkeeper.plan.nodes import Call, Expr, column
 from viewkeeper.sql.embedded.coercion import INTEGERS, MOST_DIGITS, NotProven, cast, common, fitted, in_digits
 
@@ -24,7 +25,7 @@ class Field:
     relation: str
     name: str
     inside: str
-    type: str
+    type: Type
     nullable: bool
 
     @property
@@ -74,18 +75,18 @@ def _constant(scope: Scope, node: Mapping[str, Any]) -> Expr:
     if kind == "INTEGER":
         return integer(int(text))
     if kind == "STRING":
-        return Expr("literal", "string", value=text, nullable=False)
+        return Expr("literal", types.STRING, value=text, nullable=False)
     if kind == "BOOLEAN":
-        return Expr("literal", "boolean", value=text == "true", nullable=False)
+        return Expr("literal", types.BOOLEAN, value=text == "true", nullable=False)
     if kind == "NUMERIC" and "e" in text.lower():
-        return Expr("literal", "double", value=repr(float(text)), nullable=False)
+        return Expr("literal", types.DOUBLE, value=repr(float(text)), nullable=False)
     if kind == "NUMERIC":
         return _decimal(text)
     raise NotProven(f"a constant of kind {kind}")
 
 
 def integer(value: int) -> Expr:
-    for type_, bits in (("int", 31), ("bigint", 63)):
+    for type_, bits in ((types.INT, 31), (types.BIGINT, 63)):
         if abs(value) < 1 << bits:
             return Expr("literal", type_, value=value, nullable=False)
     raise NotProven(f"the number {value}")
@@ -97,7 +98,7 @@ def _decimal(text: str) -> Expr:
     precision = max(len(digits), scale)
     if scale < 0 or precision > MOST_DIGITS:
         raise NotProven(f"the number {text}")
-    return Expr("literal", f"decimal({precision},{scale})", value=text, nullable=False)
+    return Expr("literal", types.decimal(precision, scale), value=text, nullable=False)
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
@@ -132,15 +133,15 @@ def _operand(node: Any) -> Any:
 
 def _compared(op: str, left: Expr, right: Expr) -> Expr:
     left, right = common(left, right)
-    return Expr(op, "boolean", (left, right), nullable=left.nullable or right.nullable)
+    return Expr(op, types.BOOLEAN, (left, right), nullable=left.nullable or right.nullable)
 
 
 def _not(expr: Expr) -> Expr:
-    return Expr("Not", "boolean", (_boolean(expr),), nullable=expr.nullable)
+    return Expr("Not", types.BOOLEAN, (_boolean(expr),), nullable=expr.nullable)
 
 
 def _boolean(expr: Expr) -> Expr:
-    if expr.type != "boolean":
+    if expr.type != types.BOOLEAN:
         raise NotProven("a condition that is no BOOLEAN")
     return expr
 
@@ -150,14 +151,14 @@ def _conjunction(scope: Scope, node: Mapping[str, Any]) -> Expr:
     parts = [_boolean(scope.read(child)) for child in node["children"]]
     found = parts[0]
     for part in parts[1:]:
-        found = Expr(op, "boolean", (found, part), nullable=found.nullable or part.nullable)
+        found = Expr(op, types.BOOLEAN, (found, part), nullable=found.nullable or part.nullable)
     return found
 
 
 def _between(scope: Scope, node: Mapping[str, Any]) -> Expr:
     value, low, high = (scope.read(_operand(node[part])) for part in ("input", "lower", "upper"))
     above, below = _compared("GreaterThanOrEqual", value, low), _compared("LessThanOrEqual", value, high)
-    return Expr("And", "boolean", (above, below), nullable=above.nullable or below.nullable)
+    return Expr("And", types.BOOLEAN, (above, below), nullable=above.nullable or below.nullable)
 
 
 def _operator(scope: Scope, node: Mapping[str, Any]) -> Expr:
@@ -167,12 +168,12 @@ def _operator(scope: Scope, node: Mapping[str, Any]) -> Expr:
     args = [scope.read(_operand(child)) for child in children]
     if kind in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
         op = "IsNull" if kind == "OPERATOR_IS_NULL" else "IsNotNull"
-        return Expr(op, "boolean", (args[0],), nullable=False)
+        return Expr(op, types.BOOLEAN, (args[0],), nullable=False)
     if kind in ("COMPARE_IN", "COMPARE_NOT_IN"):
         if any(a.op != "literal" for a in args[1:]):
             raise NotProven("IN over something else than constants")
         args = list(common(*args))
-        found = Expr("In", "boolean", tuple(args), nullable=any(a.nullable for a in args))
+        found = Expr("In", types.BOOLEAN, tuple(args), nullable=any(a.nullable for a in args))
         return found if kind == "COMPARE_IN" else _not(found)
     if kind == "OPERATOR_COALESCE":
         args = list(common(*args, texts=False))
@@ -218,22 +219,22 @@ def _function(scope: Scope, node: Mapping[str, Any]) -> Expr:
         return _negative(args[0])
     if name in _ARITHMETIC and len(args) == 2:
         return _arithmetic(_ARITHMETIC[name], *args)
-    if name in _TEXTS and types_ == ["string"]:
-        return Expr(_TEXTS[name], "string", tuple(args), nullable=args[0].nullable)
-    if name in ("length", "char_length") and types_ == ["string"]:
-        return Expr("Length", "int", tuple(args), nullable=args[0].nullable)
-    if name in _PARTS and types_ == ["date"]:
-        return Expr(_PARTS[name], "int", tuple(args), nullable=args[0].nullable)
-    if name in ("~~", "!~~") and types_ == ["string", "string"] and args[1].op == "literal":
+    if name in _TEXTS and types_ == [types.STRING]:
+        return Expr(_TEXTS[name], types.STRING, tuple(args), nullable=args[0].nullable)
+    if name in ("length", "char_length") and types_ == [types.STRING]:
+        return Expr("Length", types.INT, tuple(args), nullable=args[0].nullable)
+    if name in _PARTS and types_ == [types.DATE]:
+        return Expr(_PARTS[name], types.INT, tuple(args), nullable=args[0].nullable)
+    if name in ("~~", "!~~") and types_ == [types.STRING, types.STRING] and args[1].op == "literal":
         if "\\" in str(args[1].value):
             raise NotProven("LIKE with an escape")
-        like = Expr("Like", "boolean", tuple(args), ("\\",), args[0].nullable)
+        like = Expr("Like", types.BOOLEAN, tuple(args), ("\\",), args[0].nullable)
         return like if name == "~~" else _not(like)
-    raise NotProven(f"the function {name} of {', '.join(types_) or 'nothing'}")
+    raise NotProven(f"the function {name} of {', '.join(map(str, types_)) or 'nothing'}")
 
 
 def _negative(value: Expr) -> Expr:
-    if value.op != "literal" or value.type == "string":
+    if value.op != "literal" or value.type == types.STRING:
         raise NotProven("a minus before something else than a number")
     text = f"-{value.value}" if isinstance(value.value, str) else -value.value
     return Expr("literal", value.type, value=text, nullable=False)
@@ -242,8 +243,8 @@ def _negative(value: Expr) -> Expr:
 def _arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     nullable = left.nullable or right.nullable
     if left.type in INTEGERS and right.type in INTEGERS and op == "Divide":
-        left, right = cast(left, "double"), cast(right, "double")
-    if (left.type in INTEGERS and right.type in INTEGERS) or left.type == right.type == "double":
+        left, right = cast(left, types.DOUBLE), cast(right, types.DOUBLE)
+    if (left.type in INTEGERS and right.type in INTEGERS) or left.type == right.type == types.DOUBLE:
         left, right = common(left, right)
         return Expr(op, left.type, (left, right), ("ANSI",), nullable)
     left, right = in_digits(left), in_digits(right)
@@ -267,36 +268,47 @@ def _aggregated(scope: Scope, name: str, distinct: bool, inputs: Sequence[Any]) 
     args = tuple(Scope(scope.fields).read(i) for i in inputs)
     if len(args) != (0 if name == "count_star" else 1):
         raise NotProven(f"{name} of {len(args)} arguments")
-    type_ = _summed_type(name, args[0].type if args else "", distinct)
+    type_ = _summed_type(name, args[0].type if args else types.VOID, distinct)
     nullable = not name.startswith("count")
     mode = (("evalMode", "ANSI"),) if name in ("sum", "avg") else None
     return scope.aggregate(Call("", _SUMMED[name], args, type_, distinct, None, mode, nullable))
 
 
-def _summed_type(name: str, type_: str, distinct: bool) -> str:
+def _summed_type(name: str, type_: Type, distinct: bool) -> Type:
     digits = types.decimal_digits(type_)
     if distinct and (types.is_float(type_) or name != "count"):
         raise NotProven(f"{name}(DISTINCT …) of {type_}")
     if name.startswith("count"):
-        return "bigint"
-    if name in ("min", "max") and type_ not in ("boolean", "binary"):
+        return types.BIGINT
+    if name in ("min", "max") and type_ not in (types.BOOLEAN, types.BINARY):
         return type_
     if name == "sum" and type_ in INTEGERS:
-        return "bigint"
+        return types.BIGINT
     if name == "sum" and digits is not None and digits[0] + 10 <= MOST_DIGITS:
-        return f"decimal({digits[0] + 10},{digits[1]})"
-    if name == "avg" and type_ in ("tinyint", "smallint", "int"):
-        return "double"
+        return types.decimal(digits[0] + 10, digits[1])
+    if name == "avg" and type_ in (types.TINYINT, types.SMALLINT, types.INT):
+        return types.DOUBLE
     if name == "avg" and digits is not None and digits[0] + 10 <= MOST_DIGITS:
-        return f"decimal({digits[0] + 4},{digits[1] + 4})"
+        return types.decimal(digits[0] + 4, digits[1] + 4)
     raise NotProven(f"{name} of {type_}, which may depend on the order of rows")
 
 
 _CASTS = {
-    **{name.upper(): name for name in ("tinyint", "smallint", "bigint", "double", "date", "timestamp", "boolean")},
-    "INT": "int",
-    "INTEGER": "int",
-    "STRING": "string",
+    **{
+        type_.sql: type_
+        for type_ in (
+            types.TINYINT,
+            types.SMALLINT,
+            types.BIGINT,
+            types.DOUBLE,
+            types.DATE,
+            types.TIMESTAMP,
+            types.BOOLEAN,
+        )
+    },
+    "INT": types.INT,
+    "INTEGER": types.INT,
+    "STRING": types.STRING,
 }
 
 
@@ -306,7 +318,7 @@ def _cast(scope: Scope, node: Mapping[str, Any]) -> Expr:
     value, written = scope.read(_operand(node["child"])), node["type_expr"]
     name = written["type_name"]
     digits = [int(c["literal"]["text"]) for c in written.get("children", ())]
-    type_ = f"decimal({digits[0]},{digits[1]})" if name == "DECIMAL" and len(digits) == 2 else _CASTS.get(name)
+    type_ = types.decimal(digits[0], digits[1]) if name == "DECIMAL" and len(digits) == 2 else _CASTS.get(name)
     if type_ is None:
         raise NotProven(f"a cast to {name}")
     return cast(value, type_)

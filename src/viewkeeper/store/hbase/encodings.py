@@ -24,31 +24,32 @@ import pyarrow.compute as pc
 
 from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.types import Type
 from viewkeeper.store.hbase.rowkeys import Mask, utf8
 
 ENCODINGS = ("bytes", "text")
 
 _NUMBERS = {
-    "tinyint": "i1",
-    "smallint": "i2",
-    "int": "i4",
-    "bigint": "i8",
-    "float": "f4",
-    "double": "f8",
-    "date": "i4",
-    "timestamp": "i8",
-    "timestamp_ntz": "i8",
+    types.TINYINT: "i1",
+    types.SMALLINT: "i2",
+    types.INT: "i4",
+    types.BIGINT: "i8",
+    types.FLOAT: "f4",
+    types.DOUBLE: "f8",
+    types.DATE: "i4",
+    types.TIMESTAMP: "i8",
+    types.TIMESTAMP_NTZ: "i8",
 }
 
 
-def encode(encoding: str, type_name: str, values: Any) -> pa.Array:
+def encode(encoding: str, type_name: Type, values: Any) -> pa.Array:
     """A column's values as cells; null stays null."""
     array = one_chunk(values)
-    if type_name in ("string", "binary"):
+    if type_name in (types.STRING, types.BINARY):
         return array.view(pa.binary())
     if encoding == "text":
         return array.cast(pa.string()).view(pa.binary())
-    if type_name == "boolean":
+    if type_name == types.BOOLEAN:
         matrix = np.where(np.asarray(pc.fill_null(array, False)), np.uint8(255), np.uint8(0)).reshape(-1, 1)
     elif digits := types.decimal_digits(type_name):
         words = np.frombuffer(array.buffers()[1], "<u8", 2 * len(array), array.offset * 16).reshape(-1, 2)
@@ -63,11 +64,11 @@ def encode(encoding: str, type_name: str, values: Any) -> pa.Array:
     return _uniform(matrix, array)
 
 
-def decode(encoding: str, type_name: str, cells: pa.Array) -> tuple[pa.Array, Mask | None]:
+def decode(encoding: str, type_name: Type, cells: pa.Array) -> tuple[pa.Array, Mask | None]:
     """Cells as a column's values, and which of them cannot be read (those become null)."""
-    if type_name == "binary":
+    if type_name == types.BINARY:
         return cells, None
-    if type_name == "string":
+    if type_name == types.STRING:
         strings, wrong = utf8(cells)
         return (strings, None) if not wrong.any() else (_without(strings, wrong), wrong)
     if encoding == "text":
@@ -75,20 +76,20 @@ def decode(encoding: str, type_name: str, cells: pa.Array) -> tuple[pa.Array, Ma
         return array, wrong if wrong.any() else None
     if types.decimal_digits(type_name):
         return _decimals(cells, type_name)
-    width = 1 if type_name == "boolean" else int(_NUMBERS[type_name][1])
+    width = 1 if type_name == types.BOOLEAN else int(_NUMBERS[type_name][1])
     lengths = np.asarray(pc.fill_null(pc.binary_length(cells), width))
     wrong = lengths != width
     if wrong.any():
         cells = _without(cells, wrong)
     dense = _dense(cells, width)
-    if type_name == "boolean":
+    if type_name == types.BOOLEAN:
         return pa.array(dense[:, 0] != 0, mask=np.asarray(cells.is_null())), wrong if wrong.any() else None
     form = _NUMBERS[type_name]
     numbers = np.ascontiguousarray(dense).view(f">{form}").reshape(-1).astype(f"<{form}")
     return _from(types.arrow(type_name), numbers, cells), wrong if wrong.any() else None
 
 
-def _parsed(cells: pa.Array, type_name: str) -> tuple[pa.Array, Mask]:
+def _parsed(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask]:
     """Text as values. Where some of it cannot be parsed, halves are tried until the culprits are alone."""
     arrow = types.arrow(type_name)
     try:
@@ -101,7 +102,7 @@ def _parsed(cells: pa.Array, type_name: str) -> tuple[pa.Array, Mask]:
         return pa.concat_arrays([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
-def _decimals(cells: pa.Array, type_name: str) -> tuple[pa.Array, Mask | None]:
+def _decimals(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask | None]:
     """Scale and unscaled value, each cell with its own."""
     arrow = types.arrow(type_name)
     lengths = np.asarray(pc.fill_null(pc.binary_length(cells), 20))

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model import types
 from viewkeeper.model.rows import keys_table
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.hbase import encodings
@@ -34,8 +35,17 @@ from viewkeeper.store.hbase.tables import Description
 
 OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
 
-_WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 4}
-_WIDTHS |= {"timestamp": 8, "timestamp_ntz": 8}
+_WIDTHS = {
+    types.BOOLEAN: 1,
+    types.TINYINT: 1,
+    types.SMALLINT: 2,
+    types.INT: 4,
+    types.BIGINT: 8,
+    types.FLOAT: 4,
+    types.DOUBLE: 8,
+    types.DATE: 4,
+}
+_WIDTHS |= {types.TIMESTAMP: 8, types.TIMESTAMP_NTZ: 8}
 
 
 def mapped(table: Table, options: Mapping[str, str]) -> Layout:

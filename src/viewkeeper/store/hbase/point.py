@@ -15,12 +15,13 @@ from typing import Any
 
 from viewkeeper.model import types
 from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, scalar_reader
+from viewkeeper.model.types import Type
 from viewkeeper.store.hbase.client import Cell
 from viewkeeper.store.hbase.layout import Layout
 
 Read = Callable[[bytes], Any]
 
-_IN_KEYS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "binary")
+_IN_KEYS = (types.BOOLEAN, types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.STRING, types.BINARY)
 _WIDE = Context(prec=40)
 
 
@@ -66,7 +67,7 @@ def point_reader(layout: Layout) -> PointReader | None:
     return PointReader(layout.mark, keys, tuple(columns))
 
 
-def _read(type_name: str) -> Read:
+def _read(type_name: Type) -> Read:
     if digits := types.decimal_digits(type_name):
         return _decimal(digits[1])
     return _READS[type_name]
@@ -100,17 +101,17 @@ def _truth(value: bytes) -> bool:
 
 
 _days, _micros = _number(">i"), _number(">q")
-_READS: dict[str, Read] = {
-    "boolean": _truth,
-    "tinyint": _number(">b"),
-    "smallint": _number(">h"),
-    "int": _number(">i"),
-    "bigint": _number(">q"),
-    "float": _number(">f"),
-    "double": _number(">d"),
-    "string": bytes.decode,
-    "binary": bytes,
-    "date": lambda value: date.fromordinal(_days(value) + EPOCH_ORDINAL),
-    "timestamp": lambda value: EPOCH_UTC + timedelta(microseconds=_micros(value)),
-    "timestamp_ntz": lambda value: EPOCH + timedelta(microseconds=_micros(value)),
+_READS: dict[Type, Read] = {
+    types.BOOLEAN: _truth,
+    types.TINYINT: _number(">b"),
+    types.SMALLINT: _number(">h"),
+    types.INT: _number(">i"),
+    types.BIGINT: _number(">q"),
+    types.FLOAT: _number(">f"),
+    types.DOUBLE: _number(">d"),
+    types.STRING: bytes.decode,
+    types.BINARY: bytes,
+    types.DATE: lambda value: date.fromordinal(_days(value) + EPOCH_ORDINAL),
+    types.TIMESTAMP: lambda value: EPOCH_UTC + timedelta(microseconds=_micros(value)),
+    types.TIMESTAMP_NTZ: lambda value: EPOCH + timedelta(microseconds=_micros(value)),
 }

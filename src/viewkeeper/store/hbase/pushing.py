@@ -15,12 +15,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
+from viewkeeper.model import types
 from viewkeeper.model.keys import encode_key, successor
 from viewkeeper.model.selection import Comparison
 from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Place
 
-_WIDTHS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "date": 4, "timestamp": 8, "timestamp_ntz": 8}
-_IN_KEYS = ("tinyint", "smallint", "int", "bigint", "date", "string")
+_WIDTHS = {
+    types.TINYINT: 1,
+    types.SMALLINT: 2,
+    types.INT: 4,
+    types.BIGINT: 8,
+    types.DATE: 4,
+    types.TIMESTAMP: 8,
+    types.TIMESTAMP_NTZ: 8,
+}
+_IN_KEYS = (types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.DATE, types.STRING)
 _EPOCH = date(1970, 1, 1)
 
 
@@ -93,7 +102,7 @@ def _range(layout: Layout, one: Comparison) -> tuple[bytes, bytes] | None:
     part = table.key[0]
     if part.column != one.column or part.descending:
         return None
-    value = _EPOCH + timedelta(days=one.values[0]) if one.type == "date" else one.values[0]
+    value = _EPOCH + timedelta(days=one.values[0]) if one.type == types.DATE else one.values[0]
     at = encode_key(table, (value,))
     after = successor(at) or b""
     return {
@@ -106,8 +115,8 @@ def _range(layout: Layout, one: Comparison) -> tuple[bytes, bytes] | None:
 
 
 def _filter(place: Place, one: Comparison) -> bytes | None:
-    if one.type in ("string", "binary"):
-        values = [v.encode() if one.type == "string" else bytes.fromhex(v) for v in one.values]
+    if one.type in (types.STRING, types.BINARY):
+        values = [v.encode() if one.type == types.STRING else bytes.fromhex(v) for v in one.values]
         tests = [_test(place, "=" if one.op == "in" else one.op, value) for value in values]
     elif one.type in _WIDTHS and place.encoding == "bytes":
         tests = [_number(place, "=" if one.op == "in" else one.op, v, _WIDTHS[one.type]) for v in one.values]

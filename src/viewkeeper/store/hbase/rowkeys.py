@@ -16,21 +16,22 @@ import pyarrow.compute as pc
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Table
+from viewkeeper.model.types import Type
 
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 _WIDTHS = {
-    "boolean": 1,
-    "tinyint": 1,
-    "smallint": 2,
-    "int": 4,
-    "bigint": 8,
-    "date": 4,
-    "timestamp": 8,
-    "timestamp_ntz": 8,
-    "float": 4,
-    "double": 8,
+    types.BOOLEAN: 1,
+    types.TINYINT: 1,
+    types.SMALLINT: 2,
+    types.INT: 4,
+    types.BIGINT: 8,
+    types.DATE: 4,
+    types.TIMESTAMP: 8,
+    types.TIMESTAMP_NTZ: 8,
+    types.FLOAT: 4,
+    types.DOUBLE: 8,
 }
 
 
@@ -51,7 +52,7 @@ def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
         missing = marker == null
         bad |= (at >= end) | ~(missing | (marker == 1))
         start = at + 1
-        if column.type in ("string", "binary"):
+        if column.type in (types.STRING, types.BINARY):
             array, at, wrong = _variable(seen, start, end, missing | bad, column.type)
         else:
             width = 16 if types.decimal_digits(column.type) else _WIDTHS[column.type]
@@ -67,7 +68,7 @@ def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
 
 
 def _variable(
-    data: Bytes, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], missing: Mask, type_name: str
+    data: Bytes, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], missing: Mask, type_name: Type
 ) -> tuple[pa.Array, npt.NDArray[np.int64], Mask]:
     """Strings from `start` to their terminators. 00 inside a string is 00 FF, so the first 00 00 ends it."""
     start = np.minimum(start, end)  # a key that ended too early must not reach into the next one
@@ -86,7 +87,7 @@ def _variable(
     taken = whole.take(pa.array(np.arange(0, len(cuts), 2)))
     if pc.any(pc.match_substring(taken, b"\x00\xff")).as_py():
         taken = pc.replace_substring(taken, pattern=b"\x00\xff", replacement=b"\x00")
-    if type_name == "string":
+    if type_name == types.STRING:
         taken, invalid = utf8(taken)
         wrong = wrong | invalid
     after = np.where(missing, start, stop + 2)
@@ -105,12 +106,12 @@ def utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
         return pa.concat_arrays([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
-def _fixed(type_name: str, matrix: Bytes, missing: Mask) -> pa.Array:
+def _fixed(type_name: Type, matrix: Bytes, missing: Mask) -> pa.Array:
     """A matrix of order-preserving bytes as a column."""
     rows, width = matrix.shape
     matrix = np.ascontiguousarray(matrix)
     arrow = types.arrow(type_name)
-    if type_name == "boolean":
+    if type_name == types.BOOLEAN:
         values: Any = matrix[:, 0] != 0
         return pa.array(values, mask=missing)
     if types.decimal_digits(type_name):
