@@ -8,6 +8,7 @@ Mender      state that is damaged, or another version's, is made anew           
 Suspender   views that fail on their own rows are taken out                               suspending.py
 Scheduler   views that run at intervals or from call to call                              scheduler.py
 Definer     views that come, change and go                                                definer.py
+Preparing   statements, ahead of the batch that needs them                                preparing.py
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from viewkeeper.maintain.definer import Definer
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.maintain.mending import Mender
+from viewkeeper.maintain.preparing import Preparing
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.stage import Resources, checked_lane
 from viewkeeper.maintain.suspending import Suspender
@@ -79,8 +81,10 @@ class Maintainer:
             self.publisher.close()
             raise
         begin_maintaining(self)
+        self.preparing = Preparing(self.stage.crew, self.publisher.state.directory)
         try:
-            self._begin()
+            with self.preparing.aside():
+                self._begin()
         except BaseException:
             self.close()
             raise
@@ -103,6 +107,7 @@ class Maintainer:
 
     def close(self) -> None:
         end_maintaining(self)
+        self.preparing.close()
         self.scheduler.close()
         with self.publisher.lock:
             self.stage.close()
@@ -115,7 +120,7 @@ class Maintainer:
         out and the others go on (`suspending`).
         """
         checked_lane(lane)
-        with self.publisher.lock, self.mender.noting_contradictions():
+        with self.publisher.lock, self.preparing.aside(), self.mender.noting_contradictions():
             try:
                 report = self._to_head(lane, max_changes)
             except Contradiction:

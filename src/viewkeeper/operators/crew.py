@@ -8,11 +8,15 @@ of the memory that is theirs; together they have a share each.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from viewkeeper.operators.duck import Duck
+import duckdb
+
+from viewkeeper.operators.duck import Duck, Known
 from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
@@ -38,6 +42,7 @@ class Crew:
         self._memory = memory
         self._setup = setup
         self._others: list[Duck] = []
+        self._making = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._evened = 0
         """Statements that were prepared when all knew the same."""
@@ -51,11 +56,30 @@ class Crew:
     def together(self) -> list[Duck]:
         """All of them, one core each."""
         self.first.spread(1)
-        while len(self._others) < self.size - 1:
-            self._others.append(Duck(self._setup, threads=1, memory=self._memory))
-        for duck in (self.first, *self._others):
+        for duck in self._all():
             duck.limit(self._memory.ducks // self.size)
         return [self.first, *self._others]
+
+    def _all(self) -> list[Duck]:
+        with self._making:
+            while len(self._others) < self.size - 1:
+                self._others.append(Duck(self._setup, threads=1, memory=self._memory))
+            return [self.first, *self._others]
+
+    @property
+    def made(self) -> int:
+        """How many statements were prepared so far."""
+        return sum(duck.made for duck in (self.first, *self._others))
+
+    def known(self) -> frozenset[Known]:
+        """The statements that one of them has prepared."""
+        return frozenset(statement for duck in (self.first, *self._others) for statement in duck.known())
+
+    def prepare(self, statement: Known) -> None:
+        """Prepare a statement in all of them; one that cannot be is left to whoever runs it."""
+        for duck in self._all():
+            with suppress(duckdb.Error):
+                duck.prepare(statement)
 
     def each(self, work: Callable[[Duck], None]) -> None:
         """Call `work` once in every thread, with the thread's DuckDB. The first error is raised when all have ended."""
@@ -69,7 +93,7 @@ class Crew:
             errors = [error for task in pending if (error := task.exception()) is not None]
         if errors:
             raise errors[0]
-        if self._threads is not None and sum(duck.made for duck in ducks) != self._evened:
+        if self._threads is not None and self.made != self._evened:
             self._threads.submit(self._even)
 
     def _even(self) -> None:
@@ -77,7 +101,7 @@ class Crew:
         for duck in self._others:
             duck.learn(self.first)
             self.first.learn(duck)
-        self._evened = sum(duck.made for duck in (self.first, *self._others))
+        self._evened = self.made
 
     def map(self, work: Callable[[Duck, T], R], items: Sequence[T]) -> list[R]:
         """`work` for each item, in whichever thread is free; the results in the items' order."""

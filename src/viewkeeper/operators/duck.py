@@ -31,6 +31,10 @@ STATEMENTS_KEPT = 1024
 _BATCH_ROWS = 1 << 20
 
 
+Known = tuple[Any, ...]
+"""What a statement is known by: its text, then for each input its name and its schema."""
+
+
 class _Slot:
     """A table that DuckDB reads under one name; its schema never changes."""
 
@@ -68,7 +72,7 @@ class Duck:
         statements_kept: int = STATEMENTS_KEPT,
     ) -> None:
         self._lock = threading.RLock()
-        self._statements: OrderedDict[tuple[Any, ...], _Statement] = OrderedDict()
+        self._statements: OrderedDict[Known, _Statement] = OrderedDict()
         self._kept = statements_kept
         self.made = 0
         """How many statements were prepared so far."""
@@ -136,14 +140,22 @@ class Duck:
         for connection in (self._con, *self._streams):
             connection.interrupt()
 
+    def known(self) -> list[Known]:
+        """The statements that are prepared."""
+        with self._lock:
+            return list(self._statements)
+
+    def prepare(self, statement: Known) -> None:
+        """Prepare a statement ahead of its first run, unless it is known or as many as are kept are."""
+        with self._lock:
+            if statement not in self._statements and len(self._statements) < self._kept:
+                self._statement(statement[0], {name: schema.empty_table() for name, schema in statement[1:]})
+
     def learn(self, other: Duck) -> None:
         """Prepare what the other one has prepared, unless that is more than is kept."""
-        with other._lock:
-            known = list(other._statements)
-        for key in known if len(known) < self._kept else ():
-            with self._lock:
-                if key not in self._statements:
-                    self._statement(key[0], {name: schema.empty_table() for name, schema in key[1:]})
+        known = other.known()
+        for statement in known if len(known) < self._kept else ():
+            self.prepare(statement)
 
     def close(self) -> None:
         """Drop the statements and the connection. Closing twice is fine."""
