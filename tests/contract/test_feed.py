@@ -257,3 +257,23 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     assert [r["id"] for r in read(reader)] == [1, 2]
     assert sorted(reader.get_many(ITEMS, ids(1, 2))["id"].to_pylist()) == [1, 2]
     assert reader.get(ITEMS, (2,)) == {"id": 2, "category": "b", "price": None, "seen": None}
+
+
+def test_a_log_says_what_it_takes(store: Store) -> None:
+    if store.log_bytes() is None:
+        pytest.skip("the store does not know it")
+    empty = store.log_bytes()
+    sizes = []
+    for n in range(3):
+        put(store, items(*((n * 100 + k, "x" * 500) for k in range(100))))
+        sizes.append(store.log_bytes())
+    assert None not in sizes
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 100_000
+    store.truncate(store.head())
+    after = store.log_bytes()
+    assert after is not None
+    assert empty is not None
+    assert after <= max(empty, 0.2 * sizes[-1])
+    put(store, items((1, "y")))
+    assert (store.log_bytes() or 0) >= after

@@ -22,7 +22,7 @@ import typer
 from viewkeeper.errors import BadValue
 from viewkeeper.model.shown import aligned as aligned
 from viewkeeper.model.shown import cell as cell
-from viewkeeper.model.shown import counted
+from viewkeeper.model.shown import counted, csv_field
 from viewkeeper.model.shown import value as value
 
 if TYPE_CHECKING:
@@ -90,11 +90,9 @@ def _csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _csv_cell(value: Any) -> str:
-    """As the csv module writes it, but the empty text differs from NULL, and a line break stands in quotes."""
     if value is None:
         return ""
-    text = value.hex() if isinstance(value, bytes) else str(value)
-    return f'"{text.replace(chr(34), chr(34) * 2)}"' if not text or set(text) & set(',"\r\n') else text
+    return csv_field(value.hex() if isinstance(value, bytes) else str(value))
 
 
 def _arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:

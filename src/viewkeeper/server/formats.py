@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from viewkeeper.model.shown import csv_field
 from viewkeeper.server.exact import distinct, dumps, rows_of
 from viewkeeper.server.problems import Refused
 
@@ -105,8 +106,7 @@ def _csv_cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = dumps(value).decode() if isinstance(value, (list, dict)) else str(value)
-    return f'"{text.replace(chr(34), chr(34) * 2)}"' if not text or set(text) & set(',"\r\n') else text
+    return csv_field(dumps(value).decode() if isinstance(value, (list, dict)) else str(value))
 
 
 class Parts(io.RawIOBase):

@@ -41,7 +41,7 @@ def verify(
     strategy: Annotated[str, typer.Option(help="consistency: the strategy of the views.")] = "IMB",
     kill: Annotated[bool, typer.Option("--kill", help="consistency: kill the maintainer now and then.")] = False,
     store: Annotated[
-        str, typer.Option(help="lmdb, in a temporary directory, or hbase, that of vk hbase start.")
+        str, typer.Option(help="lmdb or rocksdb, in a temporary directory, or hbase, that of vk hbase start.")
     ] = "lmdb",
     db: Annotated[str | None, typer.Option(metavar="URL", help="Instead of --store: a new database for it.")] = None,
     data: Data = None,
@@ -60,10 +60,10 @@ def verify(
     """
     one_of(context, "suite", suite, ("tpch", "tpcds", "consistency"))
     one_of(context, "lane", lane, LANES)
-    one_of(context, "store", store, ("lmdb", "hbase"))
+    one_of(context, "store", store, ("lmdb", "rocksdb", "hbase"))
     numbers = _numbers(context, views, suite)
     with tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
-        url = db or (f"lmdb:{scratch}/db" if store == "lmdb" else _hbase_url(scratch))
+        url = db or (_hbase_url(scratch) if store == "hbase" else f"{store}:{scratch}/db")
         spark = cluster(master, conf)
         if suite == "consistency":
             _verify_consistency(url, spark, scratch, seconds, seed, lane, strategy, kill)

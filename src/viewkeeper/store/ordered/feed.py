@@ -30,6 +30,7 @@ class OrderedFeed(Feed):
         self.url = opened.url
         self._opened = opened
         self._records = known
+        self._measured = log.Measured()
         self._waiting: dict[tuple[int, tuple[int, ...]], tuple[int, Pending]] = {}
         """What waited after a position, up to another: the log only grows, so the next look reads on from there."""
 
@@ -110,7 +111,11 @@ class OrderedFeed(Feed):
 
     def log_bytes(self) -> int | None:
         with self._opened.read() as state:
-            return state.log.size()
+            known = state.log.size()
+            if known is not None:
+                return known
+            floor = records.read_number(state.meta, records.FLOOR)
+            return self._measured.bytes(state.log, floor, records.read_number(state.meta, records.HEAD))
 
     def truncate(self, upto: int) -> None:
         with self._opened.write() as state:

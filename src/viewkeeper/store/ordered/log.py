@@ -14,6 +14,7 @@ read without that check.) The positions up to `floor` are forgotten.
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ CHUNK_BYTES = 4 << 20
 
 GATHER_BYTES = 4 << 20
 """Chunks decoded together: few enough for the processor's cache (256 MB at once took 1.7 times as long)."""
+
+_PIECE = 1024
+"""Positions whose bytes are counted together."""
 
 _KEY = struct.Struct(">QI")
 _HEADER = struct.Struct("<BBHIdII")
@@ -127,9 +131,30 @@ def touched(log: OrderedMap, after: int, upto: int) -> dict[int, Touched]:
     return found
 
 
-def raw(log: OrderedMap) -> Iterator[tuple[int, memoryview | bytes]]:
-    """Every chunk as it lies there, with its position."""
-    return ((_KEY.unpack(key)[0], body) for key, body in log.items(b""))
+def raw(log: OrderedMap, after: int = -1) -> Iterator[tuple[int, memoryview | bytes]]:
+    """Every chunk after a position as it lies there, with its own."""
+    return ((_KEY.unpack(key)[0], body) for key, body in log.items(_KEY.pack(after + 1, 0)))
+
+
+class Measured:
+    """What a log takes, where its map does not say: what came is added up once, what went is taken off by pieces."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._upto = 0
+        self._pieces: dict[int, int] = {}
+
+    def bytes(self, log: OrderedMap, floor: int, head: int) -> int:
+        with self._lock:
+            for position, body in raw(log, max(self._upto, floor)):
+                if position > head:
+                    break
+                piece = position // _PIECE
+                self._pieces[piece] = self._pieces.get(piece, 0) + _KEY.size + len(body)
+            self._upto = max(self._upto, head)
+            first = (floor + 1) // _PIECE if floor < head else self._upto
+            self._pieces = {piece: size for piece, size in self._pieces.items() if piece >= first}
+            return sum(self._pieces.values())
 
 
 def is_whole(body: memoryview | bytes) -> bool:
