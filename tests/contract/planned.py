@@ -13,7 +13,7 @@ TABLES = (
     "CREATE TABLE kinds (category STRING, boss STRING, PRIMARY KEY (category))",
 )
 PLANS: dict[str, Any] = json.loads((Path(__file__).parent / "plans.json").read_text("utf-8"))
-TOTALS, BOSSES, DEAR = PLANS
+TOTALS, BOSSES, DEAR, WHOLE, KINDS = PLANS
 
 
 def read_query(_spark: Any, text: str, _tables: Any) -> Any:

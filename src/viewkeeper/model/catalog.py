@@ -77,6 +77,15 @@ class View:
             plan.reads = frozenset(_scanned(plan.get("root")))
         return plan.reads
 
+    def is_whole(self, table: Table) -> bool:
+        """Whether it is just this table's rows, column for column."""
+        root = self.plan.get("root", {})
+        if root.get("kind") != "scan" or root["table"] != table.id or self.table.is_bag:
+            return False
+        read = {column["column"][0]: stored for column, stored in root["fields"]}
+        names = [(name, read.get(column)) for name, column, *_ in self.plan["output"]]
+        return names == [(c.name, c.inside) for c in table.columns]
+
     def to_json(self) -> dict[str, Any]:
         data = {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
         suspended = None if self.suspended is None else asdict(self.suspended)

@@ -141,6 +141,10 @@ def _deltas(
 
 
 def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
+    source = store.told_by(table)
+    if source is not table:  # rows and changes must be of one kind: what the view has not seen yet, it will tell of
+        rows, at = _current(store, source)
+        return rows.select(table.outside.names).cast(table.outside), at
     if not table.is_stored:
         from viewkeeper.read.regenerate import read_regenerated
 

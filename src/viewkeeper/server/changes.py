@@ -128,19 +128,20 @@ def _encoded(form: str, table: Table, deltas: Iterator[tuple[int, Delta]]) -> Ev
 async def _rows(serving: Serving, table: Table, form: str) -> AsyncGenerator[tuple[int, bytes], None]:
     """The rows of one state in pieces, each with the state's position."""
     store = serving.store
-    if not table.is_stored:
+    source = store.told_by(table)
+    if not source.is_stored:
         from viewkeeper.read.regenerate import read_regenerated
 
-        rows, position = await serving.call(read_regenerated, store, table.name)
+        rows, position = await serving.call(read_regenerated, store, source.name)
         yield position, _rows_event(serving, table, form, rows, position, True)
     else:
         pinned = await serving.call(store.pin)
         try:
-            position = pinned.head if table.is_view else pinned.batch.cut
-            source = pinned.scan(table)
-            piece = await serving.call(_next_piece, source, table)
+            position = pinned.head if source.is_view else pinned.batch.cut
+            batches = pinned.scan(source)
+            piece = await serving.call(_next_piece, batches, source)
             while True:
-                following = await serving.call(_next_piece, source, table) if piece.num_rows else piece
+                following = await serving.call(_next_piece, batches, source) if piece.num_rows else piece
                 last = not following.num_rows
                 yield position, await serving.call(_rows_event, serving, table, form, piece, position, last)
                 if last:
@@ -162,6 +163,7 @@ def _next_piece(source: Any, table: Table) -> pa.Table:
 
 
 def _rows_event(serving: Serving, table: Table, form: str, rows: pa.Table, position: int, last: bool) -> bytes:
+    rows = rows.select(table.outside.names).cast(table.outside)  # as a view tells them that is just the table
     weighted = rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64)))
     delta = Delta("rows", table.name, weighted, Token(serving.store.uuid, position), time.time(), table)
     return events.encode(form, table, delta, last=last)

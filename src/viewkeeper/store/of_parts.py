@@ -149,6 +149,9 @@ class StoreOfParts(Store):
     ) -> Iterator[tuple[int, float, pa.Table]]:
         return self.feed.entries(table, columns, after, upto)
 
+    def told_by(self, table: Table) -> Table:
+        return self.feed.told_by(table)
+
     def settled(self, table: Table) -> int:
         return self.feed.settled(table)
 

@@ -216,6 +216,10 @@ class Feed(Protocol):
         """Like `changes`, call by call: position, time, and the delta of a chunk of it; views too."""
         raise Unsupported(f"{self.url} keeps no log that can be read call by call.")
 
+    def told_by(self, table: Table) -> Table:
+        """The table or view whose `entries` those of a table are: itself, where the store logs the calls to tables."""
+        return table
+
     def settled(self, table: Table) -> int:
         """The position up to which `entries` of a table or view say all that there will be."""
         return self.head()

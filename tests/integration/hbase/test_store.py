@@ -88,11 +88,24 @@ def test_a_view_is_dropped_replaced_suspended_and_resumed(shop: Any, client: Cli
 
 
 def test_what_hbase_cannot_do_is_said(shop: Any) -> None:
-    with pytest.raises(Unsupported, match="log of views"):
-        shop.sql("CREATE MATERIALIZED VIEW s WITH (store = 'none') AS SELECT id FROM items")
     with pytest.raises(Unsupported, match="no log of items"):
         shop.subscribe("items")
     assert [v.name for v in shop.status().views] == ["totals"]
+
+
+def test_changes_of_a_table_are_streamed_by_a_view(shop: Any) -> None:
+    shop.sql("CREATE MATERIALIZED VIEW items_changes WITH (store = 'none') AS SELECT * FROM items")
+    deltas = shop.subscribe("items", timeout=0)
+    before = {row["id"]: row for row in next(deltas).rows.to_pylist()}
+    assert set(before) == {row["id"] for row in shop.scan("items")}
+    shop.put("items", {"id": 700, "category": "b", "price": 3})
+    shop.refresh()
+    shop.delete("items", 700)
+    shop.refresh()
+    told = [[(c.kind, (c.after or c.before)["id"]) for c in delta.changes()] for delta in deltas]
+    assert told == [[("insert", 700)], [("delete", 700)]]
+    assert shop.read("items_changes").num_rows == len(before)
+    shop.sql("DROP MATERIALIZED VIEW items_changes")
 
 
 def test_background_maintenance_follows_another_process(shop: Any, open_db: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.store.base import ViewChange
+from viewkeeper.store.base import Batch, ViewChange
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import AlreadyThere, OutcomeUnknown
@@ -23,6 +23,7 @@ from viewkeeper.store.hbase.tables import Family
 from viewkeeper.store.redo import steps
 from viewkeeper.store.redo.files import TableRedo
 from viewkeeper.store.redo.steps import Claim
+from viewkeeper.store.redo.streams import Streamed, Streams
 
 _REGION_ROWS = 200_000
 _MOST_REGIONS = 16
@@ -44,11 +45,17 @@ def table_redo(client: Client, layout: Layout, change: ViewChange) -> TableRedo:
     )
 
 
-def past(before: Published | None, number: int, head: int) -> tuple[Past, ...]:
-    """The batches back to which views can be read, with a new one whose position is after the head."""
+def published(
+    before: Published | None, batch: Batch, head: int, streams: Sequence[tuple[int, str]], forgotten: int
+) -> Published:
+    """The batch, the batches back to which views can be read with this one, whose position is after the head, and the
+    deltas of views that are not stored: table and file of this batch's, and those of before after what is forgotten."""
     known = before.past if before is not None else ()
     position = max(head, known[-1].position if known else 0) + 1
-    return (*known[1 - VIEW_VERSIONS :], Past(number, position, time.time()))
+    now = Past(batch.number, position, time.time())
+    told = Streams() if before is None else before.streams.since(forgotten)
+    told = told.plus([Streamed(batch.number, position, now.time, table, file) for table, file in streams])
+    return Published(batch, (*known[1 - VIEW_VERSIONS :], now), told)
 
 
 def finish(records: Records, directory: Directory, claimed: Claim) -> None:

@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from viewkeeper.errors import CorruptState, FormatTooNew, NotADatabase
@@ -36,6 +36,7 @@ from viewkeeper.store.hbase.scanning import Scan
 from viewkeeper.store.hbase.tables import Family
 from viewkeeper.store.hbase.windows import Noted
 from viewkeeper.store.redo.steps import Claim, Ledger, Standing
+from viewkeeper.store.redo.streams import Streams
 
 FORMAT = 2
 """1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view."""
@@ -83,10 +84,12 @@ class Past:
 @dataclass(frozen=True)
 class Published:
     """The value of `m:batch`: the published batch, with what its capture had seen of each table's last seconds
-    (`windows`), and the batches back to which views can be read, the oldest first, this one last."""
+    (`windows`), the batches back to which views can be read, the oldest first, this one last, and the deltas of views
+    that are not stored."""
 
     batch: Batch
     past: tuple[Past, ...]
+    streams: Streams = field(default_factory=Streams)
 
     def to_json(self) -> dict[str, Any]:
         past = [[p.number, p.position, p.time] for p in self.past]
@@ -96,13 +99,15 @@ class Published:
             for t, n in self.batch.seen.items()
             if isinstance(n, Noted)
         }
-        return {**batch, "seen": seen, "past": past}
+        streams = {} if self.streams == Streams() else {"streams": self.streams.to_json()}
+        return {**batch, "seen": seen, "past": past, **streams}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Published:
         seen = {int(table): _noted(*noted) for table, noted in data["seen"].items()}
         batch = Batch(data["number"], data["cut"], data["record"], seen)
-        return Published(batch, tuple(Past(*one) for one in data["past"]))
+        streams = Streams.from_json(data["streams"]) if "streams" in data else Streams()
+        return Published(batch, tuple(Past(*one) for one in data["past"]), streams)
 
 
 class Records(Ledger[State]):

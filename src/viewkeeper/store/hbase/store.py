@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, StoreError, Unsupported
+from viewkeeper.errors import BadValue, MaintainerBusy, ReadOnly, StoreError
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import wanted
@@ -39,7 +39,6 @@ from viewkeeper.store.base import (
     ViewChange,
     Written,
 )
-from viewkeeper.store.catalogs import Difference
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit, lease, pushing, writing
 from viewkeeper.store.hbase.client import Client
@@ -52,12 +51,12 @@ from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.pinned import PinnedBatch
 from viewkeeper.store.hbase.push.attached import Attached, capture_text
 from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.records import FORMAT, Cells, Published, Records, State, catalog_cells
+from viewkeeper.store.hbase.records import FORMAT, Cells, Records, State, catalog_cells
 from viewkeeper.store.hbase.rejects import Rejects
 from viewkeeper.store.hbase.sizes import Sizes, split_points
 from viewkeeper.store.hbase.url import parse, state_home, with_options
 from viewkeeper.store.hbase.windows import OVERLAP
-from viewkeeper.store.redo import files, steps
+from viewkeeper.store.redo import files, steps, streams
 from viewkeeper.store.redo.files import Redo
 
 _DEFINING = 10.0
@@ -90,6 +89,9 @@ class HBaseStore(Store):
         self.uuid = state.uuid
         self.state_path = place.state or state_home(self.uuid)
         self._redos = Directory(self.state_path).below("redo")
+        self._streams = Directory(self.state_path).below("streams")
+        self._forgotten = 0
+        """The position up to which the next batch forgets the deltas of views that are not stored."""
         self._known = Known(self._records, state, CACHE if place.cache is None else place.cache)
         self._layouts = Layouts(self._client, place.namespace)
         self._reader = Reader(self._client, self._known)
@@ -97,7 +99,7 @@ class HBaseStore(Store):
         self._feed = Feed(self.url, self._client, self._records, self._known, self._layouts, self._reader, overlap)
         self._push = Attached(self._records, self._known, self._layouts, self.state_path, place.capture)
         self._feed.arrivals = self._push.arrivals
-        self._history = History(self._client, self._known, self._reader)
+        self._history = History(self._client, self._known, self._layouts, self._reader, self._streams)
         self._lease_span = lease.SPAN if place.lease is None else place.lease
         self._lease: lease.RowLease | None = None
         self._owner = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
@@ -125,7 +127,6 @@ class HBaseStore(Store):
             if written is None:
                 made.append(changed)
                 return None
-            _refuse_unstored(changed, written)
             for table in filter(None, map(changed.tables_by_id.get, written.definitions)):
                 said.extend(self._layouts.check(table))
             if state.claim is not None and state.claim.defines:
@@ -277,11 +278,15 @@ class HBaseStore(Store):
         self, table: Table, columns: Sequence[str], after: int, upto: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
         self._live()
-        return self._history.entries(self._layouts.of(table), column_names(table, columns), after, upto)
+        return self._history.entries(table, column_names(table, columns), after, upto)
 
     def settled(self, table: Table) -> int:
         self._live()
         return self._history.settled(table)
+
+    def told_by(self, table: Table) -> Table:
+        self._live()
+        return self._history.told_by(table)
 
     def pin(self) -> PinnedBatch:
         self._live()
@@ -292,8 +297,9 @@ class HBaseStore(Store):
         return self._feed.cut_after(after, tables, rows)
 
     def truncate(self, upto: int) -> None:
-        """HBase forgets old versions by itself; what it pushed is forgotten here."""
+        """HBase forgets old versions by itself; what it pushed, and files of deltas, are forgotten here."""
         self._writable()
+        self._forgotten = max(self._forgotten, upto)
         self._push.truncate(upto)
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -324,6 +330,8 @@ class HBaseStore(Store):
             steps.check_turn(self._namespace, self._known.state(now=True), batch.number)
             stored = [change for change in changes if isinstance(change, ViewChange)]
             tables = tuple(commit.table_redo(self._client, self._layouts.of(c.table), c) for c in stored)
+            told = [c for c in changes if isinstance(c, StreamChange)]
+            streamed = [(c.table.id, streams.write(self._streams, batch.number, c)) for c in told]
             before = self._known.published()
             claimed = None
             self._unfinished = True  # from here on: the answer to a claim may be lost
@@ -331,10 +339,9 @@ class HBaseStore(Store):
                 current = self._known.catalog(now=True)
                 written = None
                 if change_catalog is not None:
-                    current, changed, written = self._records.change(current, change_catalog)
-                    _refuse_unstored(changed, written)
+                    current, _, written = self._records.change(current, change_catalog)
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
-                published = Published(batch, commit.past(before, batch.number, self.head()))
+                published = commit.published(before, batch, self.head(), streamed, self._forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
                 claimed = steps.claim(self._records, self._redos, redo, self._owner, current.version)
             commit.finish(self._records, self._redos, claimed)
@@ -349,6 +356,9 @@ class HBaseStore(Store):
     def collect(self) -> None:
         self._writable()
         files.collect(self._redos, self._known.state().published)
+        published = self._known.published()
+        if published is not None:
+            streams.collect(self._streams, published.streams, published.batch.number)
 
     def _finish_own(self) -> None:
         """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""
@@ -407,15 +417,3 @@ class HBaseStore(Store):
         self._live()
         if self._mode == "r":
             raise ReadOnly(f"The database {self.url} was opened with mode='r'.", hint="Open it with mode='w'.")
-
-
-def _refuse_unstored(catalog: Catalog, written: Difference | None) -> None:
-    """Of what is new."""
-    ids = [] if written is None else written.definitions
-    for view in filter(None, map(catalog.views_by_id.get, ids)):
-        if not view.table.is_stored:
-            raise Unsupported(
-                f"{view.table.name} WITH (store = 'none') would only stream its changes, and HBase keeps no log of"
-                " views.",
-                hint="Store the view.",
-            )
