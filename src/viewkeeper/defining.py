@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue, NameTaken
+from viewkeeper.errors import BadValue, NameTaken, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan import alterations, statements
@@ -89,6 +89,9 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
     old = found if isinstance(found, View) and statement.or_replace else None
     if found is not None and old is None:
         raise NameTaken(f"The name {statement.name!r} is in use.")
+    if statement.parameters:
+        _create_family(db, statement, old, progress)
+        return
     maintainer = db._maintain()
     with maintainer.publisher.defining, maintainer.suspender.in_statement():
         maintainer.refresh()
@@ -101,6 +104,29 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
             definitions.refuse_reshaped(db._store.catalog(), old, view)
             users = db._store.catalog().dependents([old.table.id])
             maintainer.definer.replace(old, view, frozenset(users), progress=progress)
+
+
+def _create_family(
+    db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None
+) -> None:
+    """The table of its parameters first, which goes again if the family cannot be made."""
+    from viewkeeper.maintain import definitions
+    from viewkeeper.maintain.loading import throttled
+
+    if old is not None:
+        raise Unsupported(f"{statement.name} is there; a family is not replaced.", hint="Drop it and create it again.")
+    maintainer = db._maintain()
+    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+        maintainer.refresh()
+        parameters = definitions.create_parameters(db._store, statement)
+        try:
+            view = definitions.plan(db._store, db._spark, statement)
+            rate = definitions.load_rate(view)
+            progress = progress if rate is None else throttled(progress, rate)
+            maintainer.definer.create(view, progress=progress)
+        except Exception:
+            definitions.drop_table(db._store, statements.DropTable(parameters.name))
+            raise
 
 
 def _alter_view(db: Database, statement: alterations.AlterView, progress: Progress | None) -> None:
@@ -127,6 +153,8 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
     view = db._store.catalog().view(statement.name)
     definitions.refuse_used(db._store.catalog(), view.table)
     db._maintain().definer.drop(view)
+    if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
+        definitions.drop_table(db._store, statements.DropTable(parameters.name))
 
 
 def _show(db: Database, statement: statements.Show) -> pa.Table:

@@ -48,6 +48,7 @@ POINTS: Mapping[str, str] = {
     "table.changed": "a table's definition changed, its rows are as they were",
     "table.dropped": "a table is out of the catalog, its rows are there",
     "view.planned": "a view's number is taken",
+    "family.parameters": "the table of a family's parameters is there, the family is not",
     "load.part.after": "a part of a large table is scanned and kept",
     "load.1.after": "a view is loaded, nothing is published",
     "load.2.after": "it has caught up",

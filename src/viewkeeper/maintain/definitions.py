@@ -21,8 +21,10 @@ from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import alterations, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiled import plan_of
+from viewkeeper.plan.families.lifting import lift
+from viewkeeper.plan.families.texts import FAMILY, lateral, parameters_name
 from viewkeeper.plan.flows import Plans
-from viewkeeper.plan.nodes import Node, Scan
+from viewkeeper.plan.nodes import Node, Scan, Sort
 from viewkeeper.plan.planner import plan_view
 from viewkeeper.store.base import Store
 
@@ -65,6 +67,7 @@ def add_column(store: Store, statement: alterations.AddColumn) -> None:
         if isinstance(found, View):
             raise BadValue(f"{statement.table} is a materialized view.", hint="Write CREATE OR REPLACE.")
         table = catalog.table(statement.table)
+        refuse_parameters(table)
         if statement.column.name.lower() in table.by_name:
             raise NameTaken(f"{table.name} has a column {statement.column.name} already.", hint="Choose another name.")
         return catalog.with_columns(table.adding(statement.column))
@@ -120,6 +123,12 @@ def rename(store: Store, statement: alterations.Rename) -> None:
         table = catalog.view(statement.name).table if statement.is_view else catalog.table(statement.name)
         if isinstance(found, View) and not statement.is_view:
             raise BadValue(f"{statement.name} is a materialized view.", hint="Write ALTER MATERIALIZED VIEW.")
+        refuse_parameters(table)
+        if isinstance(found, View) and found.parameters:
+            raise Unsupported(
+                f"{table.name} is a family of views, whose name its table of parameters has too.",
+                hint="Create it under the other name, put its parameters there, and drop this one.",
+            )
         refuse_used(catalog, table)
         return catalog.renaming(table, statement.to)
 
@@ -131,6 +140,7 @@ def _column_of(catalog: Catalog, table: str, column: str) -> tuple[Table, Column
     if isinstance(catalog.find(table), View):
         raise BadValue(f"{table} is a materialized view.", hint="Write CREATE OR REPLACE.")
     found = catalog.table(table)
+    refuse_parameters(found)
     if column.lower() not in found.by_name:
         raise UnknownName(f"{found.name} has no column {column!r}.", hint=f"DESCRIBE {found.name}.")
     return found, found.by_name[column.lower()]
@@ -195,15 +205,20 @@ def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table,
         return True
     # What the optimiser left out is in the text still, from which `audit` runs it. A text that neither names the column
     # nor says `*` of all columns cannot mean it; any other is read again.
-    words = {w.lower() for w in re.findall(r"\w+", view.query)}
+    text = view.body or view.query
+    words = {w.lower() for w in re.findall(r"\w+", text)}
     plain = re.fullmatch(r"\w+", gone.name) and not words & {gone.name.lower(), "natural"}
-    if plain and not re.search(r"(select|distinct|all|,|\.)\s*\*", view.query, re.IGNORECASE):
+    if plain and not re.search(r"(select|distinct|all|,|\.)\s*\*", text, re.IGNORECASE):
         return False
-    from viewkeeper.plan.catalyst import read_query
+    from viewkeeper.plan.catalyst import read_family, read_query
 
     others = (t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id not in (table.id, view.table.id))
+    known = {t.name: t for t in (*others, table)}
     try:
-        return read_query(spark(), view.query, {t.name: t for t in (*others, table)}) != plan
+        if (parameters := catalog.tables_by_id.get(view.parameters)) is not None:
+            member = read_family(spark(), view.query, known, len(parameters.columns))
+            return lift(member, parameters) != plan
+        return read_query(spark(), view.query, known) != plan
     except ViewkeeperError:
         return True
 
@@ -212,6 +227,8 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
     """The view that a statement defines. In place of `old`, it takes its id if it has the same columns and key."""
     from viewkeeper.plan.catalyst import read_query
 
+    if statement.parameters:
+        return _family(store, spark, statement)
     options = _options(statement.options)
     catalog = store.catalog()
     hidden = {old.table.id, *catalog.dependents([old.table.id])} if old is not None else set()
@@ -228,6 +245,51 @@ def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateVie
         table = replace(table, id=store.change_catalog(Catalog.with_id_taken).next_id - 1)
     faults.point("view.planned")
     return View(table, statement.query, made.to_json(), options)
+
+
+def _family(store: Store, spark: Callable[[], Any], statement: statements.CreateView) -> View:
+    """A family: its table of parameters is there already."""
+    from viewkeeper.plan.catalyst import read_family
+
+    options = _options(statement.options)
+    if strategy_named(options.get("strategy", USUAL)) != strategy_named(USUAL):
+        raise Unsupported("A family of views has no strategy of its own.", hint="Leave the option out.")
+    catalog = store.catalog()
+    tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
+    parameters = catalog.table(parameters_name(statement.name))
+    names = [c.name for c in parameters.columns]
+    text = lateral(statement.name, statement.query, names)
+    member = read_family(spark(), text, {t.name: t for t in tables.values()}, len(names))
+    query = lift(member, parameters)
+    key = (*names, *statement.key) if statement.key or not isinstance(query.root, Sort) else ()
+    sizes = {t.id: store.count(t) for t in catalog.tables}
+    planned = (statement.name, catalog.next_id, query, key)
+    table, made = plan_view(*planned, tables, Plans(catalog), sizes, options, attempt)
+    table = replace(table, id=store.change_catalog(Catalog.with_id_taken).next_id - 1)
+    faults.point("view.planned")
+    family = View(table, text, made.to_json(), options)
+    return replace(family, parameters=parameters.id, given=len(names), body=statement.query)
+
+
+def create_parameters(store: Store, statement: statements.CreateView) -> Table:
+    """The table of a family's parameters. One that an interrupted CREATE or DROP has left goes first."""
+    name = parameters_name(statement.name)
+    found = store.catalog().find(name)
+    if isinstance(found, Table) and FAMILY in dict(found.options) and not _readers(store.catalog(), found):
+        drop_table(store, statements.DropTable(name))
+    names = tuple(c.name for c in statement.parameters)
+    create_table(store, statements.CreateTable(name, statement.parameters, names, {FAMILY: statement.name}))
+    faults.point("family.parameters")
+    return store.catalog().table(name)
+
+
+def refuse_parameters(table: Table) -> None:
+    """A family's parameters are those that it was created with."""
+    if FAMILY in dict(table.options):
+        raise BadValue(
+            f"{table.name} has the parameters of a family of views, whose columns do not change.",
+            hint="Put and delete its rows; drop the family and create it again for other parameters.",
+        )
 
 
 def scans(root: Node) -> list[Scan]:

@@ -60,6 +60,12 @@ class View:
     """The log position from which on its deltas are complete: where it was loaded."""
     at: OwnCut | None = None
     """None: it stands where the published batch stands."""
+    parameters: int = 0
+    """Of a family, the table of its parameters."""
+    given: int = 0
+    """Of a family, how many of its columns are parameters: the first ones."""
+    body: str = ""
+    """Of a family, the query as written; `query` is what it means over the table of parameters (`plan.families`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -90,14 +96,16 @@ class View:
         data = {"table": self.table.to_json(), "query": self.query, "plan": self.plan, "options": dict(self.options)}
         suspended = None if self.suspended is None else asdict(self.suspended)
         at = None if self.at is None else asdict(self.at)
-        return {**data, "suspended": suspended, "since": self.since, "at": at}
+        family = {"parameters": self.parameters, "given": self.given, "body": self.body} if self.parameters else {}
+        return {**data, "suspended": suspended, "since": self.since, "at": at, **family}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> View:
         suspended = Suspension(**data["suspended"]) if data.get("suspended") else None
         at = OwnCut(**data["at"]) if data.get("at") else None
         table = Table.from_json(data["table"])
-        return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0), at)
+        family = (data.get("parameters", 0), data.get("given", 0), data.get("body", ""))
+        return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0), at, *family)
 
 
 def _scanned(data: Any) -> Iterator[int]:

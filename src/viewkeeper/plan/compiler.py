@@ -12,22 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from viewkeeper.errors import Defect, Unsupported
+from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table, column_of
 from viewkeeper.model.types import Kind
 from viewkeeper.operators.kinds import Aggregate, Consolidate, Image, Input, Sink
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.spec import AggregateSpec, Measure
+from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.plan import joins, nodes, slices
 from viewkeeper.plan.branches import Branch, positional, raises, reference
-from viewkeeper.plan.functions import named, parameter
-from viewkeeper.plan.nodes import Call, Expr, Named, Node, Query, column
-
-_VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
-KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max", "First", *_VARIANCES})
-"""Aggregates that the aggregate operator maintains; any other is recomputed from its group's rows."""
-
+from viewkeeper.plan.calls import is_sum, measure_of, value_arguments
+from viewkeeper.plan.families import sharing
+from viewkeeper.plan.nodes import Expr, Named, Node, Query, column
 
 T = TypeVar("T", bound=Operator)
 
@@ -185,10 +181,12 @@ def _generate(compiler: Compiler, node: nodes.Generate, needed: frozenset[str]) 
 
 def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
     calls = tuple(c for c in node.calls if c.name in needed)
-    if not all(map(_is_sum, calls)):
-        return slices.aggregate(compiler, node, calls, _is_sum)
+    if (shared := sharing.aggregate(compiler, node, calls)) is not None:
+        return shared
+    if not all(map(is_sum, calls)):
+        return slices.aggregate(compiler, node, calls, is_sum)
     arguments: dict[Expr, str] = {}
-    measures = [_measure(call, arguments, f"m{i}") for i, call in enumerate(calls)]
+    measures = [measure_of(call, arguments, f"m{i}") for i, call in enumerate(calls)]
     keys = [Named(f"k{i}", key.expr) for i, key in enumerate(node.keys)]
     exprs = [*keys, *(Named(name, expr) for expr, name in arguments.items())]
     branches = compiler.compile(node.child, frozenset().union(*(n.expr.columns() for n in exprs)))
@@ -201,53 +199,6 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
     return [Branch(operator, names)]
 
 
-def _is_sum(call: Call) -> bool:
-    """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
-    tried = parameter(call, "evalMode") == "TRY" and call.type != types.DOUBLE  # doubles never overflow
-    return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
-
-
-def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
-    """The arguments whose values are counted: those of Min, Max and DISTINCT, each once, in order."""
-    found = [m.argument for m in spec.measures if m.distinct or m.function in ("Min", "Max")]
-    return tuple(dict.fromkeys(a for a in found if a is not None))
-
-
-def _measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
-    if call.function == "First":
-        # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates); a user's is refused.
-        call = replace(call, function="Max")
-    argument = call_argument(call)
-    if argument is None:
-        return Measure(name, call.function, None, None, call.type)
-    if argument.type.kind is Kind.STRUCT:
-        raise Unsupported(f"{named(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
-    place = arguments.setdefault(argument, f"a{len(arguments)}")
-    distinct = call.distinct and call.function not in ("Min", "Max")
-    return Measure(name, call.function, place, argument.type, call.type, distinct)
-
-
-def call_argument(call: Call) -> Expr | None:
-    """The one argument of a call with its FILTER folded in: NULL where the row does not count; None for count(*)."""
-    args = call.args
-    if call.function == "Count" and not call.distinct:
-        args = tuple(a for a in args if a.nullable)
-        if len(args) > 1 or (not args and call.filter is not None):
-            present = [Expr("IsNotNull", types.BOOLEAN, (a,), nullable=False) for a in args]
-            condition = present[0] if present else call.filter
-            if condition is None:
-                raise Defect("A count of nothing has no condition.")
-            for extra in present[1:]:
-                condition = Expr("And", types.BOOLEAN, (condition, extra), nullable=False)
-            one = Expr("literal", types.INT, value=1, nullable=False)
-            args = (Expr("CaseWhen", types.INT, (condition, one)),)
-    if not args:
-        return None
-    if call.filter is None:
-        return args[0]
-    return Expr("CaseWhen", args[0].type, (call.filter, args[0]))
-
-
 HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] = {
     "scan": _scan,
     "filter": _filter,
@@ -258,6 +209,8 @@ HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] 
     "join": joins.join,
     "generate": _generate,
     "steady": _steady,
+    "members": sharing.members,
+    "seeded": sharing.seeded,
     "window": slices.window,
     "sort": lambda compiler, node, needed: compiler.compile(node.child, needed),
     "limit": slices.limit,

@@ -184,6 +184,35 @@ class Steady(Node):
 
 
 @dataclass(frozen=True)
+class Members(Node):
+    """Each row of its child with every member of a family that wants it. Made by `families.lifting`."""
+
+    child: Node
+    parameters: Scan
+    condition: Expr | None
+    kind: ClassVar[str] = "members"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.child.columns, *self.parameters.columns)
+
+
+@dataclass(frozen=True)
+class Seeded(Node):
+    """The child's rows, of members, and for each member one row with NULLs beside its own `members` columns."""
+
+    child: Node
+    parameters: Scan
+    members: tuple[Column, ...]
+    kind: ClassVar[str] = "seeded"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        own = {c.name for c in self.members}
+        return tuple(c if c.name in own else Column(c.name, c.type) for c in self.child.columns)
+
+
+@dataclass(frozen=True)
 class Sort(Node):
     child: Node
     order: tuple[Order, ...]
@@ -261,7 +290,8 @@ class Query:
     output: tuple[tuple[str, Column], ...]
 
 
-_NODES = {c.kind: c for c in (Scan, Filter, Project, Join, Aggregate, Union, Sort, Limit, Window, Expand, Generate)}
+_KINDS = (Scan, Filter, Project, Join, Aggregate, Union, Sort, Limit, Window, Expand, Generate, Members, Seeded)
+_NODES = {c.kind: c for c in _KINDS}
 
 
 def node_to_json(node: Node) -> dict[str, Any]:

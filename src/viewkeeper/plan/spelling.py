@@ -19,10 +19,15 @@ def create_table(table: Table) -> str:
 
 def create_view(view: View) -> str:
     """CREATE MATERIALIZED VIEW … with the query as it was written."""
-    key = ""
-    if not view.table.is_bag and view.table.key and not any(k.descending or k.nulls_last for k in view.table.key):
-        key = f" KEY ({', '.join(backticked(k.column) for k in view.table.key)})"
-    return f"CREATE MATERIALIZED VIEW {backticked(view.table.name)}{key}{_options(view.options)} AS\n{view.query}"
+    key, shown = "", view.table.key
+    if parameters := view.table.columns[: view.given]:
+        own = {c.name.lower() for c in parameters}
+        listed = ", ".join(f"{backticked(c.name)} {c.type.sql}" for c in parameters)
+        key, shown = f" PARAMETERS ({listed})", tuple(k for k in shown if k.column.lower() not in own)
+    if not view.table.is_bag and shown and not any(k.descending or k.nulls_last for k in view.table.key):
+        key += f" KEY ({', '.join(backticked(k.column) for k in shown)})"
+    query = view.body or view.query
+    return f"CREATE MATERIALIZED VIEW {backticked(view.table.name)}{key}{_options(view.options)} AS\n{query}"
 
 
 def _column(column: Column) -> str:

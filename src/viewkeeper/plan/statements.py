@@ -2,7 +2,8 @@
 
     statement ::= CREATE TABLE [IF NOT EXISTS] name ( column, …, PRIMARY KEY ( names ) ) [options]
                 | DROP TABLE [IF EXISTS] name
-                | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [KEY ( names )] [options] AS query
+                | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [PARAMETERS ( column, … )] [KEY ( names )]
+                  [options] AS query
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
                 | SHOW TABLES | SHOW VIEWS | SHOW CREATE TABLE name | SHOW CREATE VIEW name
@@ -54,6 +55,8 @@ class CreateView:
     options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
     or_replace: bool = False
+    parameters: tuple[Column, ...] = ()
+    """Of a family: what `:name` in its query stands for."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ def _create_view(words: Words, or_replace: bool) -> CreateView:
             f"View {name}: a list of columns is not taken here.",
             hint="Name columns in the query (expression AS name); the view's key goes into KEY (…).",
         )
+    parameters = _parameters(words, name) if words.take("PARAMETERS") else ()
     key = words.names("key column") if words.take("KEY") else ()
     _refuse_twice(f"View {name}: key column", key)
     options = _options(words)
@@ -168,7 +172,26 @@ def _create_view(words: Words, or_replace: bool) -> CreateView:
             f"View {name}: {quoted(query)} is no query." if query else f"View {name} has no query.",
             hint="After AS write SELECT … or WITH … SELECT ….",
         )
-    return CreateView(name, query, key, options, exists_ok, or_replace)
+    return CreateView(name, query, key, options, exists_ok, or_replace, parameters)
+
+
+def _parameters(words: Words, view: str) -> tuple[Column, ...]:
+    """( name type, … )"""
+    words.need("(")
+    found: list[Column] = []
+    while True:
+        column, is_key = read_column(words)
+        if is_key or column.default is not None:
+            raise BadStatement(
+                f"View {view}: the parameter {column.name} has a name and a type, and nothing else.",
+                hint="All parameters together are the key of a member.",
+            )
+        found.append(replace(column, nullable=False))
+        if not words.take(","):
+            break
+    words.need(")")
+    _refuse_twice(f"View {view}: parameter", tuple(c.name for c in found))
+    return tuple(found)
 
 
 def _drop_view(words: Words) -> DropView:

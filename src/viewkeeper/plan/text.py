@@ -43,6 +43,10 @@ def _line(node: Node, tables: Mapping[int, str]) -> str:
         case nodes.Join(how, _, _, condition, exists):
             named = f" as {exists}" if exists else ""
             return f"join {how}{named}" + (f" on {expr_text(condition)}" if condition else "")
+        case nodes.Members(_, _, condition):
+            return "members" + (f" on {expr_text(condition)}" if condition else "")
+        case nodes.Seeded(_, _, members):
+            return "seeded " + _list(c.name for c in members)
         case nodes.Aggregate(_, keys, calls):
             by = " by " + _list(map(_named, keys)) if keys else ""
             return "aggregate" + by + (": " + _list(map(_call, calls)) if calls else "")

@@ -12,7 +12,8 @@ in which such a command answers (docs/decisions, 19).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from viewkeeper.errors import BadStatement, Defect
@@ -60,6 +61,18 @@ def tokens(text: str) -> Iterator[Token]:
             yield Token("text" if kind == "raw" else kind, _value(kind, written, line), at, end, line)
         line += text.count("\n", at, end)
         at = end
+
+
+def open_names(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
+    """The colon and the name of each `:name`: a value that is left open.
+
+    `x::int` is a cast, `x:y` a path: what is open stands apart from what is before it.
+    """
+    for place, (colon, name) in enumerate(pairwise(found)):
+        before = found[place - 1] if place else None
+        joined = before is not None and before.end == colon.start and (before.kind != "sign" or before.value in ":)]")
+        if colon.kind == "sign" and colon.value == ":" and name.kind == "word" and name.start == colon.end and not joined:
+            yield colon, name
 
 
 def _value(kind: str, written: str, line: int) -> str:

@@ -19,6 +19,7 @@ from viewkeeper.plan.nodes import (
     Generate,
     Join,
     Limit,
+    Members,
     Node,
     Project,
     Scan,
@@ -44,6 +45,9 @@ def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[Key]:
             return _project(node, unique_keys(node.child, tables))
         case Join():
             return _join(node, tables)
+        case Members():
+            mine = unique_keys(node.parameters, tables)
+            return [(*a, *b) for a in mine for b in unique_keys(node.child, tables)]
         case Aggregate():
             return [tuple(k.name for k in node.keys)]
         case Expand() | Generate():

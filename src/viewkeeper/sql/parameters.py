@@ -11,23 +11,24 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any
 
 from viewkeeper.errors import BadValue
-from viewkeeper.plan.tokens import tokens
+from viewkeeper.plan.families.texts import declared
+from viewkeeper.plan.tokens import open_names, tokens
 
 
 def bound(text: str, values: Mapping[str, Any]) -> str:
-    """The statement with a literal for each open name; every name needs a value, and every value a name."""
+    """The statement with a literal for each open name; every name needs a value, and every value a name.
+
+    The parameters that a family of views declares are its own.
+    """
     found = list(tokens(text))
     parts: list[str] = []
     end, used = 0, set()
-    for place, (colon, name) in enumerate(pairwise(found)):
-        before = found[place - 1] if place else None
-        # `x::int` is a cast, `x:y` a path: what is open stands apart from what is before it.
-        joined = before is not None and before.end == colon.start and (before.kind != "sign" or before.value in ":)]")
-        if colon.kind != "sign" or colon.value != ":" or name.kind != "word" or name.start != colon.end or joined:
+    own = declared(found)
+    for colon, name in open_names(found):
+        if name.value.lower() in own:
             continue
         if name.value not in values:
             known = ", ".join(sorted(values)) or "none"

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from viewkeeper.operators.kinds.aggregate import Aggregate
 from viewkeeper.operators.kinds.arrange import Arrange
 from viewkeeper.operators.kinds.bulkjoin import BulkJoin
+from viewkeeper.operators.kinds.cells import Cells
 from viewkeeper.operators.kinds.consolidate import Consolidate
 from viewkeeper.operators.kinds.image import Image, SelectedImage
 from viewkeeper.operators.kinds.input import Input
 from viewkeeper.operators.kinds.lookup import Lookup
 from viewkeeper.operators.kinds.recompute import Recompute
 from viewkeeper.operators.kinds.sink import Sink
+from viewkeeper.operators.kinds.theta import Theta
 from viewkeeper.operators.kinds.topk import TopK
 from viewkeeper.operators.operator import Operator
 
@@ -24,6 +26,7 @@ __all__ = [
     "Aggregate",
     "Arrange",
     "BulkJoin",
+    "Cells",
     "Consolidate",
     "Image",
     "Input",
@@ -31,9 +34,10 @@ __all__ = [
     "Recompute",
     "SelectedImage",
     "Sink",
+    "Theta",
     "TopK",
 ]
 
-KINDS: Mapping[str, type[Operator]] = {
-    kind.kind: kind for kind in (Input, Image, Arrange, Lookup, BulkJoin, Consolidate, Aggregate, Recompute, TopK, Sink)
-}
+_ALL = (Input, Image, Arrange, Lookup, BulkJoin, Consolidate, Aggregate, Cells, Theta, Recompute, TopK, Sink)
+
+KINDS: Mapping[str, type[Operator]] = {kind.kind: kind for kind in _ALL}

@@ -78,8 +78,10 @@ class Aggregate(Operator):
         return tuple(k.name for k in self.spec.keys)
 
     def arriving(self, duck: Duck, port: int, delta: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """A group may have vectors from several pieces, and those of a piece are few."""
-        if delta.num_rows:
+        """A group may have vectors from several pieces, and those of a piece are few. `Cells` gives vectors as such."""
+        if "_n" in delta.column_names:
+            yield from ((0, rows) for rows in (delta.drop_columns([WEIGHT]),) if rows.num_rows)
+        elif delta.num_rows:
             yield from self._prepared(duck, delta)
 
     def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:

@@ -19,10 +19,11 @@ Nothing outside this package reads a Spark plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-from viewkeeper.errors import BadStatement, Unsupported
+from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Table
@@ -34,9 +35,11 @@ from viewkeeper.plan.catalyst.reader import READINGS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
 from viewkeeper.plan.catalyst.relation import Reader
 from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session
+from viewkeeper.plan.catalyst.tree import Jvm
+from viewkeeper.plan.families.texts import MEMBER
 from viewkeeper.plan.nodes import Query
 
-__all__ = ["CALL_FIELDS", "FIELDS", "SETTINGS", "at_work", "front_session", "read_query"]
+__all__ = ["CALL_FIELDS", "FIELDS", "SETTINGS", "at_work", "front_session", "read_family", "read_query"]
 
 
 def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
@@ -45,13 +48,42 @@ def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Qu
         return _read_query(spark, sql, tables)
 
 
+def read_family(spark: SparkSession, sql: str, tables: Mapping[str, Table], parameters: int) -> Query:
+    """The logical plan of what stands in the parentheses of a family's query (`plan.families.texts`).
+
+    Spark analyses the whole query, so a parameter is known by its type; what is optimised is the query of one member,
+    in which parameters are expressions of their own. `parameters`: how many columns of the result are theirs.
+    """
+    with at_work(spark):
+        try:
+            analysed = analyse(spark, sql, tables)
+        except UnknownName as error:
+            if f" {MEMBER}." not in error.message:
+                raise
+            name = error.message.split(f" {MEMBER}.", 1)[1].rstrip(".")
+            raise Unsupported(
+                f"The parameter :{name} stands in a subquery of the query, where Spark does not look for it.",
+                hint="Join with the subquery, and compare with the parameter outside of it.",
+            ) from None
+        names = [str(n) for n in analysed.analysed.schema().fieldNames()]
+        _refuse_names(names)
+        refuse_volatile(analysed.analysed)
+        member = analysed.within_lateral()
+        refuse_volatile(member)
+        return _read(analysed.jvm, analysed.optimise(member), member, names[parameters:], tables)
+
+
 def _read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
     analysed = analyse(spark, sql, tables)
     names = [str(n) for n in analysed.analysed.schema().fieldNames()]
     _refuse_names(names)
     refuse_volatile(analysed.analysed)
-    raw = analysed.jvm.plan(analysed.optimised)
-    reader = Reader(READINGS, analysed.analysed)
+    return _read(analysed.jvm, analysed.optimised, analysed.analysed, names, tables)
+
+
+def _read(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables: Mapping[str, Table]) -> Query:
+    raw = jvm.plan(optimised)
+    reader = Reader(READINGS, analysed)
     root = reader.exactly(reader.read(raw), raw.output)
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)

@@ -64,7 +64,7 @@ CALL_FIELDS: Mapping[str, tuple[str, ...]] = {
 """The same for aggregate and window functions, kept in `Call.value` as (name, value) pairs, with all boolean fields."""
 
 _TRANSPARENT = frozenset({"Alias", "PromotePrecision", "KnownFloatingPointNormalized", "KnownNullable"})
-_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery", "OuterReference"})
+_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
 _NOISE = frozenset({"class", "num-children", "dataType", "timeZoneId", "name", "qualifier"})
 
 _LIKES = {
@@ -110,6 +110,8 @@ class Scope:
             return column(known.name, known.type, known.nullable)
         if raw.op == "Literal":
             return _literal(raw)
+        if raw.op == "OuterReference":  # within a family's query: one of its parameters
+            return Expr("parameter", raw.type, value=str(raw.live.name()).lower(), nullable=raw.nullable)
         if raw.op in ("DynamicPruningSubquery", "DynamicPruningExpression"):
             return TRUE
         if raw.op in _SUBQUERIES:
@@ -273,7 +275,7 @@ def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
 
 _COMPARISONS = ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In")
 _SAFE = frozenset(
-    {"column", "literal", *_COMPARISONS, "IsNull", "IsNotNull", "Not", "And", "Or", "NormalizeNaNAndZero"}
+    {"column", "literal", "parameter", *_COMPARISONS, "IsNull", "IsNotNull", "Not", "And", "Or", "NormalizeNaNAndZero"}
 )
 
 

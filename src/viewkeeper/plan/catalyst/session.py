@@ -92,11 +92,24 @@ class Analysed:
     jvm: Jvm
     analysed: Any
     execution: Any
+    optimiser: Any
 
     @property
     def optimised(self) -> Any:
         with _translated():
             return self.execution.optimizedPlan()
+
+    def within_lateral(self) -> Any:
+        """The analysed plan of the one LATERAL subquery."""
+        node = self.analysed
+        while node.nodeName() != "LateralJoin":
+            node = node.children().head()
+        return node.right().plan()
+
+    def optimise(self, part: Any) -> Any:
+        """A part of the analysed plan, optimised by itself."""
+        with _translated():
+            return self.optimiser.execute(part)
 
 
 def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analysed:
@@ -110,7 +123,7 @@ def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analy
         if any(kind.isInstance(parsed) for kind in front.commands):
             raise BadStatement("Only a query (SELECT …) can define a view.")
         execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
-        return Analysed(front.jvm, execution.analyzed(), execution)
+        return Analysed(front.jvm, execution.analyzed(), execution, state.optimizer())
 
 
 def _front(spark: SparkSession) -> _Front:
