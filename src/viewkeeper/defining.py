@@ -106,9 +106,7 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
             maintainer.definer.replace(old, view, frozenset(users), progress=progress)
 
 
-def _create_family(
-    db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None
-) -> None:
+def _create_family(db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None) -> None:
     """The table of its parameters first, which goes again if the family cannot be made."""
     from viewkeeper.maintain import definitions
     from viewkeeper.maintain.loading import throttled

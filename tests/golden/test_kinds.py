@@ -25,12 +25,14 @@ from viewkeeper.plan.nodes import (
     Filter,
     Join,
     Limit,
+    Members,
     Named,
     Node,
     Order,
     Project,
     Query,
     Scan,
+    Seeded,
     Sort,
     column,
 )
@@ -49,6 +51,7 @@ AI, AR, BI, BR = (column(name, types.BIGINT) for name in ("ai", "ar", "bi", "br"
 EQUAL = Expr("EqualTo", types.BOOLEAN, (AI, BR))
 JOINED = Join("inner", A, B, EQUAL)
 TOTAL = Aggregate(B, (Named("k", BR),), (Call("s", "Sum", (BI,), types.BIGINT), Call("m", "Max", (BI,), types.BIGINT)))
+MEMBERS = Members(A, B, Expr("LessThan", types.BOOLEAN, (AR, BI)))
 
 PLANS: Mapping[str, Node] = {
     "input": Project(A, (Named("q", AR),)),
@@ -58,6 +61,8 @@ PLANS: Mapping[str, Node] = {
     "bulkjoin": JOINED,
     "consolidate": Project(JOINED, (Named("q", Expr("IntegralDivide", types.BIGINT, (AR, BI), ("ANSI",))),)),
     "aggregate": TOTAL,
+    "cells": Aggregate(Seeded(MEMBERS, B, B.columns[:1]), (Named("k", BI),), (Call("s", "Sum", (AI,), types.BIGINT),)),
+    "theta": MEMBERS,
     "recompute": Join("left", A, B, Expr("And", types.BOOLEAN, (EQUAL, Expr("LessThan", types.BOOLEAN, (AR, BI))))),
     "topk": Limit(Sort(A, (Order(AR, descending=True),)), 3, 1),
     "sink": A,

@@ -13,9 +13,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table, column_of
-from viewkeeper.model.types import Kind
 from viewkeeper.operators.kinds import Aggregate, Consolidate, Image, Input, Sink
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.spec import AggregateSpec

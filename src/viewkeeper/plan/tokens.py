@@ -71,7 +71,13 @@ def open_names(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
     for place, (colon, name) in enumerate(pairwise(found)):
         before = found[place - 1] if place else None
         joined = before is not None and before.end == colon.start and (before.kind != "sign" or before.value in ":)]")
-        if colon.kind == "sign" and colon.value == ":" and name.kind == "word" and name.start == colon.end and not joined:
+        if (
+            colon.kind == "sign"
+            and colon.value == ":"
+            and name.kind == "word"
+            and name.start == colon.end
+            and not joined
+        ):
             yield colon, name
 
 

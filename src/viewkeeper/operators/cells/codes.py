@@ -11,6 +11,7 @@ once zeros and NaNs are made one. What is NULL has a mask; its code says nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def _ranked(arrays: Sequence[Any]) -> list[Ints]:
     places[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
     codes = places[encoded.indices.fill_null(0).to_numpy().astype(np.int64)]
     edges = np.cumsum([0, *(len(a) for a in arrays)])
-    return [codes[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [codes[a:b] for a, b in pairwise(edges)]
 
 
 def _one_zero(array: Any) -> Any:

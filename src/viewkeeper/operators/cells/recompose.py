@@ -62,9 +62,7 @@ def costs(
     by_product = 150.0 * rows + 0.6 * sums * rows * members
     by_pairs = 150.0 * rows + 0.1 * rows * members + 60.0 * sums * met * rows * members
     never = float("inf")
-    return Costs(
-        by_grid if ranges and grid <= _GRID else never, by_product if groups <= _FEW else never, by_pairs
-    )
+    return Costs(by_grid if ranges and grid <= _GRID else never, by_product if groups <= _FEW else never, by_pairs)
 
 
 def recompose(group: Ints, groups: int, axes: Sequence[Axis], sums: Sequence[Ints], way: str = "") -> Iterator[Sums]:

@@ -59,9 +59,7 @@ class Theta(Operator):
 
     def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
         rows, members = site.state(self)
-        came, changed = (
-            consolidate(site.duck, joined(tables)) if tables else None for tables in (ports[0], ports[1])
-        )
+        came, changed = (consolidate(site.duck, joined(tables)) if tables else None for tables in (ports[0], ports[1]))
         if came is not None and members.runs:
             yield from self._met(site, came, members.rows(self._names(1)))
         if changed is not None:

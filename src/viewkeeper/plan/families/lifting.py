@@ -9,7 +9,7 @@ From there a group is a group of one member, a window's partition and a limit ar
 meet only if they are of the same one.
 
     filter x < :a ─ scan                    members on x < a ─ scan, parameters
-    aggregate sum(y) ─ filter x < :a        aggregate by a: sum(y) ─ seeded ─ members …       (one row also over nothing)
+    aggregate sum(y) ─ filter x < :a        aggregate by a: sum(y) ─ seeded ─ members …       (a row over nothing too)
     join ─ (filter x < :a ─ r), s           join ─ r, s; x < :a waits
 """
 
@@ -225,7 +225,10 @@ def _coalesced(lifting: _Lifting, joined: nodes.Join, one: Settled, other: Settl
 
 def _aggregate(lifting: _Lifting, node: nodes.Aggregate) -> Lifted:
     child = lifting.lift(node.child)
-    inside = [*(k.expr for k in node.keys), *(a for c in node.calls for a in (*c.args, *([c.filter] if c.filter else ())))]
+    inside = [
+        *(k.expr for k in node.keys),
+        *(a for c in node.calls for a in (*c.args, *([c.filter] if c.filter else ()))),
+    ]
     if child.is_free and not has_parameters(*inside):
         return Lifted(replace(node, child=child.node))
     settled = lifting.settled(child)
@@ -257,7 +260,9 @@ def _over_nothing(lifting: _Lifting, settled: Settled, calls: tuple[Call, ...]) 
             used = frozenset().union(*(a.columns() for a in (*call.args, condition)))
             given = (Named(c.name, reference(c)) for c in settled.node.columns if c.name in used)
             exprs |= {n.name: n for n in given if n.name not in exprs}
-    return nodes.Seeded(nodes.Project(settled.node, tuple(exprs.values())), lifting.scan(), settled.columns), tuple(made)
+    return nodes.Seeded(nodes.Project(settled.node, tuple(exprs.values())), lifting.scan(), settled.columns), tuple(
+        made
+    )
 
 
 def _union(lifting: _Lifting, node: nodes.Union) -> Lifted:
@@ -297,7 +302,12 @@ def _limit(lifting: _Lifting, node: nodes.Limit) -> Lifted:
     tests = [("GreaterThan", node.offset)] if node.offset else []
     tests += [] if last is None else [("LessThanOrEqual", last)]
     conditions = [
-        Expr(op, types.BOOLEAN, (reference(number), Expr("literal", types.INT, value=value, nullable=False)), nullable=False)
+        Expr(
+            op,
+            types.BOOLEAN,
+            (reference(number), Expr("literal", types.INT, value=value, nullable=False)),
+            nullable=False,
+        )
         for op, value in tests
     ]
     condition = conjunction(conditions)
@@ -331,9 +341,7 @@ def _generate(lifting: _Lifting, node: nodes.Generate) -> Lifted:
         return Lifted(replace(node, child=child.node))
     below = lifting.settled(child)
     kept = (*node.kept, *below.columns)
-    return Lifted(
-        replace(node, child=below.node, generator=below.see(node.generator), kept=kept), (), below.members
-    )
+    return Lifted(replace(node, child=below.node, generator=below.see(node.generator), kept=kept), (), below.members)
 
 
 _HANDLERS: Mapping[str, Callable[[_Lifting, Any], Lifted]] = {
