@@ -27,6 +27,7 @@ from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.plan.sharing import shared
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
@@ -183,6 +184,10 @@ class Stage:
             [written[slot]] = self.state.write(number, {slot: run}, self.durable)
             return self.state.mapped(written[slot])
 
+        if active == flow.in_batches and not new:
+            tables = frozenset(t for n, g in given.items() if (t := flow.operators[n].changes_of) is not None and g.count != 0)
+            flow = shared(flow, tables)
+            active = flow.in_batches
         site = Site(duck, flow, partial(self._old, hidden), active, self.memory, keep)
         if told is not None:
             site.told = told

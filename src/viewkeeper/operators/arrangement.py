@@ -174,16 +174,8 @@ class Arrangement:
             yield np.concatenate(asked), _joined([run.take(spans(start, n), columns) for run, start, n in met])
             return
         for run, start, count in met:
-            ends = np.cumsum(count)
-            for low in range(0, int(ends[-1]), most):
-                high = min(low + most, int(ends[-1]))
-                first, last = (int(i) for i in np.searchsorted(ends, [low, high - 1], "right"))
-                begin, length = start[first : last + 1].copy(), count[first : last + 1].copy()
-                skipped = low - int(ends[first] - count[first])
-                begin[0] += skipped
-                length[0] -= skipped
-                length[-1] -= int(ends[last]) - high
-                yield np.repeat(order[first : last + 1], length), run.take(spans(begin, length), columns)
+            for first, last, begin, length in portions(start, count, most):
+                yield np.repeat(order[first:last], length), run.take(spans(begin, length), columns)
 
     def slice(self, hashes: Hashes) -> pa.Table:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `_w` and `_h`."""
@@ -326,6 +318,20 @@ def spans(start: Places, count: Places) -> Places:
     if total == len(count) and bool((count == 1).all()):
         return start
     return np.repeat(start - np.cumsum(count) + count, count) + np.arange(total)
+
+
+def portions(start: Places, count: Places, most: int) -> Iterator[tuple[int, int, Places, Places]]:
+    """Ranges that hold so many places together, all in order: (first range, one past the last, starts, counts)."""
+    ends = np.cumsum(count)
+    for low in range(0, int(ends[-1]), most):
+        high = min(low + most, int(ends[-1]))
+        first, last = (int(i) for i in np.searchsorted(ends, [low, high - 1], "right"))
+        begin, length = start[first : last + 1].copy(), count[first : last + 1].copy()
+        skipped = low - int(ends[first] - count[first])
+        begin[0] += skipped
+        length[0] -= skipped
+        length[-1] -= int(ends[last]) - high
+        yield first, last + 1, begin, length
 
 
 def _numpy(column: Any, dtype: type) -> npt.NDArray[Any]:

@@ -18,7 +18,8 @@ from viewkeeper.operators.arrangement import Hashes
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.segments import hash_sql
 
-_FACTOR, _HALF, _NULL = np.uint64(0xD6E8FEB86659FD93), np.uint64(32), np.uint64(0xBF58476D1CE4E5B9)
+NULL_HASH = np.uint64(0xBF58476D1CE4E5B9)
+_FACTOR, _HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 _WORDS = {pa.int64(): np.uint64, pa.int32(): np.uint32, pa.date32(): np.uint32}
 
 
@@ -40,6 +41,11 @@ def quick_hashes(rows: pa.Table, key: Sequence[str]) -> Hashes | None:
     return _combined(rows, key)
 
 
+def is_bijective(key: Sequence[pa.DataType]) -> bool:
+    """Whether different keys of these types have different hashes, NULL apart."""
+    return len(key) == 1 and key[0] in _WORDS and _is_known()
+
+
 def _combined(rows: pa.Table, key: Sequence[str]) -> Hashes:
     found: Hashes | None = None
     for name in key:
@@ -59,7 +65,7 @@ def _hashed(column: pa.ChunkedArray) -> Hashes:
     for _ in range(2):
         mixed = _folded(mixed) * _FACTOR
     mixed = _folded(mixed)
-    return np.where(np.asarray(array.is_null()), _NULL, mixed) if array.null_count else mixed
+    return np.where(np.asarray(array.is_null()), NULL_HASH, mixed) if array.null_count else mixed
 
 
 def _folded(words: Hashes) -> Hashes:

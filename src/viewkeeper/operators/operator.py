@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 
 Ports = Sequence[Sequence[pa.Table]]
 """The deltas that arrived at each port."""
+
+
+class Seek(NamedTuple):
+    """A lookup by equal keys: in which arrangement and state of it, and what is taken of a row, by its name there."""
+
+    arrangement: str
+    fresh: bool
+    take: tuple[tuple[str, Column], ...]
 
 
 class Site(Protocol):
@@ -142,6 +150,11 @@ class Operator:
     @property
     def probes(self) -> str | None:
         """The arrangement in which it looks up each row by itself: then it is linear, and can run piece by piece."""
+        return None
+
+    @property
+    def seeks(self) -> Seek | None:
+        """The lookup that it is, if it is nothing else: then it can be made together with those of other views."""
         return None
 
     def segments(self) -> Iterator[Segment]:

@@ -71,16 +71,27 @@ class Flow:
     selects: bool = False
     """Whether the store can be asked for the rows that matter only."""
     counted: Counted = Counted()
+    folded: frozenset[str] = frozenset()
+    """Operators whose work others do in this form of the flow (`sharing`)."""
 
     @cached_property
-    def orders(self) -> dict[frozenset[str], Any]:
-        """What a lane has worked out about sets of operators, for the next batch."""
+    def orders(self) -> dict[Any, Any]:
+        """What has been worked out about sets of operators and of tables, for the next batch."""
         return {}
+
+    @cached_property
+    def feeders(self) -> Mapping[str, Sequence[str]]:
+        """For each operator those whose output it is given through segments."""
+        found: dict[str, list[str]] = {}
+        for source, ways in self.consumers.items():
+            for consumer in dict.fromkeys(way[0] for way in ways):
+                found.setdefault(consumer, []).append(source)
+        return found
 
     @cached_property
     def in_batches(self) -> frozenset[str]:
         """The operators that take part in a batch of changes; the others serve first loads."""
-        return frozenset(name for name, operator in self.operators.items() if not operator.only_loads)
+        return frozenset(n for n, operator in self.operators.items() if not operator.only_loads and n not in self.folded)
 
     def sink(self, view: int) -> Sink:
         return self.views[view].sink

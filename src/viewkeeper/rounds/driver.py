@@ -99,8 +99,9 @@ def _run(site: Site, schedule: _Schedule, task: _Task, operator: Operator) -> No
 
 def _feed(site: Site, schedule: _Schedule, task: _Task, feed: Feed) -> None:
     """An output one way."""
-    several = task.output.num_rows > site.memory.rows(width(task.output))
-    for piece in site.memory.pieces(task.output):
+    output = site.leaving(feed, task.output)
+    several = output.num_rows > site.memory.rows(width(output))
+    for piece in site.memory.pieces(output):
         if several:
             _pass(site, schedule, task, feed, piece)
         else:
@@ -111,7 +112,7 @@ def _feed(site: Site, schedule: _Schedule, task: _Task, feed: Feed) -> None:
 def _pass(site: Site, schedule: _Schedule, task: _Task, feed: Feed, output: pa.Table) -> None:
     """A piece of a large output one way, and through the lookups at its end if what they read is there: they too are
     linear, so what they make of it is gone before the next piece comes."""
-    for consumer, port, delta in site.fed(feed, output):
+    for consumer, port, delta in site.fed(feed, site.leaving(feed, output)):
         operator = site.flow.operators[consumer]
         if operator.probes is None or not schedule.is_there(operator):
             schedule.bring(site, task, [(consumer, port, delta)])
@@ -322,7 +323,7 @@ def _order(flow: Flow, active: frozenset[str]) -> _Order:
 def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
     """For each operator what must have run before it. A lookup waits also for what the lookups after it read: then its
     output can go through them piece by piece, however large it is. (Unless that is made of the output itself.)"""
-    plain = {name: {s for s in _sources(flow.operators[name]) if s in place} for name in place}
+    plain = {name: {s for s in _sources(flow, flow.operators[name]) if s in place} for name in place}
     ahead: dict[str, set[str]] = {}
     for name in reversed(list(place)):
         operator = flow.operators[name]
@@ -339,7 +340,7 @@ def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
     return wanted
 
 
-def _sources(operator: Operator) -> Iterator[str]:
+def _sources(flow: Flow, operator: Operator) -> Iterator[str]:
     """What must have run: what feeds it, and what it looks up in the state of this batch."""
-    yield from operator.fed_by
+    yield from flow.feeders.get(operator.id, ()) if operator.ports else operator.fed_by
     yield from operator.looked_up

@@ -79,7 +79,7 @@ def _live(flow: Flow, active: frozenset[str], given: Iterable[str], seeded: Iter
     """The active operators that rows can reach."""
     found = {*given, *seeded}
     for name, operator in flow.operators.items():
-        if name in active and any(s.source in found for s in operator.segments()):
+        if name in active and any(s in found for s in flow.feeders.get(name, ())):
             found.add(name)
         if name in found and operator.changes_of is not None:
             found.update(i.id for i in flow.images.get(operator.changes_of, ()) if i.id in active)

@@ -19,6 +19,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import quick_hashes
 from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.operators.routes import Found
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.steps import joined
 from viewkeeper.plan.flow import Flow
@@ -75,8 +76,12 @@ class Site:
     def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The output through every segment over it, ready for the consumers' ports."""
         for feed in self.feeds(source):
-            for piece in self.memory.pieces(output):
+            for piece in self.memory.pieces(self.leaving(feed, output)):
                 yield from self.fed(feed, piece)
+
+    def leaving(self, feed: Feed, output: pa.Table | Found) -> pa.Table:
+        """What an output is one way: all of it, or, of rows that are told by their places, those that arrived there."""
+        return output.at(feed[2]) if isinstance(output, Found) else output
 
     def feeds(self, source: Operator) -> list[Feed]:
         """The ways that an operator's output takes; they do not depend on each other."""
@@ -87,6 +92,8 @@ class Site:
     def fed(self, feed: Feed, output: pa.Table) -> list[Fed]:
         """What arrives at the end of one way, of a piece of the output."""
         consumer, port, segment = feed
+        if not output.num_rows:
+            return []
         operator = self.flow.operators[consumer]
         if segment is None:
             held = self.flow.held[consumer]

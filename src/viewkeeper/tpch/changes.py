@@ -94,6 +94,31 @@ class TpchModel(Model):
             Change("lineitem", deletes=gone_lines),
         ]
 
+    def scattered_batch(self, rows: int) -> list[Change]:
+        """Lines and orders updated wherever they are, four lines for each order; some lines are deleted."""
+        stamp = int(self.random.integers(1 << 30))
+        orders, gone = rows // 5, rows // 50
+        self._register("picked", self._some("orders", "o_orderkey", orders))
+        changed = self.rows(
+            f"""SELECT o.* REPLACE ((o_totalprice + 1)::DECIMAL(15,2) AS o_totalprice,
+                    (o_orderdate + (hash(o_orderkey, {stamp}) % 60)::INTEGER)::DATE AS o_orderdate)
+                FROM orders o JOIN picked ON o_orderkey = k"""
+        )
+        self.connection.execute("DROP TABLE picked").fetchall()
+        lines = self.rows(
+            f"""SELECT l.* REPLACE (
+                    ((hash(l_orderkey, l_linenumber, {stamp}) % 11)::DECIMAL(15,2) / 100)::DECIMAL(15,2) AS l_discount,
+                    (1 + hash(l_orderkey, {stamp}) % 50)::DECIMAL(15,2) AS l_quantity,
+                    (l_shipdate + (hash(l_partkey, {stamp}) % 7)::INTEGER)::DATE AS l_shipdate)
+                FROM lineitem l ORDER BY hash(l_orderkey, l_linenumber, {stamp} + 1) LIMIT {rows - orders}"""
+        )
+        keys = lines.slice(0, gone).select(["l_orderkey", "l_linenumber"])
+        return [
+            Change("orders", puts=changed),
+            Change("lineitem", puts=lines.slice(gone)),
+            Change("lineitem", deletes=keys),
+        ]
+
     def dimensions_batch(self, count: int) -> list[Change]:
         """Updates, inserts and deletes in customer, part, supplier and partsupp, and one nation renamed."""
         stamp = int(self.random.integers(1 << 30))

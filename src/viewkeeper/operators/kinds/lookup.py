@@ -19,7 +19,7 @@ from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import threshold
 from viewkeeper.operators.arrangement import Arrangement, hashes_of
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.operator import Operator, Ports, Seek, Site
 from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.operators.steps import stacked
 from viewkeeper.operators.telling import Drawn, Told
@@ -65,6 +65,10 @@ class Lookup(Operator):
     @property
     def probes(self) -> str:
         return self.arrangement
+
+    @property
+    def seeks(self) -> Seek | None:
+        return None if self.reach else Seek(self.arrangement, self.fresh, self.take)
 
     def takes_part(self, on_spark: bool) -> bool:
         return on_spark and self.load
