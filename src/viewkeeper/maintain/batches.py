@@ -63,7 +63,8 @@ class Batches:
         changes = sum(d.count or 0 for d in deltas.values())
         faults.point("commit.2.before")
         captured = time.perf_counter()
-        outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)
+        apart = frozenset(v.table.id for v in publisher.catalog.special if not v.is_shared)
+        outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names, apart=apart)
         faults.point("commit.2.after")
         ran = time.perf_counter()
         views, entries = self._resolve(outcome.reached), outcome.entries

@@ -2,6 +2,7 @@
 
 options of a view    store = 'none'       keep no rows; changes stream to subscribers, `read` works the rows out
                      load_rate = n        scan at most n rows a second when the view is loaded
+                     share = false        look its rows up by itself, and not together with other views
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from viewkeeper.plan.planner import plan_view
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
-_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding"})
+_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding", "share"})
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
@@ -358,6 +359,8 @@ def _options(given: Mapping[str, str]) -> dict[str, str]:
         )
     if options.get("store", "table") not in STORE:
         raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
+    if options.get("share", "true").lower() not in ("true", "false"):
+        raise BadValue(f"share = {options['share']!r} is unknown.", hint="Write true or false.")
     for name in ("load_rate", "interval"):
         try:
             if float(options.get(name, 1)) <= 0:

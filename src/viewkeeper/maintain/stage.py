@@ -27,7 +27,8 @@ from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow, slots
-from viewkeeper.plan.sharing import shared
+from viewkeeper.plan.paths import shared
+from viewkeeper.rounds.blame import NOBODYS
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
@@ -151,11 +152,36 @@ class Stage:
         new: frozenset[str] = frozenset(),
         only: frozenset[str] | None = None,
         told: Callable[[int, int], None] | None = None,
+        apart: frozenset[int] = frozenset(),
     ) -> Outcome:
         """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
 
-        `told` hears, in the driver lane, how many operators have run, and of how many.
+        `told` hears, in the driver lane, how many operators have run, and of how many. In a batch the paths of different
+        views are made together, but for views that are `apart`. If that fails, each is made alone: then it is known
+        whose error it is.
         """
+        if new or active != flow.in_batches:
+            return self._run(number, lane, flow, None, active, given, names, new, only, told)
+        changed = {flow.operators[name].changes_of for name, g in given.items() if g.count != 0}
+        together = shared(flow, frozenset(t for t in changed if t is not None), apart)
+        try:
+            return self._run(number, lane, flow, together, active, given, names, new, only, told)
+        except _Together:
+            return self._run(number, lane, flow, None, active, given, names, new, only, told)
+
+    def _run(
+        self,
+        number: int,
+        lane: str,
+        flow: Flow,
+        together: Flow | None,
+        active: frozenset[str],
+        given: Mapping[str, Given],
+        names: Mapping[int, str],
+        new: frozenset[str],
+        only: frozenset[str] | None,
+        told: Callable[[int, int], None] | None,
+    ) -> Outcome:
         hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
@@ -168,7 +194,7 @@ class Stage:
             session = self.spark()
             near = all_near(session, self.store)
             reach = reach_of(session, self.store)
-            how = (directory, number, self.durable, self.duck, fail, near, self.memory, reach)
+            how = (directory, number, self.durable, self.duck, fail, near, self.memory, reach, together)
             reached, entries = run_on_spark(session, flow, active, given, seeds, manifest, *how)
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
@@ -184,20 +210,32 @@ class Stage:
             [written[slot]] = self.state.write(number, {slot: run}, self.durable)
             return self.state.mapped(written[slot])
 
-        if active == flow.in_batches and not new:
-            tables = frozenset(t for n, g in given.items() if (t := flow.operators[n].changes_of) is not None and g.count != 0)
-            flow = shared(flow, tables)
-            active = flow.in_batches
+        if together is not None:
+            flow, active = together, together.in_batches
         site = Site(duck, flow, partial(self._old, hidden), active, self.memory, keep)
         if told is not None:
             site.told = told
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
-        self.clock, self.made = site.clock, site.made
+        self.clock, self.made = _told(flow, site.clock), site.made
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
 
     def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
         return Arrangement(()) if slot in hidden else self.state.arrangement(slot)
+
+
+class _Together(Exception):
+    """What is done for several views at once failed."""
+
+
+def _told(flow: Flow, clock: Mapping[str, float]) -> Mapping[str, float]:
+    """Seconds by operator: those of one that stands for others are theirs, in equal parts."""
+    found = {name: seconds for name, seconds in clock.items() if not flow.operators[name].together}
+    for name in clock.keys() - found.keys():
+        others = flow.operators[name].stands_for
+        for other in others:
+            found[other] = found.get(other, 0.0) + clock[name] / len(others)
+    return found
 
 
 def _sorts(flow: Flow, names: frozenset[str]) -> bool:
@@ -226,6 +264,8 @@ def choose_lane(asked: str, rows: int) -> str:
 
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
     """An expression's error or a contradiction, naming the views it stops; anything else as it is."""
+    if operator.together and not isinstance(error, NOBODYS):
+        return _Together()
     views = flow.views_of(operator.id)
     stopped = ", ".join(sorted(names.get(v, "the new view") for v in views))
     if isinstance(error, RAN_OUT):

@@ -76,6 +76,11 @@ class View:
         return cast(StoredPlan, self.plan)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether its work may be done together with that of other views."""
+        return self.options.get("share", "true").lower() != "false"
+
+    @property
     def reads(self) -> frozenset[int]:
         """The tables and views that its query names."""
         plan = self.stored

@@ -88,6 +88,8 @@ class Operator:
     """Whether it may give rows that were in no state, which another operator's output takes back."""
     jointly: ClassVar[bool] = False
     """Whether a key's rows at all its ports are one piece of work."""
+    together: ClassVar[bool] = False
+    """Whether it does the work of other operators, those that it `stands_for`."""
     compacts: ClassVar[bool] = False
     """Whether what waits at a port can be `compacted`."""
 
@@ -151,6 +153,15 @@ class Operator:
     def probes(self) -> str | None:
         """The arrangement in which it looks up each row by itself: then it is linear, and can run piece by piece."""
         return None
+
+    @property
+    def probed(self) -> tuple[str, ...]:
+        """All arrangements in which it looks up rows by themselves."""
+        return () if self.probes is None else (self.probes,)
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def seeks(self) -> Seek | None:

@@ -3,8 +3,8 @@
     place = (rows of the runs before) + index in its run          −1: there is no row
 
 A lookup by a unique key gives one place for each probe. A table with a primary key has at most one row of a key, and a
-run is a sum of changes, so the newest run that knows the key decides: it holds −old +new, +new, or −old alone, where the
-row is gone. A lookup by any other key gives every row of every run, whose weights add up.
+run is a sum of changes, so the newest run that knows the key decides: it holds −old +new, +new, or −old alone, where
+the row is gone. A lookup by any other key gives every row of every run, whose weights add up.
 
 Hashes collide, so the real keys are compared, but for one integer: its hash is a bijection. NULL equals nothing.
 """

@@ -4,11 +4,11 @@
       │                                                             └─▶ exit to q10's aggregate
       └──matches──▶ new rows: (delta's place, place in lineitem) ──▶ …
 
-A row on its way is a tuple of places (`places`): its place in the delta, in orders, in customer, … A lookup by a unique
-key adds a place to the same rows, so it is made once, whoever wants it and in whatever order; any other lookup makes new
-rows. For each way out (an *exit*) a row has a bit: whether the exit still wants it. A condition takes the bit from the
-rows that do not meet it, one statement for all conditions of all views that can be judged at this point, and a lookup
-is made for the rows that somebody wants. Columns are taken at the exit, and only those that are used there.
+A row on its way is a tuple of places (`places`): its place in the delta, in orders, in customer, … A lookup by a
+unique key adds a place to the same rows, so it is made once, whoever wants it and in whatever order; any other lookup
+makes new rows. For each way out (an *exit*) a row has a bit: whether the exit still wants it. A condition takes the bit
+from the rows that do not meet it, one statement for all conditions of all views that can be judged at this point, and a
+lookup is made for the rows that somebody wants. Columns are taken at the exit, and only those that are used there.
 
     −1 row and +1 row of one key, alike in all that an exit uses  ⇒  the exit wants neither
 
@@ -17,6 +17,7 @@ What an exit gives is what the lookups that it stands for would have given, but 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,7 @@ from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.delta import identical
 from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.model.types import Type
 from viewkeeper.operators.arrangement import Places, Run, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes
@@ -47,7 +49,7 @@ BITS = 64
 DELTA = 0
 
 
-def referred(place: int, name: str, type_: str, nullable: bool) -> Expr:
+def referred(place: int, name: str, type_: Type, nullable: bool) -> Expr:
     return column(f"{place}.{name}", type_, nullable)
 
 
@@ -106,6 +108,8 @@ class Exit:
     """A way out: who gets the rows, and which columns, each with its name there."""
 
     number: int
+    source: str
+    """The operator whose output it gives."""
     taken: tuple[tuple[str, Ref], ...]
 
 
@@ -124,7 +128,7 @@ class Stretch:
 class Leaf(Segment):
     """The segment after the last lookup of a path, without the conditions that were judged on the way."""
 
-    exit: Exit = field(default=Exit(-1, ()))
+    exit: Exit = field(default=Exit(-1, "", ()))
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,10 @@ class Routes(Operator):
     exits: int
     read: tuple[tuple[str, frozenset[str]], ...]
     fresh: tuple[str, ...]
+    lookups: tuple[str, ...]
     kind: ClassVar[str] = "routes"
     keyed: ClassVar[bool] = False
+    together: ClassVar[bool] = True
 
     @cached_property
     def id(self) -> str:
@@ -162,7 +168,15 @@ class Routes(Operator):
     def reads(self) -> Mapping[str, frozenset[str]]:
         return dict(self.read)
 
-    def run(self, site: Site, ports: Ports) -> Iterator[Found]:  # type: ignore[override]
+    @property
+    def probed(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.read)
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        return self.lookups
+
+    def run(self, site: Site, ports: Ports) -> Iterator[Found]:
         if not ports[0]:
             return
         lying: dict[tuple[str, bool], Lying] = {}
@@ -190,11 +204,14 @@ class Found:
 
     def __init__(self) -> None:
         self.num_rows = 0
+        self.by_source: Counter[str] = Counter()
+        """Rows by the lookup that would have given them."""
         self._parts: dict[int, list[tuple[_Rows, Places]]] = {}
 
     def add(self, exit_: Exit, rows: _Rows, some: Places) -> None:
         self._parts.setdefault(exit_.number, []).append((rows, some))
         self.num_rows += len(some)
+        self.by_source[exit_.source] += len(some)
 
     def at(self, way: Segment | None) -> pa.Table:
         """What arrived at the exit before this segment."""
@@ -205,6 +222,11 @@ class Found:
             return _NOTHING
         tables = [rows.table(way.exit.taken, some) for rows, some in parts]
         return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]
+
+
+def arrived(output: pa.Table | Found) -> Mapping[str, int]:
+    """How many rows an output has in the place of others', by those."""
+    return output.by_source if isinstance(output, Found) else {}
 
 
 def followed(duck: Duck, routes: Routes, delta: pa.Table, look: Look, most: int) -> Iterator[Found]:
@@ -366,5 +388,3 @@ def words_of(exits: int) -> list[int]:
 
 def word_count(exits: int) -> int:
     return -(-exits.bit_length() // BITS)
-
-

@@ -72,7 +72,7 @@ class Flow:
     """Whether the store can be asked for the rows that matter only."""
     counted: Counted = Counted()
     folded: frozenset[str] = frozenset()
-    """Operators whose work others do in this form of the flow (`sharing`)."""
+    """Operators whose work others do in this form of the flow (`paths`)."""
 
     @cached_property
     def orders(self) -> dict[Any, Any]:
@@ -91,7 +91,9 @@ class Flow:
     @cached_property
     def in_batches(self) -> frozenset[str]:
         """The operators that take part in a batch of changes; the others serve first loads."""
-        return frozenset(n for n, operator in self.operators.items() if not operator.only_loads and n not in self.folded)
+        return frozenset(
+            n for n, operator in self.operators.items() if not operator.only_loads and n not in self.folded
+        )
 
     def sink(self, view: int) -> Sink:
         return self.views[view].sink

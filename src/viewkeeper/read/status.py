@@ -25,6 +25,7 @@ from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.runs import open_run
 from viewkeeper.operators.telling import FanOut
 from viewkeeper.plan import flows
+from viewkeeper.plan.companions import companions
 from viewkeeper.plan.compiled import Compiled
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow
@@ -245,6 +246,8 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     for table, columns in flow.used.items():
         if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
             notes.append(text)
+    apart = frozenset(v.table.id for v in catalog.special if not v.is_shared)
+    notes = [*companions(flow, view.table.id, apart, names), *notes]
     return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
 
 

@@ -167,7 +167,7 @@ def _row(flow: Flow, source: Operator, rows: pa.Table | None) -> str:
     else:
         columns = [c for c in rows.column_names if c not in (WEIGHT, HASH)]
         names = {c: origin(flow, source, c) or c for c in columns[:_NAMED]}
-    return row_text(rows, names)
+    return row_text(rows, {c: shown for c, shown in names.items() if c in rows.column_names})
 
 
 def _key(flow: Flow, operator: Operator, ports: Ports) -> str:

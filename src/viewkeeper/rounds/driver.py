@@ -23,6 +23,7 @@ import pyarrow as pa
 from viewkeeper.errors import Defect
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.routes import arrived
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given
@@ -256,6 +257,8 @@ class _Schedule:
             if piece.num_rows:
                 with self._changed:
                     site.made[operator.id] += int(piece.num_rows)
+                    for source, rows in arrived(piece).items():
+                        site.made[source] = site.made.get(source, 0) + rows
                 site.told(*self.reach)
                 yield piece
 

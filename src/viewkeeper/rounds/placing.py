@@ -60,7 +60,7 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
     staying = frozenset(
         n
         for n in live
-        if ((o := flow.operators[n]).probes is not None and stays(o, o.probes))
+        if ((o := flow.operators[n]).probed and all(stays(o, a) for a in o.probed))
         or (o.arranges is not None and near and n not in asked)
     )
     return Placing(levels(flow, staying, live), staying, arranged, given)

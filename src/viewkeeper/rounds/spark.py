@@ -56,16 +56,23 @@ def run_on_spark(
     near: bool,
     memory: Memory,
     reach: Reach | None = None,
+    together: Flow | None = None,
 ) -> tuple[dict[int, list[pa.Table]], list[RunEntry]]:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
     `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
-    `reach`: what each must see; Unsupported if one does not.
+    `reach`: what each must see; Unsupported if one does not. `together`: the flow with the paths of different views
+    made together, which is run where tasks can read all that they look up.
     """
     parts = min(PARTITIONS, max(1, spark.sparkContext.defaultParallelism))
     seeds = list(seeds)
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
-    placing = place(Site(duck, flow, lambda _: Arrangement(), active, memory), given, seeds, sizes, near)
+    forms = [(flow, active)] if together is None else [(together, together.in_batches), (flow, active)]
+    for flow, active in forms:
+        placing = place(Site(duck, flow, lambda _: Arrangement(), active, memory), given, seeds, sizes, near)
+        given = placing.given
+        if all(name in placing.staying for name in placing.levels if flow.operators[name].together):
+            break
     arranged = _written(directory, number, placing.arranged, durable)
     written: list[Path] = []
     messages: list[Message] = []

@@ -14,44 +14,47 @@ runs at the exit, over the rows that it would have seen alone, so an error is st
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from viewkeeper.expressions import can_raise
 from viewkeeper.expressions.tree import Expr, Named, column
+from viewkeeper.model.types import Family, Kind
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.routes import DELTA, Check, Exit, Leaf, Ref, Routes, Step, Stretch, ref_of, referred, refs_of
 from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.flow import Flow, Way
 
-_KEYS = ("int", "bigint", "date", "string")
+_KEYS = frozenset({Kind.INT, Kind.BIGINT, Kind.DATE, Kind.STRING})
 """Types of keys whose values are equal where their bytes are."""
 
-_NESTED = ("array", "map", "struct", "variant")
+_APART = (Family.NESTED, Family.OTHER)
+"""Types whose values are not compared column by column."""
 
 
-def shared(flow: Flow, changed: frozenset[int]) -> Flow:
-    """The flow as a batch runs it in which these base tables changed."""
-    known: Flow | None = flow.orders.get(("shared", changed))
+def shared(flow: Flow, changed: frozenset[int], apart: frozenset[int] = frozenset()) -> Flow:
+    """The flow as a batch runs it in which these base tables changed. Views that are `apart` share no path."""
+    known: Flow | None = flow.orders.get(("shared", changed, apart))
     if known is None:
-        known = flow.orders["shared", changed] = _folded(flow, changed)
+        known = flow.orders["shared", changed, apart] = _folded(flow, changed, apart)
     return known
 
 
-def _folded(flow: Flow, changed: frozenset[int]) -> Flow:
+def _folded(flow: Flow, changed: frozenset[int], apart: frozenset[int]) -> Flow:
     made: list[Routes] = []
+    alone = _alone(flow, apart)
     folded: set[str] = set()
     consumers = dict(flow.consumers)
     for name, operator in flow.operators.items():
         if operator.changes_of not in changed:
             continue
-        paths = _Paths(flow, operator, changed)
+        paths = _Paths(flow, operator, changed, alone)
         if not paths.worthwhile:
             continue
         routes = paths.routes()
         made.append(routes)
-        folded |= paths.folded
+        folded.update(paths.folded)
         taken = {id(way) for way in paths.taken}
         consumers[name] = [*(w for w in consumers[name] if id(w) not in taken), (routes.id, 0, routes.delta)]
         consumers[routes.id] = paths.ways
@@ -69,6 +72,12 @@ def _folded(flow: Flow, changed: frozenset[int]) -> Flow:
         folded=frozenset(folded),
         counted=replace(flow.counted, places=places),
     )
+
+
+def _alone(flow: Flow, apart: frozenset[int]) -> frozenset[str]:
+    """The operators that only such views need."""
+    needed = Counter(name for view in apart & flow.views.keys() for name in flow.views[view].operators)
+    return frozenset(name for name, count in needed.items() if count == flow.counted.operators.get(name))
 
 
 @dataclass(eq=False)
@@ -126,12 +135,12 @@ class _At:
 class _Paths:
     """All paths from one table's changes."""
 
-    def __init__(self, flow: Flow, source: Operator, changed: frozenset[int]) -> None:
+    def __init__(self, flow: Flow, source: Operator, changed: frozenset[int], alone: frozenset[str]) -> None:
         self.flow, self.source, self.changed = flow, source, changed
         self.root = _Rows(_Step(DELTA, source, False, ()))
         self.ways: list[Way] = []
         self.taken: list[Way] = []
-        self.folded: set[str] = set()
+        self.folded: dict[str, None] = {}
         self._places = 0
         self._rows_of = {DELTA: self.root}
         self._step_of = {DELTA: self.root.made}
@@ -139,7 +148,7 @@ class _Paths:
         self._conditions: list[tuple[Expr, ...]] = []
         start = _At(source, self.root, None)
         for way in flow.consumers.get(source.id, ()):
-            if not flow.operators[way[0]].only_loads:
+            if not flow.operators[way[0]].only_loads and way[0] not in alone:
                 self.taken.append(way)
                 self._follow(start, way)
 
@@ -157,7 +166,7 @@ class _Paths:
         if after is None:
             self._leave(at, way)
             return
-        self.folded.add(name)
+        self.folded[name] = None
         for onward in self.flow.consumers.get(name, ()):
             if not self.flow.operators[onward[0]].only_loads:
                 self._follow(after, onward)
@@ -174,12 +183,12 @@ class _Paths:
         arranged = self.flow.operators[seek.arrangement]
         if arranged.arranges is None:
             return None
-        taken = {theirs: mine for theirs, mine in seek.take}
+        taken = dict(seek.take)
         probes = {n.name: n.expr for n in segment.exprs}
         pairs = []
         for mine, theirs in zip(segment.key, arranged.arranged_by, strict=True):
-            kinds = {probes[mine].type, taken[theirs].type} if theirs in taken else {""}
-            if len(kinds) != 1 or not kinds <= set(_KEYS):
+            kinds = {probes[mine].type, taken[theirs].type} if theirs in taken else set()
+            if len(kinds) != 1 or next(iter(kinds)).kind not in _KEYS:
                 return None
             pairs.append(frozenset({mine, taken[theirs].name}))
         compared = [{_pair(c) for c in w.where if c.op == "EqualTo"} for _, _, w in self._onward(operator.id)]
@@ -230,8 +239,10 @@ class _Paths:
         late = tuple(where[early:])
         conditions = _open([*at.conditions, *(at.see(c) for c in where[:early])], at.steps)
         exprs = [*late, *segment.times, *(n.expr for n in segment.exprs)]
-        used = {e.value: e for expr in exprs for e in expr.walk() if e.op == "column"}
-        exit_ = Exit(number, tuple((name, ref_of(at.see(e))) for name, e in sorted(used.items())))
+        used = {e.value: ref_of(at.see(e)) for expr in exprs for e in expr.walk() if e.op == "column"}
+        if any(map(can_raise, exprs)):  # an error names its row
+            used |= self._naming(at)
+        exit_ = Exit(number, at.source.id, tuple(sorted(used.items())))
         leaf = Leaf(
             at.source.id, late, segment.exprs, segment.key, segment.gather, segment.sign, segment.times,
             segment.ordered, exit_,
@@ -243,11 +254,18 @@ class _Paths:
         self._conditions.append(conditions)
         self._note_alike(at, exit_, conditions, [at.see(e) for e in exprs])
 
+    def _naming(self, at: _At) -> dict[str, Ref]:
+        """The columns by which a person knows a row."""
+        if at.columns is not None:
+            return {name: ref_of(e) for name, e in at.columns.items()}
+        table = self.source.changes_of
+        return {} if table is None else {k.column: (DELTA, k.column) for k in self.flow.tables[table].key}
+
     def _note_alike(self, at: _At, exit_: Exit, conditions: Sequence[Expr], used: Sequence[Expr]) -> None:
         """Which columns of the changes an exit uses, beside the conditions on those alone."""
         crossing = [c for c in conditions if {p for p, _ in refs_of([c])} - {DELTA}]
         exprs = [e for expr in [*crossing, *used] for e in expr.walk() if e.op == "column"]
-        if any(e.type.startswith(_NESTED) for e in exprs):
+        if any(e.type.family in _APART for e in exprs):
             return
         refs = {*(ref_of(e) for e in exprs), *(r for step in at.steps for r in step.key)}
         self._alike[tuple(sorted(name for place, name in refs if place == DELTA))] |= 1 << exit_.number
@@ -266,7 +284,7 @@ class _Paths:
                 self._step_of[max(places, key=order.__getitem__)].tests[number].append(condition)
         stretch = self._stretch(self.root, order)
         key = tuple(k.column for k in self.flow.tables[table].key)
-        used = {name for name in key} | {name for name, _ in self._refs_of_changes()}
+        used = set(key) | {name for name, _ in self._refs_of_changes()}
         columns = [c for c in self.flow.used[table] if c.name in used]
         delta = Segment(
             self.source.id, (), tuple(Named(c.name, column(c.name, c.type, c.nullable)) for c in columns), None
@@ -283,6 +301,7 @@ class _Paths:
             (1 << len(self.ways)) - 1,
             tuple((name, frozenset(found)) for name, found in reads.items()),
             tuple(dict.fromkeys(s.arrangement.id for s in steps if s.fresh)),
+            tuple(self.folded),
         )
 
     def _refs_of_changes(self) -> Iterator[tuple[str, int]]:

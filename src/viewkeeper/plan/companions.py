@@ -1,0 +1,68 @@
+"""What a view's lookups are made together with, as EXPLAIN tells it.
+
+shared paths
+  changes of lineitem, of 17 views: orders by (o_orderkey) with 8 others, customer by (c_custkey) with 6 others
+  changes of orders, of 12 views: customer by (c_custkey) with 6 others, lineitem by (l_orderkey) alone
+lookups a batch of all its tables: 4 by itself, 1.4 shared (a lookup for n views counts 1/n)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from viewkeeper.operators.routes import Routes, Step, Stretch
+from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.paths import shared
+
+
+def companions(flow: Flow, view: int, apart: frozenset[int], names: Mapping[int, str]) -> list[str]:
+    """The lines of EXPLAIN about a view's shared lookups; none if nobody shares one with it."""
+    if view in apart:
+        return ["paths: by itself (share = false)"]
+    together = shared(flow, frozenset(flow.used), apart)
+    users = _users(flow)
+    lines, alone, in_parts = [], 0, 0.0
+    for operator in together.operators.values():
+        if not isinstance(operator, Routes):
+            continue
+        views = [users[way[0]] for way in together.consumers[operator.id]]
+        mine = sum(1 << i for i, of in enumerate(views) if view in of)
+        if not mine:
+            continue
+        told = []
+        for step in _steps(operator.stretch):
+            if not step.exits & mine:
+                continue
+            others = len(frozenset().union(*(of for i, of in enumerate(views) if step.exits >> i & 1)) - {view})
+            arranged = flow.operators[step.arrangement]
+            table = names[arranged.arranges] if arranged.arranges is not None else arranged.id
+            told.append(f"{table} by ({', '.join(step.by)}) {_with(others)}")
+            alone, in_parts = alone + 1, in_parts + 1 / (1 + others)
+        everyone = len(frozenset().union(*views))
+        if told and everyone > 1:
+            table = names[flow.operators[operator.delta.source].changes_of or 0]
+            lines.append(f"  changes of {table}, of {everyone} views: {', '.join(told)}")
+    if not lines:
+        return []
+    estimate = f"{alone} by itself, {in_parts:.1f} shared (a lookup for n views counts 1/n)"
+    return ["shared paths", *lines, f"  lookups a batch of all its tables: {estimate}"]
+
+
+def _with(others: int) -> str:
+    return f"with {others} other{'s' if others > 1 else ''}" if others else "alone"
+
+
+def _steps(stretch: Stretch) -> Iterator[Step]:
+    yield from stretch.steps
+    for step, after in stretch.onward:
+        yield step
+        yield from _steps(after)
+
+
+def _users(flow: Flow) -> Mapping[str, frozenset[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for view, made in flow.views.items():
+        for name in made.operators:
+            found[name].add(view)
+    return {name: frozenset(views) for name, views in found.items()}
