@@ -193,7 +193,9 @@ def test_what_fails_together_is_done_apart(make_db: Any, spark: Any, monkeypatch
     joined = "line JOIN orders ON l_order = o_id GROUP BY o_status"
     db.sql(f"CREATE MATERIALIZED VIEW prices AS SELECT o_status, sum(l_price) AS s FROM {joined}")
     db.sql(f"CREATE MATERIALIZED VIEW counts AS SELECT o_status, count(*) AS c FROM {joined}")
-    db.sql(f"CREATE MATERIALIZED VIEW alone WITH (share = false) AS SELECT o_status, max(l_price) AS m FROM {joined}")
+    db.sql(
+        f"CREATE MATERIALIZED VIEW alone WITH (share = false) AS SELECT o_status, max(l_quantity) AS m FROM {joined}"
+    )
     told = db.explain("prices")
     assert "changes of line, of 2 views: orders by (o_id) with 1 other" in told
     assert "paths: by itself (share = false)" in db.explain("alone")

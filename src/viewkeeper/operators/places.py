@@ -11,8 +11,10 @@ Hashes collide, so the real keys are compared, but for one integer: its hash is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,21 +48,26 @@ class Lying:
         for run, first in zip(reversed(self.runs), self.first[-2::-1], strict=True):
             if not len(left):
                 break
-            start, stop = run.ranges(probe.hashes[left])
-            is_hit = stop > start
+            codes = probe.hashes if len(left) == len(probe.hashes) else probe.hashes[left]
+            low = run.starts(codes)
+            is_hit = _is_at(run, low, codes)
             if not is_hit.any():
                 continue
-            asked, low, high = left[is_hit], start[is_hit], stop[is_hit] - 1
+            asked, low, codes = left[is_hit], low[is_hit], codes[is_hit]
             left = left[~is_hit]
-            place, is_there = low, None
+            is_odd = _NOT_ODD
             if WEIGHT in run.rows.column_names:
                 weights = weights_of(run.rows)
+                high = low + _is_at(run, low + 1, codes)
                 place = np.where(weights[low] < 0, high, low)
-                is_there = weights[place] > 0
-            is_odd = high - low > 1
-            if not exact:
-                is_odd |= ~(_same(probe, asked, run, low, key) & _same(probe, asked, run, high, key))
-            found[asked] = first + place if is_there is None else np.where(is_there, first + place, -1)
+                found[asked] = np.where(weights[place] > 0, first + place, -1)
+                is_odd = _is_at(run, low + 2, codes)
+                if not exact:
+                    is_odd |= ~(_same(probe, asked, run, low, key) & _same(probe, asked, run, high, key))
+            else:
+                found[asked] = first + low
+                if not exact:
+                    is_odd = ~_same(probe, asked, run, low, key)
             if is_odd.any():
                 odd.append(asked[is_odd])
         if odd:
@@ -154,43 +161,90 @@ class Picked:
         return found
 
     def _take(self, name: str) -> pa.Array:
-        runs, where = self._lying.runs, self._parts
-        if len(where) == 1:
-            ((run, _, inside),) = where.values()
-            whole = one_chunk(run.rows.column(name))
-            return whole if inside is None else whole.take(inside)
-        if not where:
-            return one_chunk(runs[0].rows.column(name)).slice(0, 0)
-        parts = [one_chunk(run.rows.column(name)).take(inside) for run, _, inside in where.values()]
-        return pa.concat_arrays(parts).take(self._back)
+        parts = self.parts
+        arrays = [one_chunk(part.run.rows.column(name)) for part in parts]
+        if not parts:
+            return one_chunk(self._lying.runs[0].rows.column(name)).slice(0, 0)
+        if len(parts) == 1:
+            return arrays[0] if parts[0].inside is None else arrays[0].take(parts[0].within)
+        numbers = [n for array in arrays if (n := _numbers(array)) is not None]
+        if len(numbers) < len(arrays):
+            taken = [array.take(part.within) for array, part in zip(arrays, parts, strict=True)]
+            return pa.concat_arrays(taken).take(self._back)
+        found = np.empty(len(self._places), numbers[0].dtype)
+        for values, part in zip(numbers, parts, strict=True):
+            found[part.mine] = values if part.inside is None else values[part.inside]
+        return pa.Array.from_buffers(arrays[0].type, len(found), [None, pa.py_buffer(found)])
 
     @cached_property
-    def _parts(self) -> Mapping[int, tuple[Run, Places, pa.Array | None]]:
-        """For each run that has some of the rows: which of them, and where they are inside it (None: all of it)."""
+    def parts(self) -> tuple[Part, ...]:
+        """The rows by the run that has them."""
         lying, places = self._lying, self._places
         if len(lying.runs) == 1:
             run = lying.runs[0]
             is_all = len(places) == run.num_rows and bool((places == np.arange(len(places))).all())
-            return {0: (run, places, None if is_all else pa.array(places))}
-        number = np.searchsorted(lying.first, places, "right") - 1
-        found: dict[int, tuple[Run, Places, pa.Array | None]] = {}
-        for i, run in enumerate(lying.runs):
-            mine = np.flatnonzero(number == i)
+            return (Part(run, slice(None), None if is_all else places),) if len(places) else ()
+        found, left = [], len(places)
+        for run, first, end in zip(lying.runs, lying.first, lying.first[1:], strict=False):
+            if not left:
+                break
+            mine = np.flatnonzero((places >= first) & (places < end))
+            left -= len(mine)
+            if len(mine) == len(places):
+                return (Part(run, slice(None), places - first),)
             if len(mine):
-                found[i] = (run, mine, pa.array(places[mine] - lying.first[i]))
-        return found
+                found.append(Part(run, mine, places[mine] - first))
+        return tuple(found)
 
     @cached_property
     def _back(self) -> pa.Array:
         """From the order of the runs to that of the places."""
-        order = np.concatenate([mine for _, mine, _ in self._parts.values()])
+        order = np.concatenate([part.mine for part in self.parts])
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.array(back)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Rows of one run: which of those that were picked, and where they are inside it (None: all of it, in order)."""
+
+    run: Run
+    mine: Places | slice
+    inside: Places | None
+
+    @cached_property
+    def within(self) -> pa.Array:
+        return pa.array(np.arange(self.run.num_rows) if self.inside is None else self.inside)
+
+
+_WIDTHS = {bits: np.dtype(f"V{bits // 8}" if bits > 64 else f"u{bits // 8}") for bits in (8, 16, 32, 64, 128)}
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any] | None:
+    """A column of a fixed width without NULLs as it lies in memory; None of any other."""
+    try:
+        width = array.type.bit_width
+    except ValueError:
+        return None
+    if width not in _WIDTHS or array.null_count or pa.types.is_nested(array.type):
+        return None
+    found: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], _WIDTHS[width])[array.offset :][: len(array)]
+    return found
+
+
 _NONE = np.zeros(0, np.int64)
 _ALL = np.iinfo(np.int64).max
+
+
+_NOT_ODD = np.zeros(1, np.bool_)
+
+
+def _is_at(run: Run, places: Places, codes: Hashes) -> Flags:
+    """Where a run has the very hash at a place, which may lie beyond its end."""
+    last = run.num_rows - 1
+    found: Flags = (run.hashes[np.minimum(places, last)] == codes) & (places <= last)
+    return found
 
 
 def _same(probe: Probe, asked: Places, run: Run, places: Places, key: Sequence[str]) -> Flags:

@@ -192,6 +192,11 @@ class Routes(Operator):
 
 
 _ALL = (1 << BITS) - 1
+_ROWS_FOR_BITS = 2
+"""All bits of a run are worked out when those of the half of its rows were asked for."""
+_MOST_BITS = 1 << 21
+"""Rows of a run whose bits are kept at most."""
+_CHECKS_KEPT = 16
 _NOTHING = pa.table({WEIGHT: pa.array([], pa.int64())})
 _WIDTH = 64
 """Bytes of a row on its way: a few places, the weight, the bits."""
@@ -283,13 +288,38 @@ class _Rows:
         if not len(some := self.wanted(asked)):
             return
         whole = len(some) == len(self.weight)
-        told = self.duck.run(check.sql, input=self._columns(check.refs, some))
-        for word in words_of(asked):
-            kept = told[f"w{word}"].to_numpy() | np.uint64(~(asked >> (BITS * word)) & _ALL)
+        places = {place for place, _ in check.refs}
+        if len(places) == 1 and DELTA not in places:
+            told = self._remembered(check, places.pop(), some)
+        else:
+            told = _bits(self.duck, check, self._columns(check.refs, some))
+        for word, bits in told.items():
+            kept = bits | np.uint64(~(asked >> (BITS * word)) & _ALL)
             if whole:
                 self.bits[word] &= kept
             else:
                 self.bits[word][some] &= kept
+
+    def _remembered(self, check: Check, place: int, some: Places) -> Mapping[int, Words]:
+        """The bits of rows of an arrangement: those of a run are kept once as many were asked for as it has rows."""
+        parts = self.lying[place].at(self.places[place][some]).parts
+        found = {word: np.empty(len(some), np.uint64) for word in words_of(check.exits)}
+        for part in parts:
+            memory = part.run.kept.setdefault(check.sql, _Memory())
+            inside: Places | slice = slice(None) if part.inside is None else part.inside
+            if memory.bits is None:
+                memory.asked += part.run.num_rows if part.inside is None else len(part.inside)
+                rows = part.run.rows
+                if memory.asked * _ROWS_FOR_BITS < rows.num_rows or rows.num_rows > _MOST_BITS:
+                    table = _named(check, place, rows).take(part.within)
+                    for word, bits in _bits(self.duck, check, table).items():
+                        found[word][part.mine] = bits
+                    continue
+                memory.bits = _bits(self.duck, check, _named(check, place, rows))
+                _forget_others(part.run)
+            for word, bits in memory.bits.items():
+                found[word][part.mine] = bits[inside]
+        return found
 
     def find(self, step: Step, lying: Lying) -> None:
         """Add the place of the one row with the key; where there is none, nobody who looked wants the row."""
@@ -348,6 +378,31 @@ class _Rows:
         if len(some):
             for word in words_of(exits):
                 self.bits[word][some] &= np.uint64(~(exits >> (BITS * word)) & _ALL)
+
+
+@dataclass
+class _Memory:
+    """The bits of a run's rows for one check, if they were worked out, and how many were asked for before."""
+
+    asked: int = 0
+    bits: Mapping[int, Words] | None = None
+
+
+def _bits(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Words]:
+    told = duck.run(check.sql, input=rows)
+    return {word: told[f"w{word}"].to_numpy() for word in words_of(check.exits)}
+
+
+def _named(check: Check, place: int, rows: pa.Table) -> pa.Table:
+    names = [name for _, name in check.refs]
+    return rows.select(names).rename_columns([f"{place}.{name}" for name in names])
+
+
+def _forget_others(run: Run) -> None:
+    """Views come and go, and with them the checks: a run keeps the bits of the last few."""
+    kept = run.kept
+    while len(kept) > _CHECKS_KEPT:
+        kept.pop(next(iter(kept)), None)
 
 
 def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: _Rows) -> None:
