@@ -156,9 +156,9 @@ class Stage:
     ) -> Outcome:
         """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
 
-        `told` hears, in the driver lane, how many operators have run, and of how many. In a batch the paths of different
-        views are made together, but for views that are `apart`. If that fails, each is made alone: then it is known
-        whose error it is.
+        `told` hears, in the driver lane, how many operators have run, and of how many. In a batch the paths of
+        different views are made together, but for views that are `apart`. If that fails, each is made alone: then it is
+        known whose error it is.
         """
         if new or active != flow.in_batches:
             return self._run(number, lane, flow, None, active, given, names, new, only, told)
