@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase.push import reach, settings, touched, wire
 from viewkeeper.store.hbase.push.receiver import Receiver
@@ -102,6 +102,28 @@ def test_a_write_that_failed_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.M
     second = spool.append(touched.write({"a:x": rows(b"2")}))
     assert (second.writer != first.writer, second.number) == (True, 1)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_spool_that_is_full_takes_nothing_until_batches_have_what_is_there(tmp_path: Path) -> None:
+    frame = touched.write({"a:x": rows(*(b"%06d" % n for n in range(100)))})
+    spool = Spool(Directory(tmp_path), most=2 * len(frame))
+    spool.append(frame)
+    spool.append(frame)
+    with pytest.raises(StoreError, match="HBase keeps what follows"):
+        spool.append(frame)
+    assert len(list(tmp_path.glob("*.touched"))) == 2
+    spool.remove(spool.mark())
+    spool.append(frame)
+    assert len(list(tmp_path.glob("*.touched"))) == 1
+
+
+def test_who_only_receives_remembers_nothing(tmp_path: Path) -> None:
+    spool = Spool(Directory(tmp_path), receives=True)
+    spool.append(touched.write({"a:x": rows(b"1")}))
+    assert (spool.size, spool.after({}, "a:x")) == (0, [])
+    reader = Spool(Directory(tmp_path))
+    reader.look()
+    assert len(reader.after({}, "a:x")) == 1
 
 
 def test_the_least_of_marks_is_what_all_have() -> None:

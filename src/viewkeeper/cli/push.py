@@ -166,6 +166,9 @@ def listen(
     at: Annotated[
         list[str] | None, typer.Option("--at", metavar="HOST:PORT", help="Only here, of the agreed addresses.")
     ] = None,
+    spooled: Annotated[
+        str, typer.Option("--spool", metavar="SIZE", help="Take no more when so much waits; HBase keeps it then.")
+    ] = "4GB",
 ) -> None:
     """Receive what HBase pushes and keep it in the state's place, until stopped; who maintains reads it there.
 
@@ -177,10 +180,12 @@ def listen(
     import logging
     from dataclasses import replace
 
+    from viewkeeper.store.budget import parse_size
     from viewkeeper.store.hbase.push import settings
     from viewkeeper.store.hbase.push.inflow import listening
     from viewkeeper.store.hbase.push.spool import Spool
 
+    most = parse_size(spooled, "--spool")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with open_reader(db) as store:
         agreed, directory = _agreed(store), settings.place(store.state_path)
@@ -188,7 +193,7 @@ def listen(
         agreed = replace(agreed, receivers=tuple(at))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    spool, secret = Spool(directory), settings.secret(directory)
+    spool, secret = Spool(directory, most=most, receives=True), settings.secret(directory)
     receivers = listening(agreed, spool, secret)
     if not receivers:
         typer.echo(f"standing by: none of {', '.join(agreed.receivers)} is an address of this machine that is free")

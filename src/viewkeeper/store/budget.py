@@ -38,14 +38,14 @@ _given: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 _maintaining: weakref.WeakSet[object] = weakref.WeakSet()
 
 
-def parse_size(given: int | str) -> int:
+def parse_size(given: int | str, what: str = "memory") -> int:
     """Bytes, from a number of them or from a text such as '2GB' or '512 MiB'."""
     if isinstance(given, bool) or not isinstance(given, (int, str)):
-        raise BadValue(f"memory is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
+        raise BadValue(f"{what} is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
     if isinstance(given, str):
         found = _SIZE.fullmatch(given)
         if found is None:
-            raise BadValue(f"memory is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
+            raise BadValue(f"{what} is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
         number, unit, binary = found.groups()
         given = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
     if given < LEAST:

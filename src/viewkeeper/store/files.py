@@ -124,6 +124,20 @@ class Directory(os.PathLike[str]):
             found |= {i.base_name: i.mtime.timestamp() for i in listed if fnmatch(i.base_name, pattern)}
         return sorted(name for name, touched in found.items() if not older or touched < before)
 
+    def size(self, pattern: str) -> int:
+        """Bytes of the files with such names."""
+        if self._remote is None:
+            total = 0
+            for path in self._here.glob(pattern):
+                with suppress(FileNotFoundError):
+                    total += path.stat().st_size
+            return total
+        from pyarrow import fs
+
+        with self._told("listed"):
+            listed = self._remote[0].get_file_info(fs.FileSelector(self._remote[1], allow_not_found=True))
+        return sum(i.size or 0 for i in listed if fnmatch(i.base_name, pattern))
+
     def remove(self, name: str) -> None:
         """Again is no error."""
         (self._here / name).unlink(missing_ok=True)

@@ -229,6 +229,45 @@ def test_a_peer_that_was_removed_is_noticed(shop: Shop) -> None:
     shop.check()
 
 
+def test_by_tls(pushes: Server, spark: Any, tmp_path: Path) -> None:
+    """Region servers believe the receiver's certificate, and no other."""
+    right, wrong = certificate(tmp_path / "right"), certificate(tmp_path / "wrong")
+    namespace = f"vk_{secrets.token_hex(4)}"
+    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{_free_port()}",), (namespace,), (), *map(str, right))
+    made = Shop(pushes, namespace, tmp_path / "state", agreed, admin.Admin(pushes.data / "conf"), spark)
+    try:
+        with made.open() as db:
+            fill(db)
+            secret = settings.secret(settings.place(db._store.state_path), make=True)
+            made.admin.enable(agreed, secret, None, str(wrong[0]), 20)
+            db._store.put_note(settings.NOTE, agreed.to_json())
+        with made.open() as db:
+            for _ in range(5):
+                assert not is_pushed(db)
+                time.sleep(1)
+            made.admin.enable(agreed, secret, None, str(right[0]), 20)
+            eventually(lambda: is_pushed(db), 120)
+            writer = made.writer()
+            for _ in range(50):
+                writer.write()
+            db.refresh()
+            assert totals(db) == expected(db)
+            assert is_pushed(db)
+        made.check()
+    finally:
+        made.admin.remove(agreed.peer)
+
+
+def certificate(place: Path) -> tuple[Path, Path]:
+    """One of this machine's address, which is its own authority, and its key."""
+    place.mkdir()
+    files = place / "certificate.pem", place / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run(command, check=True, capture_output=True)
+    return files
+
+
 def test_the_commands_enable_and_disable_it(pushes: Server, tmp_path: Path) -> None:
     """What an administrator types, on a database without views."""
     url = f"hbase://{pushes.host}:{pushes.port}/vk_{secrets.token_hex(4)}?create=true&state={tmp_path / 'state'}"

@@ -8,6 +8,8 @@
 Each writer (a receiver, from its start to its end) numbers its files from 1 without a gap. A **mark** says for each
 writer up to which number its files are in a batch: what comes later, from whichever writer, is after every mark that
 was taken before. Files that no mark will ever ask for are removed.
+
+A spool has a limit: beyond it nothing is taken, so HBase keeps its WALs, until batches have what is here.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ Mark = Mapping[str, int]
 _MAGIC = b"VKS1"
 _SUFFIX = ".touched"
 _LATER = "later"
+MOST = 4 << 30
+"""Bytes that wait here before no more is taken."""
+_MEASURED = 10.0
+"""Seconds between two looks at what lies here: others take it away."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,14 @@ class _Writer:
 
 
 class Spool:
-    """The files, and what is in them. Used from several threads."""
+    """The files, and what is in them. Used from several threads. `most`: bytes beyond which nothing more is taken.
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    Who only `receives` does not remember what is in the files: that is for who reads them.
+    """
+
+    def __init__(self, directory: Directory, *, most: int = MOST, receives: bool = False) -> None:
+        self._directory, self._most, self._receives = directory, most, receives
+        self._bytes, self._measured = 0, float("-inf")
         self._lock = threading.Lock()
         self._writer = _Writer()
         self._segments: dict[str, Segment] = {}
@@ -112,6 +122,7 @@ class Spool:
         `later`: rows whose cells have times yet to come. They have a writer of their own, so that they keep no others.
         """
         tables = touched.read(data)
+        self._make_room(len(data))
         writer = _Writer(_LATER) if later else self._writer
         with writer.lock:
             segment = Segment(writer.name, writer.last + 1, tables)
@@ -122,10 +133,23 @@ class Spool:
                 writer.begin()
                 raise
             writer.last += 1
-            self._know(segment)
+            if not self._receives:
+                self._know(segment)
         for told in self._listeners:
             told()
         return segment
+
+    def _make_room(self, more: int) -> None:
+        """StoreError if there is none: who sent it keeps it, and asks again."""
+        with self._lock:
+            if time.monotonic() - self._measured > _MEASURED:
+                self._bytes, self._measured = self._directory.size(f"*{_SUFFIX}"), time.monotonic()
+            if self._bytes + more > self._most:
+                raise StoreError(
+                    f"{self._directory} holds {self._bytes:,} bytes that no batch has taken; HBase keeps what follows.",
+                    hint="Let somebody maintain the database, or allow more: vk hbase listen --spool SIZE.",
+                )
+            self._bytes += more
 
     def on_news(self, told: Callable[[], None]) -> None:
         """Call this whenever something was appended here."""
@@ -199,6 +223,7 @@ class Spool:
 
     def remove(self, mark: Mark) -> None:
         """Forget the files up to a mark."""
+        self._measured = float("-inf")
         for segment in self._all():
             if not segment.after(mark):
                 self._directory.remove(segment.name)
