@@ -20,6 +20,7 @@ from viewkeeper.maintain import loader
 from viewkeeper.model.rows import rows_table
 from viewkeeper.store.base import Store
 from viewkeeper.store.hbase import windows
+from viewkeeper.store.hbase.tables import Family
 
 NAMES = [column.name for column in ITEMS.columns]
 
@@ -170,3 +171,84 @@ def test_what_becomes_visible_late_beside_damage_reaches_every_view(shop: Databa
     report = shop.refresh()
     assert any("checksum" in damage for damage in report.mended)
     check(shop)
+
+
+# -- a table of others that shows no past, beside a CREATE -------------------------------------------------------------
+
+
+WEAK = """CREATE TABLE items (item_id BIGINT, category STRING, price INT, PRIMARY KEY (item_id))
+          WITH (hbase.table = '{name}', hbase.key = 'text', hbase.encoding = 'text',
+                hbase.columns = 'd:category d:price')"""
+
+
+@pytest.fixture(params=["atomic rows only", pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.deep])])
+def weak(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A view over a table that keeps one version and no deleted cells: a read finds what is there, whatever the cut."""
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setattr(loader, "_FINAL_ROWS", 5)
+    store: Any = STORES[request.param](tmp_path, request)(overlap=0.05)
+    name = f"{store._layouts._namespace}:theirs"
+    store._client.tables.create(name, [Family(b"d", max_versions=1)])
+    with Database(store, mode="w", spark=None, progress=None) as db:
+        with pytest.warns(UserWarning, match="keep"):
+            db.sql(WEAK.format(name=name))
+        write(db, *(item(n) for n in range(20)))
+        time.sleep(0.1)  # no overlap shows that these cells go
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {planned.DEAR}")
+        db.refresh()
+        yield db
+
+
+def write(db: Database, *rows: dict[str, Any]) -> None:
+    """What another program writes, now."""
+    store: Any = db._store
+    table = db._catalog().table("items")
+    layout = store._layouts.of(table)
+    store._client.put_many(layout.name, *layout.encode(rows_table(table, list(rows))))
+
+
+STEPS = ["load.1.before", "load.1.after", "catch_up.before", "catch_up.after", "load.2.after"]
+
+
+@pytest.mark.parametrize("often", [False, True], ids=["once", "at every step"])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_written_beside_a_create_over_a_table_without_versions_reaches_every_view(
+    weak: Database, monkeypatch: pytest.MonkeyPatch, step: str, often: bool
+) -> None:
+    """The view that is made reads a column more: the image that it makes anew serves the other view too, which has
+    seen what was there before."""
+    prices = iter(range(10, 10_000))
+    reached: list[str] = []
+
+    def passed(name: str) -> None:
+        if name == "load.1.after" and step.startswith("catch_up") and name not in reached:
+            write(weak, *(item(n) for n in range(40, 50)))
+        if name == step and (often or step not in reached):
+            write(weak, item(3, next(prices)), item(77, next(prices)))
+        reached.append(name)
+
+    original, work = faults.point, {"load.1": loader.load, "catch_up": loader.catch_up}
+
+    def point(name: str) -> None:
+        original(name)
+        passed(name)
+
+    def watched(name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            passed(f"{name}.before")
+            done = work[name](*args, **options)
+            passed(f"{name}.after")
+            return done
+
+        return call
+
+    monkeypatch.setattr(faults, "point", point)
+    monkeypatch.setattr(loader, "load", watched("load.1"))
+    monkeypatch.setattr(loader, "catch_up", watched("catch_up"))
+    weak.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
+    assert step in reached, "the step was not reached"
+    weak.refresh()
+    check(weak)
+    write(weak, item(1, 1), item(3, 9))
+    weak.refresh()
+    check(weak)

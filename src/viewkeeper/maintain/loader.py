@@ -39,6 +39,10 @@ _log = logging.getLogger("viewkeeper")
 _FINAL_ROWS = 20_000
 """Changed rows that a load leaves for its last step, in which no batch runs."""
 
+_TRIES = 3
+"""A table that cannot be read as of a cut and is written all the time never stands still: after so many attempts to
+find it as the other views have seen it, all views are made anew from one look at it."""
+
 
 class Loader:
     """Loads what is missing and publishes it.
@@ -102,8 +106,17 @@ class Loader:
 
         `base`: the state to load beside, other than the published one, and `cut` where; the caller holds the lock.
         """
-        with self._publisher.keeping() as mark:
-            return self._load_from(mark, views, change, lane, progress, base, cut)
+        for _ in range(_TRIES if base is None else 1):
+            with suppress(CutMoved), self._publisher.keeping() as mark:
+                return self._load_from(mark, views, change, lane, progress, base, cut)
+            if base is None:
+                self._refresh()
+        # What the other views have seen cannot be read again: all of them come to what is there, together.
+        with self._publisher.lock:
+            self.tell(["what the other views had seen of the tables cannot be read again"])
+            every = frozenset(self._publisher.flow_of(change(self._publisher.catalog, 0)).views)
+            nothing = Manifest(fingerprint=expressions.fingerprint())
+            return self.load(every, change, lane, progress, base=nothing, cut=cut)
 
     def _load_from(
         self,
@@ -138,29 +151,20 @@ class Loader:
                 cut = self._publisher.store.head()
             names = changed.names
             at, number, alone = cut or mark.batch.cut, mark.batch.number + 1, base is not None and not base.runs
-            try:
-                loaded = load(  # 1
-                    stage,
-                    flow,
-                    views,
-                    at,
-                    number,
-                    names,
-                    lane,
-                    progress,
-                    seen=mark.batch.seen,
-                    alone=alone,
-                    live=live,
-                    kept=kept,
-                )
-            except CutMoved:
-                if base is None:
-                    self._refresh()
-                    return False
-                # What the other views have seen cannot be read again: all of them come to what is there, together.
-                self.tell(["what the other views had seen of the tables cannot be read again"])
-                nothing = Manifest(fingerprint=expressions.fingerprint())
-                return self.load(frozenset(flow.views), change, lane, progress, base=nothing, cut=cut)
+            loaded = load(  # 1
+                stage,
+                flow,
+                views,
+                at,
+                number,
+                names,
+                lane,
+                progress,
+                seen=mark.batch.seen,
+                alone=alone,
+                live=live,
+                kept=kept,
+            )
             faults.point("load.1.after")
             while True:
                 state.adopt(loaded.beside(flow, mark.manifest))
@@ -169,7 +173,7 @@ class Loader:
                 mark, loaded = self._caught_up(stage, flow, loaded, names, lane)  # 2
             faults.point("load.2.after")
             with self._publisher.lock:  # 3
-                while True:
+                for attempt in range(_TRIES):
                     mark = self._publisher.mark() if base is None else mark
                     changed = change(mark.catalog, 0)
                     flow = self._publisher.flow_of(changed)
@@ -180,6 +184,8 @@ class Loader:
                             loaded = catch_up(stage, flow, loaded, mark.batch, names, lane)
                         break
                     except CutMoved:
+                        if attempt == _TRIES - 1:
+                            raise
                         self._refresh()
                 self._publish_loaded(loaded, flow, changed, mark.manifest, change)
             if kept is not None:
@@ -195,12 +201,13 @@ class Loader:
         self, stage: Stage, flow: Flow, loaded: Loaded, names: Mapping[int, str], lane: str
     ) -> tuple[Mark, Loaded]:
         """Step 2, to a batch that has seen all that can be seen up to its cut."""
-        while True:
+        for _ in range(_TRIES):
             with self._publisher.lock:
                 self._refresh()
                 mark = self._publisher.mark()
             with suppress(CutMoved):
                 return mark, catch_up(stage, flow, loaded, mark.batch, names, lane)
+        raise CutMoved
 
     def _publish_loaded(
         self,

@@ -107,6 +107,8 @@ def load(
     told = None if progress is None else partial(progress, f"working out {' and '.join(names[v] for v in views)}")
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only, told)
     after = _watched(stage, scanned, cut, before, alone)
+    if not alone:
+        _unmoved(stage, (table for table in scanned if table.id in (seen or {})), cut)
     return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views}, after)
 
 
@@ -143,13 +145,14 @@ def catch_up(
     """Step 2: to the cut of a later batch. The stage's state is `loaded.beside` the shared state at `loaded.cut`.
 
     CutMoved if more can be seen of the tables by now than that batch had: the next one brings it to all views, and this
-    step is done again.
+    step is done again. So it is if what was read of them may be newer than that batch's cut.
     """
     behind = flow.behind([*(flow.sink(v).id for v in loaded.rows), *loaded.new])
     tables = [t for t in flow.used if Input(t).id in behind]
     deltas, seen = stage.capture.changes(flow, loaded.cut, batch.cut, loaded.seen, tables)
     shared = [flow.tables[t] for t in tables if t in batch.seen]
     seen |= _watched(stage, shared, batch.cut, batch.seen, alone=False)
+    _unmoved(stage, shared, batch.cut)
     chosen = choose_lane(lane, sum(d.num_rows for d in deltas.values()))
     active = flow.in_batches & behind
     outcome = stage.run(batch.number + 1, chosen, flow, active, given_rows(deltas), names, only=loaded.slots(flow))
@@ -205,6 +208,13 @@ def _watched(stage: Stage, tables: Iterable[Table], cut: int, seen: Mapping[int,
         elif not alone:
             raise CutMoved
     return found
+
+
+def _unmoved(stage: Stage, shared: Iterable[Table], cut: int) -> None:
+    """CutMoved if what was read of tables that other views read too may be newer than the cut: those views have the
+    rows of the cut, and what is loaded here would be taken for what they have."""
+    if any(stage.store.has_moved(table, cut) for table in shared):
+        raise CutMoved
 
 
 def _whole_table(

@@ -93,6 +93,9 @@ class StoreOfParts(Store):
     def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
         return self.rows.watch(table, cut, seen)
 
+    def has_moved(self, table: Table, cut: int) -> bool:
+        return self.rows.has_moved(table, cut)
+
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         return self.rows.range_keys(table, rows)
 

@@ -133,6 +133,11 @@ class Rows(Protocol):
         """
         return seen or Seen()
 
+    def has_moved(self, table: Table, cut: int) -> bool:
+        """Whether what was read of a table for a cut may be newer than it: only where the store cannot keep to a cut,
+        and only if something was written since. No other view has seen that, so nothing can be shared with them."""
+        return False
+
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         """Of rows with the key columns, the bytes by which `start`, `stop` and `split_points` order them."""
         return encode_keys(table, rows)

@@ -211,6 +211,14 @@ class Feed:
             return None
         return replace(look.noted(cut, cut) if now - cut >= self._overlap else noted, push=came.pushed)
 
+    def has_moved(self, table: Table, cut: int) -> bool:
+        """Whether a table that is read as it is was written after a cut."""
+        layout = self._layouts.of(table)
+        if self._layouts.is_exact(layout):
+            return False
+        now = self.head()
+        return len(self._look(layout, cut, now).sight(cut, now)) > 0
+
     def _look(self, layout: Layout, after: int, upto: int) -> Look:
         spread = self.spread
 

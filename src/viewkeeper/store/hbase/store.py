@@ -224,6 +224,9 @@ class HBaseStore(Store):
         self._live()
         return self._feed.watch(table, cut, seen)
 
+    def has_moved(self, table: Table, cut: int) -> bool:
+        return self._feed.has_moved(table, cut)
+
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         return self._layouts.of(table).row_keys(rows)
 
