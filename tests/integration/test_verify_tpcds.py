@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,19 @@ def verify(data: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> Verify
 
 
 @pytest.fixture
+def verify_apart(data: Path) -> Verify:
+    """In a process with a Spark of its own, as a user would: that of the tests has little memory."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "viewkeeper", "verify", "tpcds", "--data", str(data), *arguments]
+        told = subprocess.run(command, env={**os.environ, "SPARK_DRIVER_MEMORY": "3g"}, capture_output=True, text=True)
+        print(told.stderr[-5000:])
+        return told.returncode, told.stdout
+
+    return run
+
+
+@pytest.fixture
 def model(data: Path) -> Iterator[TpcdsModel]:
     made = TpcdsModel(generate(0.001, data), seed=3)
     yield made
@@ -64,20 +79,42 @@ def test_a_few_views_equal_spark_after_a_batch(verify: Verify) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_all_views_equal_spark_after_every_batch(verify: Verify, seed: str) -> None:
-    code, out = verify("--scale", "0.01", "--batches", "3", "--seed", seed, "--lane", "driver")
+def test_all_views_equal_spark_after_every_batch(verify_apart: Verify, seed: str) -> None:
+    code, out = verify_apart("--scale", "0.01", "--batches", "3", "--seed", seed, "--lane", "driver")
     assert code == 0
     assert out.count(f"{len(QUERIES)} views equal") == 5  # after the first load, after each batch, and at the end
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(3600)
-def test_views_of_each_kind_equal_spark_in_its_lane(verify: Verify) -> None:
+def test_views_of_each_kind_equal_spark_in_its_lane(verify_apart: Verify) -> None:
     """Correlated subqueries, windows, rollups, set operations, outer joins, deviations."""
     views = "1,5,14,17,23,36,39,47,51,67,75,78,87,97"
-    code, out = verify("--scale", "0.01", "--batches", "2", "--lane", "spark", "--views", views)
+    code, out = verify_apart("--scale", "0.01", "--batches", "2", "--lane", "spark", "--views", views)
     assert code == 0
     assert out.count(" spark lane") == 2
+
+
+OUT_OF_MEMORY = """
+from viewkeeper.errors import OutOfMemory
+from viewkeeper.plan.catalyst.local import local_spark
+from viewkeeper.verify.recompute import SparkOracle
+
+oracle = SparkOracle(local_spark())
+endless = {v: f"SELECT {v} AS v, collect_list(repeat(id, 99)) AS rows FROM range(0, 1000000000, 1, 1)" for v in (1, 2)}
+try:
+    list(oracle.answers(endless))
+except OutOfMemory as error:
+    print(error.code, error)
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_a_spark_that_runs_out_of_memory_is_an_error_and_no_wait() -> None:
+    small = {**os.environ, "SPARK_DRIVER_MEMORY": "600m"}
+    told = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], env=small, capture_output=True, text=True, timeout=500)
+    assert "[VK503] Spark's JVM has ended" in told.stdout, told.stdout + told.stderr
 
 
 def test_the_queries_name_all_tables_and_each_has_one_order_under_its_limit(model: TpcdsModel, spark: Any) -> None:

@@ -1,7 +1,10 @@
 """Spark SQL's own answer over a model's tables, and how a view's rows are compared with it.
 
-Spark holds the tables in its cache from one batch to the next. Rows are compared as multisets, of the same types,
-floats bit for bit. Where Spark leaves an answer open this says what is taken:
+Spark keeps the tables on its disks, and joins by sorting, which spills: what it is asked need not fit into its memory.
+Where it runs out all the same, its JVM ends (`plan.catalyst.local`) and that is said.
+
+Rows are compared as multisets, of the same types, floats bit for bit. Where Spark leaves an answer open this says what
+is taken:
 
     ORDER BY … LIMIT    which of the rows that tie are chosen: the order is continued with all columns, as views do
     stddev, variance    sums of DOUBLE in no order: equal to nine digits
@@ -12,14 +15,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
+from subprocess import TimeoutExpired
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import SparkContext, StorageLevel
 
+from viewkeeper.errors import OutOfMemory
 from viewkeeper.plan.catalyst import at_work, front_session
 from viewkeeper.verify.model import Model
 
@@ -29,6 +37,9 @@ _LIMIT = re.compile(r"\bLIMIT\s+(\d+)\s*$", re.IGNORECASE)
 _ORDER = re.compile(r"\bORDER\s+BY\b", re.IGNORECASE)
 _IN_NO_ORDER = re.compile(r"\b(stddev|variance|var)(_samp|_pop)?\s*\(", re.IGNORECASE)
 _NEAR = 1e-9
+_ROOM_FOR_TWO = 2 << 30
+_TO_END = 10.0
+"""Seconds from the first sign that a JVM ends to its end."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +58,32 @@ class SparkOracle:
 
     def __init__(self, spark: Any) -> None:
         self.spark = front_session(spark)
-        self._cached: dict[str, Any] = {}
+        # A table that is broadcast is held whole, and once more for each query until the JVM tidies up.
+        self.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+        room = self.spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
+        self._at_once = 2 if room >= _ROOM_FOR_TWO else 1
 
     def load(self, model: Model, tables: Iterable[str] | None = None) -> None:
         """Take the tables as they are now."""
-        with at_work(self.spark):
+        with self._working():
             for table in model.schemas if tables is None else tables:
-                frame = self.spark.createDataFrame(model.table(table)).cache()
-                frame.createOrReplaceTempView(table)
-                self._forget(table)
-                self._cached[table] = frame
+                rows = self.spark.createDataFrame(model.table(table))
+                # A checkpoint, since what is only cached keeps the rows that it came from.
+                rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY).createOrReplaceTempView(table)
 
     def close(self) -> None:
-        for table in list(self._cached):
-            self._forget(table)
+        """Let the tables go; Spark removes what nobody can name."""
+        for table in self.spark.catalog.listTables():
+            self.spark.catalog.dropTempView(table.name)
 
     def answer(self, query: str) -> pa.Table:
-        with at_work(self.spark):
+        with self._working():
             result: pa.Table = self.spark.sql(self.settled(query)).toArrow()
             return result
 
     def answers(self, views: Mapping[str, str]) -> Iterable[tuple[str, pa.Table]]:
-        """Each view's rows, in the views' order; two are asked at a time: Spark plans longer than it runs here."""
-        with ThreadPoolExecutor(2) as pool:
+        """Each view's rows, in the views' order; where it has the memory, Spark plans one while another runs."""
+        with ThreadPoolExecutor(self._at_once) as pool:
             yield from zip(views, pool.map(self.answer, views.values()), strict=True)
 
     def settled(self, query: str) -> str:
@@ -82,10 +96,28 @@ class SparkOracle:
         columns = ", ".join(str(n + 1) for n in range(len(self.spark.sql(query).columns)))
         return f"{body}{', ' if order else ' ORDER BY '}{columns} LIMIT {limit[1]}"
 
-    def _forget(self, table: str) -> None:
-        before = self._cached.pop(table, None)
-        if before is not None:
-            before.unpersist()
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        try:
+            with at_work(self.spark):
+                yield
+        except (Py4JError, OSError) as error:
+            if not _has_ended():
+                raise
+            raise OutOfMemory(
+                "Spark's JVM has ended while it recomputed views: it most likely ran out of memory.",
+                hint="Give it more (SPARK_DRIVER_MEMORY=4g), or verify fewer views at a time (--views).",
+            ) from error
+
+
+def _has_ended() -> bool:
+    """Whether the JVM that this process started runs no more."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    with suppress(TimeoutExpired):
+        process.wait(_TO_END)
+    return process.poll() is not None
 
 
 def is_in_no_order(query: str) -> bool:
