@@ -6,6 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -140,10 +141,15 @@ class Database:
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
-    def refresh(self, lane: str = "auto") -> BatchReport:
-        """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark."""
+    def refresh(self, lane: str = "auto", *, suspend: bool = False) -> BatchReport:
+        """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark.
+
+        If a row breaks a view this raises (VK401), and nothing is published. With `suspend` that view alone is stopped,
+        as background maintenance does it, the others go on, and the report names it (`suspended`).
+        """
         maintainer = self._maintain()
-        report = maintainer.refresh(lane)
+        with maintainer.suspender.in_statement() if suspend else nullcontext():
+            report = maintainer.refresh(lane)
         maintainer.scheduler.run(now=True)
         return report
 

@@ -100,6 +100,27 @@ def test_a_broken_view_stops_no_create_and_no_resume(tmp_path: Path, monkeypatch
         assert db.read("totals").to_pylist() == [{"category": "a", "n": 1, "total": 5}]
 
 
+def test_a_refresh_by_hand_goes_on_without_a_broken_view_if_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned.install(monkeypatch.setattr)
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        for statement in TABLES:
+            db.sql(statement)
+        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+        db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
+        with pytest.raises(EvaluationError, match=r"totals.*category = 'kkk"):
+            db.refresh()
+        assert db.read("dear").num_rows == 0
+        report = db.refresh(suspend=True)
+        assert report.suspended == ("totals",)
+        assert db.read("dear").num_rows == 1
+        db.put("items", [{"item_id": 2, "category": "a", "price": 5}])
+        assert db.refresh().suspended == (), "it is told once"
+        assert db.read("dear").num_rows == 2
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():

@@ -54,7 +54,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     ),
     "explain": ({"view": "t"}, {"view": ()}),
     "token": ({"name": "t"}, {"name": (None,)}),
-    "refresh": ({}, {"lane": ()}),
+    "refresh": ({}, {"lane": (), "suspend": ODD}),
     "audit": ({}, {"sample": (None, *COUNTS), "repair": ODD}),
     "snapshot": ({}, {"max_age": TIMES, "mixed": ODD}),
     "maintain": (

@@ -33,11 +33,16 @@ def refresh(
     db: Db,
     lane: Lane = "auto",
     output: ReportOutput = "table",
+    suspend: Annotated[
+        bool, typer.Option("--suspend", help="Suspend a view that a row breaks and let the others go on.")
+    ] = False,
     memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
     """Bring every view up to date in one batch.
+
+    If a row breaks a view, the error names both and nothing is published, unless --suspend is given.
 
     Example: vk refresh --db lmdb:./shop
     """
@@ -48,7 +53,7 @@ def refresh(
 
     with open_database(db, spark=cluster(master, conf), memory=memory) as database:
         with hushed():
-            report = database.refresh(lane)
+            report = database.refresh(lane, suspend=suspend)
         print_report(report, output)
 
 
