@@ -10,7 +10,7 @@ import pyarrow as pa
 from viewkeeper.errors import BadValue, NameTaken, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
-from viewkeeper.plan import alterations, statements
+from viewkeeper.plan import alterations, indexing, statements
 
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def define(db: Database, text: str, progress: Progress | None = None) -> pa.Table | None:
-    """Run one statement: CREATE, ALTER and DROP of TABLE and MATERIALIZED VIEW, SHOW, DESCRIBE, EXPLAIN.
+    """Run one statement: CREATE, ALTER and DROP of TABLE, MATERIALIZED VIEW and INDEX, SHOW, DESCRIBE, EXPLAIN.
 
     `progress` is told how far the load of a view is, in place of the database's own.
     """
@@ -37,10 +37,27 @@ def _create_table(db: Database, statement: statements.CreateTable) -> None:
 
 
 def _drop_table(db: Database, statement: statements.DropTable) -> None:
+    db._writable(f"drop {statement.name}")
+    catalog = db._store.catalog()
+    found = catalog.find(statement.name)
+    if found is None and statement.if_exists:
+        return
+    catalog.refuse_index(statement.name, "DROP INDEX")
+    if isinstance(found, View):
+        raise BadValue(f"{statement.name} is a materialized view.", hint="Write DROP MATERIALIZED VIEW.")
+    _drop(db, catalog.table(statement.name))
+
+
+def _drop(db: Database, table: Table) -> None:
+    """A base table, with its indexes."""
     from viewkeeper.maintain import definitions
 
-    db._writable(f"drop {statement.name}")
-    definitions.drop_table(db._store, statement)
+    catalog = db._store.catalog()
+    if catalog.indexes.get(table.id):
+        definitions.refuse_used(catalog, table)
+        db._maintain().definer.drop(table)
+    else:
+        definitions.drop_table(db._store, table)
 
 
 def _add_column(db: Database, statement: alterations.AddColumn) -> None:
@@ -84,8 +101,10 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
 
     db._writable(f"create {statement.name}")
     found = db._store.catalog().find(statement.name)
-    if isinstance(found, View) and statement.if_not_exists:
+    if isinstance(found, View) and found.index is None and statement.if_not_exists:
         return
+    if isinstance(found, View) and found.index is not None:
+        raise NameTaken(f"The name {statement.name!r} is in use by an index.")
     old = found if isinstance(found, View) and statement.or_replace else None
     if found is not None and old is None:
         raise NameTaken(f"The name {statement.name!r} is in use.")
@@ -123,7 +142,7 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
             progress = progress if rate is None else throttled(progress, rate)
             maintainer.definer.create(view, progress=progress)
         except Exception:
-            definitions.drop_table(db._store, statements.DropTable(parameters.name))
+            _drop(db, parameters)
             raise
 
 
@@ -148,26 +167,85 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
         return
     if isinstance(found, Table):
         raise BadValue(f"{statement.name} is a table.", hint="Write DROP TABLE.")
+    db._store.catalog().refuse_index(statement.name, "DROP INDEX")
     view = db._store.catalog().view(statement.name)
     definitions.refuse_used(db._store.catalog(), view.table)
-    db._maintain().definer.drop(view)
+    db._maintain().definer.drop(view.table)
     if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
-        definitions.drop_table(db._store, statements.DropTable(parameters.name))
+        _drop(db, parameters)
+
+
+def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progress | None) -> None:
+    from viewkeeper.maintain import definitions
+    from viewkeeper.maintain.indexes import plan_index
+    from viewkeeper.maintain.loading import throttled
+
+    db._writable(f"create {statement.name}")
+    found = db._store.catalog().find(statement.name)
+    if isinstance(found, View) and found.index is not None and statement.if_not_exists:
+        return
+    if found is not None:
+        raise NameTaken(f"The name {statement.name!r} is in use.")
+    db._store.catalog().table(statement.on)  # what is not there is not maintained first
+    maintainer = db._maintain()
+    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+        maintainer.refresh()
+        view = plan_index(db._store, statement)
+        rate = definitions.load_rate(view)
+        maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
+
+
+def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
+    from viewkeeper.maintain import definitions
+
+    db._writable(f"drop {statement.name}")
+    catalog = db._store.catalog()
+    if catalog.find(statement.name) is None and statement.if_exists:
+        return
+    index = catalog.index(statement.name)
+    definitions.refuse_used(catalog, index.table)
+    db._maintain().definer.drop(index.table)
+
+
+def _rename_index(db: Database, statement: indexing.RenameIndex) -> None:
+    from viewkeeper.maintain import definitions
+
+    db._writable(f"rename {statement.name}")
+    definitions.rename_index(db._store, statement)
+
+
+def _show_indexes(db: Database, statement: indexing.ShowIndexes) -> pa.Table:
+    from viewkeeper.plan.spelling import index_columns, index_included, indexed
+
+    catalog = db._store.catalog()
+    on = None if statement.on is None else catalog.table(statement.on)
+    found = [v for views in catalog.indexes.values() for v in views]
+    found = sorted((v for v in found if on is None or indexed(catalog, v) == on), key=lambda v: v.table.name.lower())
+    listed = {
+        "name": [v.table.name for v in found],
+        "on": [indexed(catalog, v).name for v in found],
+        "columns": [", ".join(index_columns(catalog, v)) for v in found],
+        "include": [", ".join(index_included(catalog, v)) for v in found],
+    }
+    return pa.table({name: pa.array(values, pa.string()) for name, values in listed.items()})
 
 
 def _show(db: Database, statement: statements.Show) -> pa.Table:
     catalog = db._store.catalog()
-    shown = catalog.tables if statement.what == "tables" else [v.table for v in catalog.views]
+    shown = catalog.tables if statement.what == "tables" else [v.table for v in catalog.named_views]
     return pa.table({"name": pa.array(sorted(t.name for t in shown), pa.string())})
 
 
 def _show_create(db: Database, statement: statements.ShowCreate) -> pa.Table:
-    from viewkeeper.plan.spelling import create_table, create_view
+    from viewkeeper.plan.spelling import create_index, create_table, create_view
 
     catalog = db._store.catalog()
-    found = catalog.view(statement.name) if statement.is_view else catalog.find(statement.name)
-    if isinstance(found, View):
-        text = create_view(found)
+    found = catalog.find(statement.name)
+    if statement.kind == "index":
+        text = create_index(catalog, catalog.index(statement.name))
+    elif isinstance(found, View) or statement.kind == "view":
+        catalog.refuse_index(statement.name, "SHOW CREATE INDEX")
+        text = create_view(catalog.view(statement.name))
     else:
         text = create_table(catalog.table(statement.name))
     return pa.table({"statement": pa.array([text], pa.string())})
@@ -196,6 +274,7 @@ def _explain(db: Database, statement: statements.Explain) -> pa.Table:
 _LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
     statements.CreateView: _create_view,
     alterations.AlterView: _alter_view,
+    indexing.CreateIndex: _create_index,
 }
 """Those that may load a view, and tell how far that is."""
 
@@ -208,6 +287,9 @@ _STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
     alterations.RenameColumn: _rename_column,
     alterations.SetDefault: _set_default,
     alterations.Rename: _rename,
+    indexing.DropIndex: _drop_index,
+    indexing.RenameIndex: _rename_index,
+    indexing.ShowIndexes: _show_indexes,
     statements.Show: _show,
     statements.ShowCreate: _show_create,
     statements.Describe: _describe,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from viewkeeper.store.registry import open_store
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
     from viewkeeper.commit.report import BatchReport
     from viewkeeper.maintain.maintainer import Maintainer
+    from viewkeeper.read.access.choosing import Wanted
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
     from viewkeeper.read.plan import Plan
@@ -105,9 +107,9 @@ class Database:
     def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
         """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
 
-        CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW, DESCRIBE,
-        EXPLAIN. `engine` says who answers a query: "embedded" starts no Spark and takes what is known to mean the same,
-        "spark" takes everything, "auto" the first that can.
+        CREATE, ALTER and DROP of tables, materialized views and indexes, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW,
+        DESCRIBE, EXPLAIN. `engine` says who answers a query: "embedded" starts no Spark and takes what is known to mean
+        the same, "spark" takes everything, "auto" the first that can.
         """
         from viewkeeper.sql.statements import run
 
@@ -227,15 +229,46 @@ class Database:
         limit: int | None = None,
         level: Level = ANY,
         *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
         after: After = None,
         timeout: float = levels.TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
-        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
-        scan_range(self._catalog().table(name), prefix, start, stop, limit)
-        return scan_rows(self._store, self._table(name, level, after, timeout), prefix, start, stop, limit)
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
 
-    def read(self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT) -> pa.Table:
-        """All rows of a table or view, one consistent state, in key order."""
+        `where`: a condition, such as "price >= 10 AND category = 'toys'", or columns and their values (a list: one of
+        them; None: NULL). `columns`: only these. `order_by`: by these, each maybe with DESC. The cheapest way is
+        taken: a range of keys, an index, or all rows; `EXPLAIN SELECT …` says which.
+        """
+        table = self._catalog().table(name)
+        bounds = scan_range(table, prefix, start, stop, limit)
+        if where is None and columns is None and order_by is None:
+            return scan_rows(self._store, self._table(name, level, after, timeout), prefix, start, stop, limit)
+        from viewkeeper.read.access.reading import rows_wanted
+
+        wanted = _asked(table, where, columns, order_by, limit, bounds)
+        return rows_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
+
+    def read(
+        self,
+        name: str,
+        level: Level = ANY,
+        *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
+        limit: int | None = None,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
+    ) -> pa.Table:
+        """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
+        for, as in `scan`."""
+        if not (where is None and columns is None and order_by is None and limit is None):
+            from viewkeeper.read.access.reading import table_wanted
+
+            wanted = _asked(self._catalog().table(name), where, columns, order_by, limit)
+            return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
         table = self._table(name, level, after, timeout)
         if table.is_stored:
             return read_table(self._store, table)
@@ -257,7 +290,7 @@ class Database:
 
         It ends by itself after `max_age` seconds. `mixed`: suspended views too, which show an older batch.
         """
-        return Snapshot(self._store, max_age=max_age, mixed=mixed)
+        return Snapshot(self._store, _asked, max_age=max_age, mixed=mixed)
 
     def subscribe(
         self,
@@ -287,7 +320,11 @@ class Database:
 
     def views(self) -> list[Handle]:
         """All materialized views, by name."""
-        return [Handle(self, v.table.name) for v in sorted(self._catalog().views, key=lambda v: v.table.name.lower())]
+        return [Handle(self, v.table.name) for v in _by_name(self._catalog().named_views)]
+
+    def indexes(self) -> list[Handle]:
+        """All indexes, by name."""
+        return [Handle(self, v.table.name) for v in _by_name(v for v in self._catalog().views if v.index is not None)]
 
     def explain(self, view: str) -> Plan:
         """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares.
@@ -424,6 +461,24 @@ def _audited(database: weakref.ref[Database], listener: Callable[[Audit], None] 
 
     if (db := database()) is not None:
         audit_beside(db._store, db.audit, listener)
+
+
+def _asked(
+    table: Table,
+    where: str | Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    order_by: Sequence[str] | str | None,
+    limit: int | None,
+    within: tuple[bytes | None, bytes | None] = (None, None),
+) -> Wanted:
+    from viewkeeper.read.access.asking import asked
+    from viewkeeper.sql.where import where_of
+
+    return asked(table, where_of(table, where), columns, order_by, limit, within)
+
+
+def _by_name(views: Iterable[View]) -> list[View]:
+    return sorted(views, key=lambda v: v.table.name.lower())
 
 
 def _no_keys(table: Table) -> pa.Table:

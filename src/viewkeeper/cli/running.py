@@ -44,7 +44,7 @@ def run(database: Any, form: str, seconds: float | None, **options: Any) -> None
 
     with _stopping(over), database.maintain(on_batch=told, on_audit=audited, **options) as maintenance:
         if form == "table":
-            views = counted(len(database._catalog().views), "view")
+            views = counted(len(database._catalog().named_views), "view")
             _say(f"keeping {views} of {database._store.url} fresh; Ctrl-C stops")
         left = seconds
         while maintenance.running and (left is None or left > 0) and not over.wait(min(0.2, left or 0.2)):

@@ -13,12 +13,13 @@ from functools import partial
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.tidying import Tidying
-from viewkeeper.maintain.definitions import refuse_altered
+from viewkeeper.maintain.definitions import refuse_altered, refuse_used
 from viewkeeper.maintain.loader import Loader, restarted
 from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
 
 
@@ -86,12 +87,22 @@ class Definer:
             if strategy_of(view).runs_alone:  # what it was made from is another view now
                 self._scheduler.make_whole(view)
 
-    def drop(self, view: View) -> None:
-        """Forget a view and the state that no other view shares."""
+    def drop(self, table: Table) -> None:
+        """Forget a view and the state that no other view shares; with it, or with a base table, its indexes."""
         publisher = self._publisher
+        gone: list[Table] = []
+
+        def change(catalog: Catalog) -> Catalog:
+            refuse_used(catalog, table)
+            gone[:] = [table, *(v.table for v in catalog.indexes.get(table.id, ()))]
+            for one in gone:
+                catalog = catalog.without(one.id)
+            return catalog
+
         with publisher.defining, publisher.lock:
-            self._suspender.leave_out(lambda c: c.without(view.table.id))
-            publisher.afterwards.drop(view.table, "view.dropped")
+            self._suspender.leave_out(change)
+            for one in gone:
+                publisher.afterwards.drop(one, "view.dropped" if one.is_view else "table.dropped")
             self._tidying.after((), now=True)
 
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 from viewkeeper import faults
 from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
+from viewkeeper.maintain.indexes import following
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
 from viewkeeper.operators.attempts import attempt
-from viewkeeper.plan import alterations, statements
+from viewkeeper.plan import alterations, indexing, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiled import plan_of
 from viewkeeper.plan.families.lifting import lift
@@ -44,13 +45,8 @@ def create_table(store: Store, statement: statements.CreateTable) -> None:
     store.change_catalog(change)
 
 
-def drop_table(store: Store, statement: statements.DropTable) -> None:
-    found = store.catalog().find(statement.name)
-    if found is None and statement.if_exists:
-        return
-    if isinstance(found, View):
-        raise BadValue(f"{statement.name} is a materialized view.", hint="Write DROP MATERIALIZED VIEW.")
-    table = store.catalog().table(statement.name)
+def drop_table(store: Store, table: Table) -> None:
+    """Of a table without indexes: nobody maintains anything of it."""
 
     def change(catalog: Catalog) -> Catalog:
         refuse_used(catalog, table)
@@ -94,7 +90,7 @@ def rename_column(store: Store, spark: Callable[[], Any], statement: alterations
     def change(now: Catalog) -> Catalog:
         if _queries(now) != queries:
             raise InUse(f"Views were made while {table.name} was altered.", hint="Try again.")
-        return now.with_columns(altered(now))
+        return following(now.with_columns(altered(now)), table.id)
 
     store.change_catalog(change)
     faults.point("table.changed")
@@ -117,13 +113,14 @@ def set_default(store: Store, statement: alterations.SetDefault) -> None:
 
 
 def rename(store: Store, statement: alterations.Rename) -> None:
-    """A table or view by another name. Refused while a view's query has the name."""
+    """A table or view by another name, which its indexes follow. Refused while a view's query has the name."""
 
     def change(catalog: Catalog) -> Catalog:
         found = catalog.find(statement.name)
         table = catalog.view(statement.name).table if statement.is_view else catalog.table(statement.name)
         if isinstance(found, View) and not statement.is_view:
             raise BadValue(f"{statement.name} is a materialized view.", hint="Write ALTER MATERIALIZED VIEW.")
+        catalog.refuse_index(statement.name, "ALTER INDEX")
         refuse_parameters(table)
         if isinstance(found, View) and found.parameters:
             raise Unsupported(
@@ -131,7 +128,17 @@ def rename(store: Store, statement: alterations.Rename) -> None:
                 hint="Create it under the other name, put its parameters there, and drop this one.",
             )
         refuse_used(catalog, table)
-        return catalog.renaming(table, statement.to)
+        return following(catalog.renaming(table, statement.to), table.id)
+
+    store.change_catalog(change)
+    faults.point("table.changed")
+
+
+def rename_index(store: Store, statement: indexing.RenameIndex) -> None:
+    def change(catalog: Catalog) -> Catalog:
+        index = catalog.index(statement.name)
+        refuse_used(catalog, index.table)
+        return catalog.renaming(index.table, statement.to)
 
     store.change_catalog(change)
     faults.point("table.changed")
@@ -203,7 +210,9 @@ def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table,
         return False
     plan = plan_of(view).query
     if any(gone.inside.lower() in (f[1].lower() for f in s.fields) for s in scans(plan.root) if s.table == table.id):
-        return True
+        return view.index is None or gone in dict(table.gone).values()  # an index follows a new name
+    if view.index is not None:
+        return False
     # What the optimiser left out is in the text still, from which `audit` runs it. A text that neither names the column
     # nor says `*` of all columns cannot mean it; any other is read again.
     text = view.body or view.query
@@ -277,7 +286,7 @@ def create_parameters(store: Store, statement: statements.CreateView) -> Table:
     name = parameters_name(statement.name)
     found = store.catalog().find(name)
     if isinstance(found, Table) and FAMILY in dict(found.options) and not _readers(store.catalog(), found):
-        drop_table(store, statements.DropTable(name))
+        drop_table(store, store.catalog().table(name))
     names = tuple(c.name for c in statement.parameters)
     create_table(store, statements.CreateTable(name, statement.parameters, names, {FAMILY: statement.name}))
     faults.point("family.parameters")
@@ -312,7 +321,10 @@ def refuse_altered(catalog: Catalog, view: View) -> None:
 
 
 def refuse_used(catalog: Catalog, table: Table) -> None:
-    users = _readers(catalog, table)
+    """InUse if a view reads it, or one of its indexes."""
+    indexes = {v.table.id: v.table for v in catalog.indexes.get(table.id, ())}
+    users = [n for n in _readers(catalog, table) if catalog.table(n).id not in indexes]
+    users += [name for index in indexes.values() for name in _readers(catalog, index)]
     if users:
         raise InUse(f"{table.name} is used by {', '.join(users)}.", hint="Drop what uses it first.")
 

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
-from viewkeeper.errors import NameTaken, UnknownName
+from viewkeeper.errors import BadValue, NameTaken, UnknownName
 from viewkeeper.model import arguments
+from viewkeeper.model.indexes import Index as Index
 from viewkeeper.model.schema import Table
 
 
@@ -66,6 +67,8 @@ class View:
     """Of a family, how many of its columns are parameters: the first ones."""
     body: str = ""
     """Of a family, the query as written; `query` is what it means over the table of parameters (`plan.families`)."""
+    index: Index | None = None
+    """Of what it is an index, if it is one."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -102,15 +105,17 @@ class View:
         suspended = None if self.suspended is None else asdict(self.suspended)
         at = None if self.at is None else asdict(self.at)
         family = {"parameters": self.parameters, "given": self.given, "body": self.body} if self.parameters else {}
-        return {**data, "suspended": suspended, "since": self.since, "at": at, **family}
+        index = {} if self.index is None else {"index": self.index.to_json()}
+        return {**data, "suspended": suspended, "since": self.since, "at": at, **family, **index}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> View:
         suspended = Suspension(**data["suspended"]) if data.get("suspended") else None
         at = OwnCut(**data["at"]) if data.get("at") else None
         table = Table.from_json(data["table"])
-        family = (data.get("parameters", 0), data.get("given", 0), data.get("body", ""))
-        return View(table, data["query"], data["plan"], data["options"], suspended, data.get("since", 0), at, *family)
+        since, family = data.get("since", 0), (data.get("parameters", 0), data.get("given", 0), data.get("body", ""))
+        index = Index.from_json(data["index"]) if data.get("index") else None
+        return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *family, index)
 
 
 def _scanned(data: Any) -> Iterator[int]:
@@ -209,6 +214,20 @@ class Catalog:
                 found.setdefault(read, set()).add(number)
         return {number: frozenset(views) for number, views in found.items()}
 
+    @cached_property
+    def indexes(self) -> Mapping[int, tuple[View, ...]]:
+        """For each table and view its indexes, if it has any."""
+        found: dict[int, list[View]] = {}
+        for view in self._views.values():
+            if view.index is not None:
+                found.setdefault(view.index.on, []).append(view)
+        return {number: tuple(views) for number, views in found.items()}
+
+    @cached_property
+    def named_views(self) -> tuple[View, ...]:
+        """The views that are no indexes."""
+        return tuple(v for v in self._views.values() if v.index is None)
+
     def dependents(self, numbers: Iterable[int]) -> list[int]:
         """The views that read these tables or views, directly or through others, by id."""
         start = set(numbers)
@@ -238,6 +257,21 @@ class Catalog:
         if found is None:
             raise UnknownName(f"There is no materialized view {name!r}.")
         return found
+
+    def index(self, name: str) -> View:
+        found = self.find(name)
+        if isinstance(found, View) and found.index is not None:
+            return found
+        if found is None:
+            raise UnknownName(f"There is no index {name!r}.", hint="SHOW INDEXES lists them.")
+        kind = "materialized view" if isinstance(found, View) else "table"
+        raise UnknownName(f"{name!r} is a {kind}, not an index.", hint="SHOW INDEXES lists indexes.")
+
+    def refuse_index(self, name: str, instead: str) -> None:
+        """BadValue if a statement that is not about indexes names one."""
+        found = self.find(name)
+        if isinstance(found, View) and found.index is not None:
+            raise BadValue(f"{found.table.name} is an index.", hint=f"Write {instead}.")
 
     def reading(self, table: Table) -> Table:
         """A table as it was looked up some time, able to read the rows of this time."""

@@ -110,6 +110,16 @@ def key_range(
     )
 
 
+def plain_bytes(table: Table, place: int, value: Any) -> bytes:
+    """The bytes of a key column's value, given as `model.scalars` reads it; of None, where NULL stands."""
+    return _parts(table)[place].plain(value)
+
+
+def value_marker(table: Table, place: int) -> bytes:
+    """What the bytes of a key column begin with where it is not NULL."""
+    return bytes([_VALUE]).translate(_FLIP) if table.key[place].descending else bytes([_VALUE])
+
+
 def successor(prefix: bytes) -> bytes | None:
     """The least byte string greater than every one that begins with `prefix`; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
@@ -128,6 +138,8 @@ class _Part:
     null: bytes
     descending: bool
     scalar: Callable[[Any], bytes]
+    plain: Callable[[Any], bytes]
+    """Of what `scalar_reader` makes of a value."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,11 @@ def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
     def inverted(value: Any) -> bytes:
         return null if value is None else pack(read(value)).translate(_FLIP)
 
-    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar)
+    def plain(value: Any) -> bytes:
+        found = null if value is None else pack(value)
+        return found.translate(_FLIP) if part.descending and value is not None else found
+
+    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar, plain)
 
 
 def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:

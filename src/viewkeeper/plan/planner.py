@@ -33,13 +33,20 @@ def plan_view(
     `attempt` is given the view's operators: it raises Unsupported for what cannot be run.
     """
     plan = ViewPlan(query, sizes)
-    base = {i: t.inside for i, t in tables.items() if not t.is_view}
-    compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
-    compiler.view(table_id)
-    attempt(compiler.operators.values())
+    attempt(compile_plan(table_id, plan, tables, views))
     columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
     parts, is_bag = _key(query, key, tables)
     return Table(table_id, name, columns, parts, True, is_bag, tuple(sorted(options.items()))), plan
+
+
+def compile_plan(
+    table_id: int, plan: ViewPlan, tables: Mapping[int, Table], views: Mapping[int, ViewPlan]
+) -> Iterable[Operator]:
+    """The operators of a view's plan, which raises Unsupported if it has none. `tables`: base and view tables."""
+    base = {i: t.inside for i, t in tables.items() if not t.is_view}
+    compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
+    compiler.view(table_id)
+    return compiler.operators.values()
 
 
 def _key(query: Query, wanted: Sequence[str], tables: Mapping[int, Table]) -> tuple[tuple[KeyPart, ...], bool]:

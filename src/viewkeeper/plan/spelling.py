@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from viewkeeper.errors import Defect
 from viewkeeper.model import types
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.names import MARK, backticked
 from viewkeeper.model.schema import Column, Table
+
+
+def created(catalog: Catalog, found: Table | View) -> str:
+    """The statement that makes a table, view or index as it is now."""
+    if isinstance(found, Table):
+        return create_table(found)
+    return create_view(found) if found.index is None else create_index(catalog, found)
 
 
 def create_table(table: Table) -> str:
@@ -28,6 +36,41 @@ def create_view(view: View) -> str:
         key += f" KEY ({', '.join(backticked(k.column) for k in shown)})"
     query = view.body or view.query
     return f"CREATE MATERIALIZED VIEW {backticked(view.table.name)}{key}{_options(view.options)} AS\n{query}"
+
+
+def create_index(catalog: Catalog, view: View) -> str:
+    """CREATE INDEX … with the names that its table and columns have now."""
+    listed = ", ".join(index_columns(catalog, view, backticked))
+    include = ", ".join(index_included(catalog, view, backticked))
+    text = f"CREATE INDEX {backticked(view.table.name)} ON {backticked(indexed(catalog, view).name)} ({listed})"
+    return text + (f" INCLUDE ({include})" if include else "") + _options(view.options)
+
+
+def indexed(catalog: Catalog, view: View) -> Table:
+    """The table or view that an index is of."""
+    found = None if view.index is None else catalog.table_of(view.index.on)
+    if found is None:
+        raise Defect(f"{view.table.name} is an index of nothing.")
+    return found
+
+
+def index_columns(catalog: Catalog, view: View, spelt: Callable[[str], str] = str) -> list[str]:
+    """The columns that an index was made for, each with its direction."""
+    count = view.index.keys if view.index is not None else 0
+    parts = view.table.key[:count]
+    return [spelt(n) + (" DESC" if p.descending else "") for n, p in zip(_names(catalog, view), parts, strict=False)]
+
+
+def index_included(catalog: Catalog, view: View, spelt: Callable[[str], str] = str) -> list[str]:
+    """The columns that an index holds beside them."""
+    count = view.index.included if view.index is not None else 0
+    return [spelt(n) for n in _names(catalog, view)[-count:]] if count else []
+
+
+def _names(catalog: Catalog, view: View) -> list[str]:
+    """For each column of an index the column that it holds, by its name now."""
+    now = {c.inside: c.name for c in indexed(catalog, view).columns}
+    return [now[inside] for inside in (view.index.columns if view.index is not None else ())]
 
 
 def _column(column: Column) -> str:

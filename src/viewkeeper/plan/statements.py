@@ -6,7 +6,8 @@
                   [options] AS query
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
-                | SHOW TABLES | SHOW VIEWS | SHOW CREATE TABLE name | SHOW CREATE VIEW name
+                | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexing`)
+                | SHOW TABLES | SHOW VIEWS | SHOW CREATE TABLE | VIEW | INDEX name
                 | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
     options   ::= WITH ( name = value, … )
@@ -27,6 +28,14 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.alterations import AlterTable, AlterView, alter_table, alter_view
 from viewkeeper.plan.columns import read_column
+from viewkeeper.plan.indexing import (
+    IndexStatement,
+    alter_index,
+    create_index,
+    drop_index,
+    no_unique_index,
+    show_indexes,
+)
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
 
 
@@ -76,7 +85,8 @@ class ShowCreate:
     """The statement that makes what has this name."""
 
     name: str
-    is_view: bool
+    kind: str
+    """table, view or index"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,17 @@ class Explain:
 
 
 Statement = (
-    CreateTable | DropTable | CreateView | DropView | AlterTable | AlterView | Show | ShowCreate | Describe | Explain
+    CreateTable
+    | DropTable
+    | CreateView
+    | DropView
+    | AlterTable
+    | AlterView
+    | IndexStatement
+    | Show
+    | ShowCreate
+    | Describe
+    | Explain
 )
 
 
@@ -211,11 +231,18 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
     (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
     (("ALTER", "TABLE"), alter_table),
     (("ALTER", "MATERIALIZED", "VIEW"), alter_view),
+    (("CREATE", "INDEX"), lambda words: create_index(words, _options)),
+    (("CREATE", "UNIQUE", "INDEX"), no_unique_index),
+    (("DROP", "INDEX"), drop_index),
+    (("ALTER", "INDEX"), alter_index),
+    (("SHOW", "INDEXES"), show_indexes),
+    (("SHOW", "INDEX"), show_indexes),
+    (("SHOW", "CREATE", "INDEX"), lambda words: ShowCreate(words.name("index"), "index")),
     (("SHOW", "TABLES"), lambda _: Show("tables")),
     (("SHOW", "VIEWS"), lambda _: Show("views")),
-    (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), is_view=False)),
-    (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), is_view=True)),
-    (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), is_view=True)),
+    (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), "table")),
+    (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
+    (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
     (("DESCRIBE",), lambda words: Describe(words.name("table or view"))),
     (("EXPLAIN",), lambda words: Explain(words.name("view"))),
     (("CREATE", "VIEW"), _no_plain_view),

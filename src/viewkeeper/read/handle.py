@@ -11,7 +11,7 @@ import pyarrow as pa
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import SHOWN, aligned, html_table, value
-from viewkeeper.plan.spelling import create_table, create_view
+from viewkeeper.plan.spelling import created
 
 
 class Handle:
@@ -39,8 +39,8 @@ class Handle:
     @property
     def definition(self) -> str:
         """The statement that makes it."""
-        found = self._db._catalog().find(self.name)
-        return create_view(found) if isinstance(found, View) else create_table(self._found())
+        catalog = self._db._catalog()
+        return created(catalog, catalog.find(self.name) or self._found())
 
     def get(self, key: Any, **options: Any) -> dict[str, Any] | None:
         """`Database.get` of it."""
@@ -61,16 +61,23 @@ class Handle:
         return found
 
     def __repr__(self) -> str:
-        kind = "materialized view" if self.is_view else "table"
+        kind = self._kind()
         return "\n".join([f"{kind} {self.name}", *(f"  {line}" for line in aligned(self._columns()))])
 
     def _repr_html_(self) -> str:
-        kind = "Materialized view" if self.is_view else "Table"
-        shape = html_table(["column", "type", "nullable", "key"], self._columns(), f"{kind} {self.name}")
+        shape = html_table(
+            ["column", "type", "nullable", "key"], self._columns(), f"{self._kind().capitalize()} {self.name}"
+        )
         if not self._found().is_stored:
             return shape
         rows = [[value(v) for v in row.values()] for row in islice(self.scan(limit=SHOWN), SHOWN)]
         return shape + html_table(self.schema.names, rows, "First rows")
+
+    def _kind(self) -> str:
+        found = self._db._catalog().find(self.name)
+        if isinstance(found, View):
+            return "materialized view" if found.index is None else "index"
+        return "table"
 
     def _columns(self) -> list[list[str]]:
         table = self._found()

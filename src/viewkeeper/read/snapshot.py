@@ -8,7 +8,7 @@ ends by itself after `max_age` seconds: reads then raise SnapshotGone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,10 @@ from viewkeeper.model import arguments
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.reader import checked_key, outside, scan_range
+from viewkeeper.read.access.choosing import Wanted
+from viewkeeper.read.access.fetching import stream
+from viewkeeper.read.access.sources import Pins, Source
+from viewkeeper.read.reader import checked_key, outside, python_rows, scan_range
 from viewkeeper.store.base import Pinned, Store
 
 MAX_AGE = 60.0
@@ -29,12 +32,16 @@ MAX_AGE = 60.0
 class Snapshot:
     """One state of the database. Use it as a context manager, or call `close`.
 
-    `mixed`: also read views that are suspended, which show an older batch than the others.
+    `mixed`: also read views that are suspended, which show an older batch than the others. `asked` reads what `scan`
+    is given.
     """
 
-    def __init__(self, store: Store, *, max_age: float = MAX_AGE, mixed: bool = False) -> None:
+    def __init__(
+        self, store: Store, asked: Callable[..., Wanted], *, max_age: float = MAX_AGE, mixed: bool = False
+    ) -> None:
         max_age = arguments.seconds(max_age, "A snapshot's max_age", positive=True)
         self._store = store
+        self._asked = asked
         self._mixed = mixed
         self._max_age = max_age
         self._expired = False
@@ -73,12 +80,26 @@ class Snapshot:
         return self._pinned.get(table, checked_key(table, key))
 
     def scan(
-        self, name: str, prefix: Any = None, start: Any = None, stop: Any = None, limit: int | None = None
+        self,
+        name: str,
+        prefix: Any = None,
+        start: Any = None,
+        stop: Any = None,
+        limit: int | None = None,
+        *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded)."""
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded).
+
+        `where`, `columns` and `order_by` as in `Database.scan`.
+        """
         table = self._table(name)
-        low, high = scan_range(table, prefix, start, stop, limit)
-        return self._rows(table, low, high, limit)
+        bounds = scan_range(table, prefix, start, stop, limit)
+        if where is None and columns is None and order_by is None:
+            return self._rows(table, *bounds, limit)
+        return self._wanted(self._asked(table, where, columns, order_by, limit, bounds))
 
     def read(self, name: str, *, keys: tuple[bytes | None, bytes | None] = (None, None)) -> pa.Table:
         """All rows of a table or view in key order, or those of a range of encoded keys."""
@@ -91,6 +112,19 @@ class Snapshot:
             return outside(
                 table, pa.Table.from_batches(list(self._pinned.scan(table, start=keys[0], stop=keys[1])), table.arrow)
             )
+        except SnapshotGone as gone:
+            raise self._gone(gone) from None
+
+    def source(self, names: Sequence[str]) -> Source:
+        """This state for reads by any way, if it has these tables and views."""
+        for name in names:
+            self._table(name)
+        return Pins(self._store, self._pinned, at_cut=True)
+
+    def _wanted(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        try:
+            for piece in stream(self.source([]), wanted):
+                yield from python_rows(wanted.table, piece)
         except SnapshotGone as gone:
             raise self._gone(gone) from None
 

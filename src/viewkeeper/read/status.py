@@ -30,7 +30,7 @@ from viewkeeper.plan.compiled import Compiled
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.levels import Sizes
-from viewkeeper.plan.spelling import create_table, create_view
+from viewkeeper.plan.spelling import create_table, created, indexed
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.store.base import Batch, Store
@@ -69,6 +69,8 @@ class ViewStatus:
     strategy: str
     suspended: str | None
     sql: str = field(default="", metadata=IN_FULL)
+    index_of: str | None = field(default=None, metadata=IN_FULL)
+    """Of an index: what it is of."""
 
 
 @dataclass(frozen=True)
@@ -179,13 +181,15 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         stages,
         tuple(TableStatus(t.name, store.count(t), len(store.rejects(t)), create_table(t)) for t in catalog.tables),
         tuple(
-            _view(store, flow.views[view.table.id], sizes, view, epoch, cut, recent, lag_of) for view in catalog.views
+            _view(store, catalog, flow.views[view.table.id], sizes, view, epoch, cut, recent, lag_of)
+            for view in catalog.views
         ),
     )
 
 
 def _view(
     store: Store,
+    catalog: Catalog,
     made: Compiled,
     sizes: Sizes,
     view: View,
@@ -210,7 +214,8 @@ def _view(
         sum(size for _, size in state),
         strategy_of(view).name,
         None if suspended is None else suspended.reason,
-        create_view(view),
+        created(catalog, view),
+        None if view.index is None else indexed(catalog, view).name,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from viewkeeper.errors import Timeout
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
-from viewkeeper.plan.spelling import create_table, create_view
+from viewkeeper.plan.spelling import create_table, created, indexed
 from viewkeeper.read.picture import picture_of
 from viewkeeper.read.status import Status, ViewStatus, database_status
 from viewkeeper.server import formats, metrics
@@ -36,15 +36,16 @@ async def views(serving: Serving, asked: Asked) -> Reply:
     now = await status_of(serving)
     known = {view.name: view for view in now.views}
     catalog = serving.store.catalog()
-    return _json({"views": [_view(v, known.get(v.table.name)) for v in catalog.views], **_about(serving, now)})
+    return _json({"views": [_view(catalog, v, known.get(v.table.name)) for v in catalog.views], **_about(serving, now)})
 
 
 async def view(serving: Serving, asked: Asked) -> Reply:
     """One view."""
-    found = serving.store.catalog().view(asked.name)
+    catalog = serving.store.catalog()
+    found = catalog.view(asked.name)
     now = await status_of(serving)
     known = next((v for v in now.views if v.name == found.table.name), None)
-    return _json({**_about(serving, now), **_view(found, known)})
+    return _json({**_about(serving, now), **_view(catalog, found, known)})
 
 
 async def table(serving: Serving, asked: Asked) -> Reply:
@@ -137,14 +138,17 @@ def shape(table: Table) -> dict[str, Any]:
     }
 
 
-def _view(view: View, now: ViewStatus | None) -> dict[str, Any]:
-    known = (
-        {} if now is None else {k: v for k, v in vars(now).items() if k not in ("name", "strategy", "suspended", "sql")}
-    )
+_SAID = ("name", "strategy", "suspended", "sql", "index_of")
+
+
+def _view(catalog: Catalog, view: View, now: ViewStatus | None) -> dict[str, Any]:
+    known = {} if now is None else {k: v for k, v in vars(now).items() if k not in _SAID}
+    index = {} if view.index is None else {"kind": "index", "index_of": indexed(catalog, view).name}
     return {
         **shape(view.table),
+        **index,
         "definition": view.query,
-        "sql": create_view(view),
+        "sql": created(catalog, view),
         "options": dict(view.options),
         "strategy": strategy_of(view).name,
         "suspended": None if view.suspended is None else view.suspended.reason,

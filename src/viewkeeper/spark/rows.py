@@ -1,10 +1,11 @@
 """`spark.read`: a table or view at one log position, as key ranges that tasks scan in parallel.
 
     1  the position is chosen when the query is planned (or given by `at`), and the log is held from there for a while
-    2  the table is cut into key ranges of similar size; filters on leading key columns narrow them
-    3  a task scans its range and undoes what the log says came after the position
+    2  filters say which way is the cheapest (`read.access`): a range of keys, an index, or all rows
+    3  keys are cut into ranges of similar size; an index's ranges are shared out
+    4  a task reads its ranges and undoes what the log says came after the position
 
-So all tasks see one state, however late they run. Every filter is also left to Spark: the ranges only spare work.
+So all tasks see one state, however late they run. Every filter is also left to Spark: the ways only spare work.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,17 +28,25 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
+    IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
+    StringStartsWith,
 )
 
-from viewkeeper.errors import BadValue, Unsupported
+from viewkeeper.errors import BadValue, UnknownName, Unsupported
 from viewkeeper.model import types
-from viewkeeper.model.keys import prefix_range
+from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.at import Bounds, rows_at
-from viewkeeper.store.base import Store
+from viewkeeper.read.access.choosing import Wanted, Way, by_index, choose
+from viewkeeper.read.access.fetching import by_way, schema_of, shown
+from viewkeeper.read.access.ranges import Bounds
+from viewkeeper.read.access.sources import Positions
+from viewkeeper.read.access.terms import EQUAL, NULL, PREFIX, THERE, Term, Where, compared
+from viewkeeper.read.at import rows_at
+from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.registry import open_store
 
 HELD = 3600.0
@@ -47,12 +56,13 @@ ROWS = 65_536
 
 
 @dataclass
-class KeyRange(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+class Share(InputPartition):  # type: ignore[misc]
+    """What one task reads: ranges of keys of the table, or of an index that shows the table at `cut`."""
 
     position: int
-    start: bytes | None
-    stop: bytes | None
+    pairs: tuple[Bounds, ...]
+    index: str = ""
+    cut: int = 0
 
 
 class RowReader(DataSourceReader):  # type: ignore[misc]
@@ -62,32 +72,76 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
         self.url, self.table, self.columns, self.schema = url, table, columns, schema
         self.parts = _number(options, "partitions", 0)
         self.at = options.get("at")
-        self.bounds: Bounds = (None, None)
+        self.terms: tuple[Term, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.bounds = key_bounds(self.table, filters)
+        self.terms = tuple(pushed(self.table, filters))
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         store = open_store(self.url, "w")
         try:
+            batch = store.published()
             position = position_of(store, self.at)
             with suppress(Unsupported):  # a store without a log of its own keeps what it keeps
                 store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HELD)
-            points = store.split_points(self.table, self.parts or default_parts())
+            way = self._way(store, position, batch)
+            parts = self.parts or default_parts()
+            if way is not None and way.index is not None and batch is not None:
+                shares = _shared(way.ranges.pairs, parts)
+                return [Share(position, share, way.index.table.name, batch.cut) for share in shares]
+            points = store.split_points(self.table, parts)
         finally:
             store.close()
-        low, high = self.bounds
-        inside = [p for p in points if (low is None or p > low) and (high is None or p < high)]
-        return [KeyRange(position, start, stop) for start, stop in pairwise([low, *inside, high])]
+        pairs = ((None, None),) if way is None else way.ranges.pairs
+        return [Share(position, share) for share in _shared([p for pair in pairs for p in _cut(pair, points)], parts)]
 
-    def read(self, partition: KeyRange) -> Iterator[pa.RecordBatch]:
+    def _way(self, store: Store, position: int, batch: Batch | None) -> Way | None:
+        """How the rows are best reached; None where ranges of keys are not known."""
+        if not store.in_key_order(self.table):
+            return None
+        source = Positions(store, position, batch)
+        if batch is None or position < batch.cut or not self.table.is_stored:
+            source.catalog = Catalog()  # indexes show what came later
+        return choose(source, self._wanted())
+
+    def _wanted(self) -> Wanted:
+        return Wanted(self.table, Where(self.terms), tuple(self.columns))
+
+    def read(self, partition: Share) -> Iterator[pa.RecordBatch]:
         store = open_store(self.url, "r")
         try:
-            rows = rows_at(store, self.table, self.columns, partition.position, (partition.start, partition.stop))
-            yield from as_spark(rows, self.schema)
+            if partition.index:
+                yield from as_spark(self._indexed(store, partition), self.schema)
+                return
+            for bounds in partition.pairs:
+                yield from as_spark(rows_at(store, self.table, self.columns, partition.position, bounds), self.schema)
         finally:
             store.close()
+
+    def _indexed(self, store: Store, partition: Share) -> pa.Table:
+        source = Positions(store, partition.position, Batch(0, partition.cut, {}))
+        wanted = self._wanted()
+        way = by_index(source, wanted, partition.index)
+        if way is None:  # dropped since: what it would have given is read from the table, once
+            raise UnknownName(
+                f"The index {partition.index} was dropped while it was read.", hint="Run the query again."
+            )
+        way = replace(way, ranges=replace(way.ranges, pairs=partition.pairs))
+        found = list(by_way(source, wanted, way))
+        return pa.concat_tables([shown(wanted, schema_of(wanted).empty_table()), *found])
+
+
+def _shared(pairs: Sequence[Bounds], parts: int) -> list[tuple[Bounds, ...]]:
+    """Neighbours together, in as many shares; one, at least: Spark wants a partition."""
+    each = max(1, -(-len(pairs) // parts))
+    return [tuple(pairs[i : i + each]) for i in range(0, len(pairs), each)] or [()]
+
+
+def _cut(pair: Bounds, points: Sequence[bytes]) -> Iterator[Bounds]:
+    low, high = pair
+    inside = [p for p in points if (low is None or p > low) and (high is None or p < high)]
+    yield from pairwise([low, *inside, high])
 
 
 def as_spark(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
@@ -127,37 +181,27 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 # -- filters -----------------------------------------------------------------------------------------------------------
 
-_PUSHED = (types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.STRING, types.BOOLEAN, types.DATE)
 
-
-def key_bounds(table: Table, filters: Sequence[Filter]) -> Bounds:
-    """The range of keys that can pass the filters: equality on leading columns, then one range."""
-    prefix: list[Any] = []
-    for part, column in zip(table.key, table.key_columns, strict=True):
-        mine = [f for f in filters if getattr(f, "attribute", None) == (column.name,) and column.type in _PUSHED]
-        equal = [f.value for f in mine if isinstance(f, EqualTo)]
-        if equal:
-            prefix.append(equal[0])
+def pushed(table: Table, filters: Sequence[Filter]) -> Iterator[Term]:
+    """What filters say of single columns."""
+    columns = {c.name: c for c in table.columns if c.type not in _UNSURE}
+    for f in filters:
+        (name,) = f.attribute if isinstance(getattr(f, "attribute", None), tuple) and len(f.attribute) == 1 else ("",)
+        column = columns.get(name)
+        if column is None:
             continue
-        low, high = prefix_range(table, tuple(prefix))
-        for f in mine:
-            for value, kind in _ends(f):
-                start, stop = prefix_range(table, (*prefix, value))
-                # Descending columns are stored inverted: a lower bound of values is an upper bound of keys.
-                if (kind in ("ge", "gt")) != part.descending:
-                    bound = start if kind in ("ge", "le") else stop
-                    low = bound if low is None or (bound is not None and bound > low) else low
-                else:
-                    bound = stop if kind in ("ge", "le") else start
-                    high = bound if high is None or (bound is not None and bound < high) else high
-        return low, high
-    return prefix_range(table, tuple(prefix))
+        if isinstance(f, IsNull | IsNotNull):
+            yield Term(column.name, column.type, NULL if isinstance(f, IsNull) else THERE)
+        elif isinstance(f, StringStartsWith):
+            yield Term(column.name, column.type, PREFIX, (f.value,))
+        elif isinstance(f, In):
+            values = [compared(column, EQUAL, v) for v in f.value if v is not None]
+            if all(v is not None for v in values):
+                yield Term(column.name, column.type, EQUAL, tuple(v.values[0] for v in values if v is not None))
+        elif type(f) in _OPS and (found := compared(column, _OPS[type(f)], f.value)) is not None:
+            yield found
 
 
-def _ends(f: Filter) -> Iterator[tuple[Any, str]]:
-    kinds = {GreaterThan: "gt", GreaterThanOrEqual: "ge", LessThan: "lt", LessThanOrEqual: "le"}
-    if type(f) in kinds:
-        yield f.value, kinds[type(f)]
-    elif isinstance(f, In) and (values := [v for v in f.value if v is not None]):
-        yield min(values), "ge"
-        yield max(values), "le"
+_OPS = {EqualTo: EQUAL, GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
+_UNSURE = (*types.TIMES, types.BINARY)
+"""Types whose values Spark hands over in ways that depend on its session."""

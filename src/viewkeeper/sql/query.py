@@ -16,9 +16,10 @@ import pyarrow as pa
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.names import backticked
+from viewkeeper.read.access.choosing import explained
 from viewkeeper.sql.embedded import Embedded, NotProven, embedded
 from viewkeeper.sql.leash import Leash
-from viewkeeper.sql.rows import rows_of, whole
+from viewkeeper.sql.rows import rows_of, state_of, wanted_of, whole
 from viewkeeper.store.memory import once
 
 
@@ -48,13 +49,14 @@ def explain(db: Any, query: str) -> list[str]:
         names = ", ".join(named(db._catalog(), query)) or "nothing"
         return [f"engine: spark, because of {why}", f"reads: {names}, whole"]
     lines = ["engine: embedded"]
-    for one in asked.inputs:
-        keys = [c.name for c in one.table.key_columns][: len(one.prefix)]
-        range_ = ", ".join(f"{k} = {v!r}" for k, v in zip(keys, one.prefix, strict=True))
-        how = "one row by its key" if len(one.prefix) == len(one.table.key) and one.prefix else "a range of keys"
-        lines.append(
-            f"reads: {one.table.name} ({', '.join(one.columns.values())}), {f'{how}: {range_}' if range_ else 'whole'}"
-        )
+    with state_of(db, asked.inputs) as source:
+        for one in asked.inputs:
+            listed = ", ".join(one.columns.values())
+            if not one.table.is_stored:
+                lines.append(f"reads: {one.table.name} ({listed}), worked out anew")
+                continue
+            first, *others = explained(source, wanted_of(one))
+            lines += [f"reads: {one.table.name} ({listed}), {first}", *(f"       {other}" for other in others)]
     return lines
 
 

@@ -1,20 +1,23 @@
-"""The rows that a query is over, all of one state.
+"""The rows that a query is over, all of one state, each by the cheapest way (`read.access`).
 
 One table or view alone is read as `read` reads it. With a view among several, the tables are read as of the cut of the
-published batch, so that they agree; tables alone are read as they are now, all at one log position.
+published batch, so that they agree; tables alone are read as they are now, all in one state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.model.keys import prefix_range
 from viewkeeper.model.schema import Table
-from viewkeeper.read.at import Bounds, rows_at
-from viewkeeper.read.reader import outside
+from viewkeeper.read.access.choosing import Wanted
+from viewkeeper.read.access.fetching import fetch
+from viewkeeper.read.access.reading import state_for, table_wanted
+from viewkeeper.read.access.sources import Source
+from viewkeeper.read.access.terms import Where
 from viewkeeper.sql.embedded.block import Input
 
 _AGE = 600.0
@@ -22,36 +25,34 @@ _AGE = 600.0
 
 
 def rows_of(db: Any, inputs: Sequence[Input]) -> list[pa.Table]:
-    """The rows of each input: the columns that it names, of the keys that it wants."""
+    """The rows of each input: the columns that it names, of the rows that it wants."""
     tables = {one.table.id: one.table for one in inputs}
     if len(tables) == 1 and not inputs[0].table.is_stored:
         rows = db.read(inputs[0].table.name)
         return [rows for _ in inputs]
-    if len(tables) == 1 and inputs[0].table.is_view:
-        return [
-            _scanned(one.table, db._store.scan(one.table, start=low, stop=high)) for one, low, high in _ranges(inputs)
-        ]
-    if any(table.is_view for table in tables.values()):
-        with db.snapshot(max_age=_AGE) as snapshot:
-            return [snapshot.read(one.table.name, keys=(low, high)) for one, low, high in _ranges(inputs)]
-    head = db._store.head()
-    return [
-        rows_at(db._store, one.table, list(one.columns.values()), head, (low, high))
-        for one, low, high in _ranges(inputs)
-    ]
+    if len(inputs) == 1:
+        return [table_wanted(db._store, wanted_of(inputs[0]))]
+    with state_of(db, inputs) as source:
+        return [fetch(source, wanted_of(one)) for one in inputs]
+
+
+@contextmanager
+def state_of(db: Any, inputs: Sequence[Input]) -> Iterator[Source]:
+    """One state for all inputs."""
+    tables = {one.table.id: one.table for one in inputs}
+    views = [table for table in tables.values() if table.is_view]
+    if not views or len(tables) == 1:
+        with state_for(db._store, view=bool(views)) as source:
+            yield source
+        return
+    with db.snapshot(max_age=_AGE) as snapshot:
+        yield snapshot.source([table.name for table in tables.values()])
+
+
+def wanted_of(one: Input) -> Wanted:
+    return Wanted(one.table, Where(one.terms), tuple(dict.fromkeys(one.columns.values())))
 
 
 def whole(table: Table) -> Input:
     """All of a table."""
     return Input("", table, {c.name: c.name for c in table.columns})
-
-
-def _ranges(inputs: Sequence[Input]) -> list[tuple[Input, bytes | None, bytes | None]]:
-    return [(one, *(prefix_range(one.table, one.prefix) if one.prefix else _ALL)) for one in inputs]
-
-
-_ALL: Bounds = (None, None)
-
-
-def _scanned(table: Table, batches: Any) -> pa.Table:
-    return outside(table, pa.Table.from_batches(list(batches), table.arrow))

@@ -99,6 +99,12 @@ class StoreOfParts(Store):
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         return self.rows.range_keys(table, rows)
 
+    def in_key_order(self, table: Table) -> bool:
+        return self.rows.in_key_order(table)
+
+    def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
+        return self.rows.find_at(table, keys, columns, cut)
+
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         return self.rows.split_points(table, parts)
 

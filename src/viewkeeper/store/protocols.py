@@ -142,6 +142,14 @@ class Rows(Protocol):
         """Of rows with the key columns, the bytes by which `start`, `stop` and `split_points` order them."""
         return encode_keys(table, rows)
 
+    def in_key_order(self, table: Table) -> bool:
+        """Whether rows lie in the order of their keys as `model.keys` writes them, so that a range of these is one."""
+        return True
+
+    @abstractmethod
+    def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
+        """The rows of these keys (unique) as they were at `cut`, in any order; absent keys are left out."""
+
     @abstractmethod
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         """Up to `parts - 1` encoded keys that cut the table into ranges of similar size."""

@@ -162,6 +162,7 @@ class Pinned(ABC):
         self,
         table: Table,
         *,
+        columns: Sequence[str] | None = None,
         start: bytes | None = None,
         stop: bytes | None = None,
         limit: int | None = None,
@@ -170,8 +171,23 @@ class Pinned(ABC):
         """Stored rows in key order, `start` ≤ encoded key < `stop`; of a base table also as it is, not at the cut."""
 
     @abstractmethod
-    def find(self, table: Table, keys: pa.Table, *, at_cut: bool = True) -> pa.Table:
+    def find(
+        self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
+    ) -> pa.Table:
         """The stored rows of these keys (key columns), in any order; absent keys are left out."""
+
+    @abstractmethod
+    def later(self, table: Table) -> Changed | None:
+        """What write calls did to a base table after the cut: their keys, and the rows of these as they are, in this
+        state; None if nothing. `at_cut` rows without these keys, and with these rows, are the table as it is."""
+
+    def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
+        """How many rows a key range holds, as the table is; counted up to `most`."""
+        keys = [c.name for c in table.key_columns]
+        found = 0
+        for batch in self.scan(table, columns=keys, start=start, stop=stop, limit=most, at_cut=False):
+            found += batch.num_rows
+        return found
 
     @abstractmethod
     def close(self) -> None:

@@ -10,18 +10,18 @@ Conditions that can fail (a division, an overflow) are not taken: Spark may look
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from viewkeeper.errors import UnknownName
 from viewkeeper.expressions import can_raise, predicate, render
-from viewkeeper.expressions.logic import operands
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.functions import aggregate_sql
 from viewkeeper.plan.nodes import Call, Expr, column
+from viewkeeper.read.access.terms import NULL, Term, by_condition
 from viewkeeper.sql.embedded.coercion import NotProven
 from viewkeeper.sql.embedded.typing import Field, Scope
 
@@ -41,8 +41,8 @@ class Input:
     table: Table
     columns: Mapping[str, str]
     """By the name inside."""
-    prefix: tuple[Any, ...] = ()
-    """Values of its first key columns, where the query wants only rows with them."""
+    terms: tuple[Term, ...] = ()
+    """Which of its rows can be of use: all of these must be true for them."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ class Builder:
     catalog: Catalog
     inputs: list[Input] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
-    fixed: dict[str, Expr] = field(default_factory=dict)
-    """Columns of inputs that a WHERE compares with a constant: rows with another value are of no use."""
+    terms: list[Term] = field(default_factory=list)
+    """What conditions say of single columns, called as inside: rows for which it is not true are of no use."""
+    padded: set[str] = field(default_factory=set)
+    """Columns that an outer join may fill with NULLs."""
     _names: int = 0
 
     # -- FROM ---------------------------------------------------------------------------------------------------------
@@ -104,7 +106,12 @@ class Builder:
         kind = node["join_type"]
         if kind not in _JOINS or "condition" not in node:
             raise NotProven(f"a join of kind {kind}")
-        condition = self._condition(Scope(fields).read(node["condition"]))
+        read = Scope(fields).read(node["condition"])
+        condition = self._condition(read)
+        # A row that does not pass joins nothing; only that of a side which is kept whole is there all the same.
+        kept = {"LEFT": left.fields, "RIGHT": right.fields, "FULL": fields}.get(kind, ())
+        self._narrow(read, {f.inside for f in kept})
+        self.padded |= {f.inside for f in {"LEFT": right.fields, "RIGHT": left.fields, "FULL": fields}.get(kind, ())}
         if kind in ("RIGHT", "FULL"):
             fields = (*(replace(f, nullable=True) for f in left.fields), *fields[len(left.fields) :])
         if kind in ("LEFT", "FULL"):
@@ -127,7 +134,7 @@ class Builder:
         if "where_clause" in node:
             condition = Scope(source.fields).read(node["where_clause"])
             where = f" WHERE {self._condition(condition)}"
-            self.fixed.update(_fixed(condition))
+            self._narrow(condition)
         listed = _expanded(node["select_list"], source.fields)
         grouped = Grouped(self, source.fields, node.get("group_expressions", ()), listed)
         read = [grouped.read(item) for item in listed]
@@ -150,6 +157,12 @@ class Builder:
             for name, e in zip(map(_shown, listed), exprs, strict=True)
         )
         return self._finished(node, text, fields, exprs, orders)
+
+    def _narrow(self, condition: Expr, kept: Collection[str] = ()) -> None:
+        """Note what a condition says of single columns, but of those that are `kept`. Above an outer join too: a row
+        that it makes passes no comparison. Only IS NULL it may pass."""
+        said = by_condition(condition).terms
+        self.terms += [t for t in said if t.column not in kept and (t.op != NULL or t.column not in self.padded)]
 
     def _finished(
         self,
@@ -260,15 +273,6 @@ class Grouped:
         if expr.op == "column" and not any(expr.value == c.name for c in self.calls):
             raise NotProven("a column that is not grouped by")
         return replace(expr, args=tuple(self._over_groups(a) for a in expr.args))
-
-
-def _fixed(condition: Expr) -> Iterator[tuple[str, Expr]]:
-    """The columns that a condition holds to one value: also above an outer join, which makes no row that passes."""
-    for part in operands(condition) if condition.op == "And" else [condition]:
-        if part.op == "EqualTo":
-            for one, other in (part.args, part.args[::-1]):
-                if one.op == "column" and other.op == "literal":
-                    yield str(one.value), other
 
 
 def _expanded(listed: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> list[Mapping[str, Any]]:

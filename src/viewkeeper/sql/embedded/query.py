@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -21,9 +19,6 @@ from viewkeeper.sql.leash import Leash
 from viewkeeper.store.ducks import connect
 from viewkeeper.store.memory import Memory
 
-_KEYED = (types.BOOLEAN, types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.STRING, types.DATE)
-"""Types of key columns whose constants name keys."""
-_EPOCH = date(1970, 1, 1)
 _PIECE_ROWS = 50_000
 """How often an answer for somebody else is looked at."""
 
@@ -68,16 +63,10 @@ def embedded(catalog: Catalog, query: str) -> Embedded:
 
 
 def _narrowed(one: Input, builder: Builder) -> Input:
-    """With the columns that are used (one, at least, says how many rows there are), and the keys that are wanted."""
+    """With the columns that are used (one, at least, says how many rows there are), and the rows that are wanted."""
     wanted = {q: name for q, name in one.columns.items() if q in builder.used}
-    insides = {name: q for q, name in one.columns.items()}
-    prefix: list[Any] = []
-    for column in one.table.key_columns:
-        fixed = builder.fixed.get(insides.get(column.name, ""))
-        if fixed is None or fixed.type not in _KEYED:
-            break
-        prefix.append(_EPOCH + timedelta(days=fixed.value) if fixed.type == types.DATE else fixed.value)
-    return Input(one.name, one.table, wanted or dict(list(one.columns.items())[:1]), tuple(prefix))
+    terms = tuple(replace(t, column=one.columns[t.column]) for t in builder.terms if t.column in one.columns)
+    return Input(one.name, one.table, wanted or dict(list(one.columns.items())[:1]), terms)
 
 
 def _inside(one: Input, rows: pa.Table) -> pa.Table:

@@ -21,6 +21,7 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import Comparison, wanted
+from viewkeeper.store.arrow import typed
 from viewkeeper.store.base import Changed, Pending, Seen, Spread
 from viewkeeper.store.hbase import regions, windows
 from viewkeeper.store.hbase.batches import TimeRange
@@ -125,6 +126,13 @@ class Feed:
                 self._rejects.note(table, None, found.rejects)
             if found.rows.num_rows:
                 yield from weighted(found.rows, 1).to_batches()
+
+    def find_at(self, table: Table, keys: pa.Table, columns: list[str], cut: int) -> pa.Table:
+        """The rows of these keys at a cut, as `at` gives them."""
+        layout = self._layouts.of(table)
+        names = layout.row_keys(typed(table, keys, [c.name for c in table.key_columns]))
+        span: TimeRange | None = (0, cut + 1) if self._layouts.is_exact(layout) else None
+        return self._reader.rows(layout, names, columns, span).rows
 
     def _whole(
         self, layout: Layout, columns: list[str], span: TimeRange | None, where: Sequence[Comparison]

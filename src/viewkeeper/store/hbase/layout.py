@@ -103,6 +103,11 @@ class Layout:
     mark: bytes | None
     families: tuple[bytes, ...]
 
+    @property
+    def in_key_order(self) -> bool:
+        """Whether its rows lie in the order of keys as `model.keys` writes them."""
+        return self.owned or isinstance(self.keys, OrderedKeys)
+
     def family(self) -> Family:
         """What a table made here asks of HBase."""
         versions = VIEW_VERSIONS if self.table.is_view else TABLE_VERSIONS

@@ -10,7 +10,7 @@ past, and says so. A write that became visible late, after its batch, shows in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.schema import Table
+from viewkeeper.store.arrow import column_names
 from viewkeeper.store.base import Batch, Pinned
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.feed import Feed
@@ -27,6 +28,7 @@ from viewkeeper.store.hbase.layout import Layout
 from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.terms import Changed
 
 
 class PinnedBatch(Pinned):
@@ -47,7 +49,7 @@ class PinnedBatch(Pinned):
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         layout = self._live(table)
         names = pa.array([layout.keys.encode_one(key)], pa.binary())
-        rows = self._rows(layout, names, at_cut=True)
+        rows = self._rows(layout, names, table.arrow.names, at_cut=True)
         if not rows.num_rows:
             return None
         row: dict[str, Any] = rows.select(table.outside.names).cast(table.outside).to_pylist()[0]
@@ -57,38 +59,52 @@ class PinnedBatch(Pinned):
         self,
         table: Table,
         *,
+        columns: Sequence[str] | None = None,
         start: bytes | None = None,
         stop: bytes | None = None,
         limit: int | None = None,
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         layout = self._live(table)
+        wanted = column_names(table, columns)
+        # What was overwritten since is looked up by key.
+        read = list(dict.fromkeys([*wanted, *(c.name for c in table.key_columns)]))
         span, shown = self._span(layout, at_cut)
         if shown is not None and not shown.number:
             return
         seen = b""
-        for rows in self._reader.scan_keys(layout, table.arrow.names, span, start, stop, limit, shown):
+        for rows in self._reader.scan_keys(layout, read, span, start, stop, limit, shown):
             self._live(table)
             if span is not None and shown is None:
                 upto = layout.row_keys(pa.Table.from_batches([rows.slice(rows.num_rows - 1)]))[0].as_py() + b"\0"
                 self._check_versions(layout, seen, upto)
                 seen = upto
-            yield rows
+            yield rows.select(wanted)
         if span is not None and shown is None:
             self._check_versions(layout, seen, b"")  # rows at the end that are missing
 
-    def find(self, table: Table, keys: pa.Table, *, at_cut: bool = True) -> pa.Table:
+    def find(
+        self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
+    ) -> pa.Table:
         layout = self._live(table)
-        return self._rows(layout, layout.row_keys(keys), at_cut=at_cut)
+        return self._rows(layout, layout.row_keys(keys), column_names(table, columns), at_cut=at_cut)
+
+    def later(self, table: Table) -> Changed | None:
+        """Up to now: there is no state to stop at."""
+        self._live(table)
+        if table.is_view:
+            return None
+        seen = self.batch.seen.get(table.id)
+        found, _ = self._feed.changed(table, table.arrow.names, self.batch.cut, self._feed.head(), seen)
+        return None if found.keys is not None and not found.keys.num_rows else found
 
     def close(self) -> None:
         self._closed = True
 
-    def _rows(self, layout: Layout, names: pa.Array, *, at_cut: bool) -> pa.Table:
+    def _rows(self, layout: Layout, names: pa.Array, columns: Sequence[str], *, at_cut: bool) -> pa.Table:
         span, shown = self._span(layout, at_cut)
-        columns = layout.table.arrow.names
         if not len(names) or (shown is not None and not shown.number):
-            return layout.table.arrow.empty_table()
+            return layout.table.arrow.empty_table().select(list(columns))
         found = self._reader.rows(layout, names, columns, span).rows
         if shown is not None:
             shown.check()

@@ -17,7 +17,7 @@ from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Cell, Client
 from viewkeeper.store.hbase.failures import NoSuchTable
 from viewkeeper.store.hbase.known import Known, Shown
-from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Rows, read_cells
+from viewkeeper.store.hbase.layout import Layout, Rows, read_cells
 from viewkeeper.store.hbase.layouts import if_there
 from viewkeeper.store.hbase.pushing import joined, push
 from viewkeeper.store.hbase.scanning import Scan
@@ -92,7 +92,7 @@ class Reader:
         shown: Shown | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """A range of keys as `model.keys` writes them, from cells with times in a span."""
-        if not layout.owned and not isinstance(layout.keys, OrderedKeys):
+        if not layout.in_key_order:
             yield from self._scan_foreign(layout, columns, span, start, stop, limit)
             return
         for found in self.scan_span(layout, columns, span, start, stop, limit, shown):

@@ -230,6 +230,13 @@ class HBaseStore(Store):
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
         return self._layouts.of(table).row_keys(rows)
 
+    def in_key_order(self, table: Table) -> bool:
+        return self._layouts.of(table).in_key_order
+
+    def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
+        self._live()
+        return self._feed.find_at(table, keys, column_names(table, columns), cut)
+
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         self._live()
         return split_points(self._sizes.of(table), parts)

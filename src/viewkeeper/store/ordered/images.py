@@ -91,3 +91,10 @@ def refuse_large(table: Table, data: pa.Table, keys: pa.BinaryArray, after: pa.B
                 hint=hint,
                 table=table.id,
             )
+
+
+def first_of_each_key(images: Images) -> Images:
+    """Of several images of a key, the first: what it was before them."""
+    places = pa.table({"key": images.keys, "place": pa.array(range(len(images)), pa.int64())})
+    first = places.group_by("key").aggregate([("place", "min")])["place_min"].combine_chunks()
+    return Images(images.keys.take(first), images.before.take(first), images.after.take(first))

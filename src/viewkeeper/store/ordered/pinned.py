@@ -12,7 +12,7 @@ The price: pages of this state are not used again while it is open, so whoever o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,10 +23,11 @@ from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
+from viewkeeper.store.arrow import column_names
 from viewkeeper.store.ordered import log, records
-from viewkeeper.store.ordered.images import NOTHING, Images, join, present, within
+from viewkeeper.store.ordered.images import NOTHING, Images, first_of_each_key, join, present, within
 from viewkeeper.store.ordered.maps import Database, PinnedMap
-from viewkeeper.store.terms import Batch, Pinned
+from viewkeeper.store.terms import Batch, Changed, Pinned
 
 
 class PinnedState(Pinned):
@@ -59,21 +60,30 @@ class PinnedState(Pinned):
         self,
         table: Table,
         *,
+        columns: Sequence[str] | None = None,
         start: bytes | None = None,
         stop: bytes | None = None,
         limit: int | None = None,
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
+        wanted = column_names(table, columns)
         with self._lock, self._live().reading():
             table = self.catalog.reading(table)
             undone = within(self._undo(table), start, stop) if at_cut else NOTHING
             if len(undone):
-                found = self._rebuilt(table, undone, start, stop)
+                found = self._rebuilt(table, undone, start, stop).select(wanted)
                 yield from (found if limit is None else found.slice(0, limit)).to_batches()
                 return
-        yield from self._scan(table, start, stop, limit)
+        yield from self._scan(table, start, stop, limit, wanted)
 
-    def find(self, table: Table, keys: pa.Table, *, at_cut: bool = True) -> pa.Table:
+    def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
+        with self._lock, self._live().reading():
+            return sum(len(values) for values in self._live().rows(table.id).scan(start, stop, most))
+
+    def find(
+        self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
+    ) -> pa.Table:
+        wanted = column_names(table, columns)
         names = encode_keys(table, keys)
         with self._lock, self._live().reading():
             state = self._live()
@@ -82,7 +92,19 @@ class PinnedState(Pinned):
             names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
             table = self.catalog.reading(table)
             found = state.rows(table.id).find_many(names)
-            return decode_rows(table, pa.concat_arrays([found, present(before)]))
+            return decode_rows(table, pa.concat_arrays([found, present(before)]), wanted)
+
+    def later(self, table: Table) -> Changed | None:
+        with self._lock, self._live().reading():
+            undone = self._undo(table)
+            if not len(undone):
+                return None
+            table = self.catalog.reading(table)
+            now = decode_rows(table, self._live().rows(table.id).find_many(undone.keys))
+            # A key that is neither in the table now nor was at the cut is in no index either.
+            names = [c.name for c in table.key_columns]
+            keys = [decode_rows(table, present(undone.before), names), now.select(names)]
+            return Changed(pa.concat_tables(keys).combine_chunks(), now)
 
     def close(self) -> None:
         with self._lock:
@@ -95,7 +117,14 @@ class PinnedState(Pinned):
             raise SnapshotGone("The snapshot is closed.", hint="Take a new one.")
         return self._state
 
-    def _scan(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[Any]:
+    def _scan(
+        self,
+        table: Table,
+        start: bytes | None,
+        stop: bytes | None,
+        limit: int | None,
+        wanted: Sequence[str] | None = None,
+    ) -> Iterator[Any]:
         with self._lock:
             values = self._live().rows(table.id).scan(start, stop, limit)
         while True:
@@ -104,7 +133,7 @@ class PinnedState(Pinned):
                 found = next(values, None)
             if found is None:
                 return
-            yield from decode_rows(table, found).to_batches()
+            yield from decode_rows(table, found, wanted).to_batches()
 
     def _rebuilt(self, table: Table, undone: Images, start: bytes | None, stop: bytes | None) -> pa.Table:
         """A key range with what came after the cut taken back, in key order."""
@@ -122,11 +151,5 @@ class PinnedState(Pinned):
         if found is None:
             entries = log.entries(self._live().log, self.batch.cut, self.head, [table.id])
             pieces = list(log.gather(entries))
-            found = self._undone[table.id] = _first_of_each_key(join(pieces)) if pieces else NOTHING
+            found = self._undone[table.id] = first_of_each_key(join(pieces)) if pieces else NOTHING
         return found
-
-
-def _first_of_each_key(images: Images) -> Images:
-    places = pa.table({"key": images.keys, "place": pa.array(range(len(images)), pa.int64())})
-    first = places.group_by("key").aggregate([("place", "min")])["place_min"].combine_chunks()
-    return Images(images.keys.take(first), images.before.take(first), images.after.take(first))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper import faults
 from viewkeeper.errors import BadValue, TooLarge, UnknownName
@@ -16,7 +17,7 @@ from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.ordered import log, records
 from viewkeeper.store.ordered.calls import Call, delta, encoded
-from viewkeeper.store.ordered.images import refuse_large, within
+from viewkeeper.store.ordered.images import NOTHING, first_of_each_key, join, present, refuse_large, within
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.ordered.pinned import PinnedState
 from viewkeeper.store.protocols import Rows
@@ -161,6 +162,20 @@ class OrderedRows(Rows):
                 yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
         for part in undone:
             yield from part.to_batches()
+
+    def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
+        wanted = column_names(table, columns)
+        names = encode_keys(table, typed(table, keys, [column.name for column in table.key_columns]))
+        with self._opened.read([table.id]) as state:
+            self._opened.check_kept(state, cut)
+            table = self._records.shown(state).reading(table)
+            head = records.read_number(state.meta, records.HEAD)
+            later = list(log.gather(log.entries(state.log, cut, head, [table.id])))
+            undone = first_of_each_key(join(later)) if later else NOTHING
+            before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
+            names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
+            found = state.rows(table.id).find_many(names)
+        return decode_rows(table, pa.concat_arrays([found, present(before)]), wanted)
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         if parts < 2:

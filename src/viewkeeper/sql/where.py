@@ -1,0 +1,65 @@
+"""A condition by itself: `where=` of `scan` and `read`, as SQL text or as columns and their values.
+
+A text is read as the embedded engine reads a query's WHERE, and means what Spark means; what that engine does not take
+is refused, with the way to ask Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from viewkeeper.errors import BadStatement, BadValue, Unsupported
+from viewkeeper.expressions import can_raise
+from viewkeeper.model import arguments, types
+from viewkeeper.model.schema import Table
+from viewkeeper.plan.nodes import Expr
+from viewkeeper.read.access.terms import Where, by_condition, by_values
+from viewkeeper.sql.embedded.coercion import NotProven
+from viewkeeper.sql.embedded.syntax import tree
+from viewkeeper.sql.embedded.typing import Field, Scope
+from viewkeeper.store.ducks import connect
+
+_PARTS = {"type", "modifiers", "cte_map", "select_list", "from_table", "where_clause", "aggregate_handling"}
+
+
+def where_of(table: Table, given: str | Mapping[str, Any] | None) -> Where:
+    """The condition that `where=` says."""
+    if given is None:
+        return Where()
+    if isinstance(given, Mapping):
+        return by_values(table, given)
+    if not isinstance(given, str):
+        raise BadValue(
+            f"where is {arguments.short(given)}.", hint="Give a condition as text, or columns and their values."
+        )
+    try:
+        return by_condition(condition(table, given))
+    except NotProven as why:
+        raise Unsupported(
+            f"where={arguments.short(given)} is not known to mean what Spark means here: {why}.",
+            hint=f'Ask by db.sql("SELECT … FROM {table.name} WHERE …").',
+        ) from why
+
+
+def condition(table: Table, text: str) -> Expr:
+    """The condition over the columns of a table; NotProven if the embedded engine does not take it."""
+    fields = tuple(Field(table.name, c.name, c.name, c.type, c.nullable) for c in table.columns)
+    found = Scope(fields).read(_parsed(text))
+    if found.type != types.BOOLEAN:
+        raise BadStatement(f"where={arguments.short(text)} is no condition.", hint="Write a comparison.")
+    if can_raise(found):
+        raise NotProven("a condition that can fail")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Mapping[str, Any]:
+    with connect(threads=1) as connection:
+        node = tree(connection, f"SELECT 1 FROM _rows WHERE {text}")
+    modifiers = node.get("modifiers")
+    if node["type"] != "SELECT_NODE" or not node.keys() <= _PARTS or modifiers or "where_clause" not in node:
+        raise BadStatement(f"where={arguments.short(text)} is more than a condition.", hint="Write what follows WHERE.")
+    found: Mapping[str, Any] = node["where_clause"]
+    return found
