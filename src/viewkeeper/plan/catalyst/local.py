@@ -16,8 +16,9 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Out of memory in one of its own threads Spark lives on and answers nothing: better an end that is seen.
-    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+    # Out of memory in one of its own threads Spark lives on and answers nothing: better an end that is seen. (The
+    # default options stand beside the extra ones, which are a user's.)
+    "spark.driver.defaultJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
 }
