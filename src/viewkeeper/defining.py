@@ -114,7 +114,7 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
     maintainer = db._maintain()
     with maintainer.publisher.defining, maintainer.suspender.in_statement():
         maintainer.refresh()
-        view = definitions.plan(db._store, db._spark, statement, old)
+        view = definitions.plan(db._store, db._spark, statement, old, maintainer.definer.templates)
         rate = definitions.load_rate(view)
         progress = progress if rate is None else throttled(progress, rate)
         if old is None:

@@ -21,6 +21,7 @@ from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
+from viewkeeper.plan.templates import Templates
 
 
 class Definer:
@@ -41,6 +42,7 @@ class Definer:
         self._mender = mender
         self._suspender = suspender
         self._scheduler = scheduler
+        self.templates = Templates()
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""

@@ -28,6 +28,7 @@ from viewkeeper.plan.families.texts import FAMILY, lateral, parameters_name
 from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.nodes import Node, Scan, Sort
 from viewkeeper.plan.planner import plan_view
+from viewkeeper.plan.templates import Templates
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
@@ -233,17 +234,30 @@ def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table,
         return True
 
 
-def plan(store: Store, spark: Callable[[], Any], statement: statements.CreateView, old: View | None = None) -> View:
-    """The view that a statement defines. In place of `old`, it takes its id if it has the same columns and key."""
-    from viewkeeper.plan.catalyst import read_query
+def plan(
+    store: Store,
+    spark: Callable[[], Any],
+    statement: statements.CreateView,
+    old: View | None = None,
+    templates: Templates | None = None,
+) -> View:
+    """The view that a statement defines. In place of `old`, it takes its id if it has the same columns and key.
 
+    `templates` knows the plans of queries that differ in constants; without it, Catalyst reads all.
+    """
     if statement.parameters:
         return _family(store, spark, statement)
     options = _options(statement.options)
     catalog = store.catalog()
     hidden = {old.table.id, *catalog.dependents([old.table.id])} if old is not None else set()
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id not in hidden}
-    query = read_query(spark(), statement.query, {t.name: t for t in tables.values()})
+    query = templates.find(statement.query, catalog) if templates is not None and old is None else None
+    if query is None:
+        from viewkeeper.plan.catalyst import read_query
+
+        query = read_query(spark(), statement.query, {t.name: t for t in tables.values()})
+        if templates is not None and old is None:
+            templates.learn(statement.query, catalog, query)
     plans = Plans(catalog)
     sizes = {t.id: store.count(t) for t in catalog.tables}
     named = (statement.name, catalog.next_id, query, statement.key)
