@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -95,8 +95,28 @@ def _rename(db: Database, statement: alterations.Rename) -> None:
     definitions.rename(db._store, statement)
 
 
+def create_views(db: Database, wanted: Sequence[statements.CreateView], progress: Progress | None = None) -> None:
+    """Make several views, each over tables and over those before it: all of them are there afterwards, or none."""
+    from viewkeeper.maintain import planning
+
+    db._writable("create views")
+    catalog = db._store.catalog()
+    there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
+    fresh = [s for s in wanted if s.name.lower() not in there]
+    for statement in fresh:
+        if catalog.find(statement.name) is not None:
+            raise NameTaken(f"The name {statement.name!r} is in use.")
+    if not fresh:
+        return
+    maintainer = db._maintain()
+    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+        maintainer.refresh()
+        views = planning.plan_many(db._store, db._spark, fresh, maintainer.definer.templates)
+        maintainer.definer.create_many(views, progress=progress or db._progress)
+
+
 def _create_view(db: Database, statement: statements.CreateView, progress: Progress | None) -> None:
-    from viewkeeper.maintain import definitions
+    from viewkeeper.maintain import definitions, planning
     from viewkeeper.maintain.loading import throttled
 
     db._writable(f"create {statement.name}")
@@ -114,7 +134,7 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
     maintainer = db._maintain()
     with maintainer.publisher.defining, maintainer.suspender.in_statement():
         maintainer.refresh()
-        view = definitions.plan(db._store, db._spark, statement, old, maintainer.definer.templates)
+        view = planning.plan(db._store, db._spark, statement, maintainer.definer.templates, old)
         rate = definitions.load_rate(view)
         progress = progress if rate is None else throttled(progress, rate)
         if old is None:
@@ -127,7 +147,7 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
 
 def _create_family(db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None) -> None:
     """The table of its parameters first, which goes again if the family cannot be made."""
-    from viewkeeper.maintain import definitions
+    from viewkeeper.maintain import definitions, planning
     from viewkeeper.maintain.loading import throttled
 
     if old is not None:
@@ -137,7 +157,7 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
         maintainer.refresh()
         parameters = definitions.create_parameters(db._store, statement)
         try:
-            view = definitions.plan(db._store, db._spark, statement)
+            view = planning.family(db._store, db._spark, statement)
             rate = definitions.load_rate(view)
             progress = progress if rate is None else throttled(progress, rate)
             maintainer.definer.create(view, progress=progress)

@@ -115,6 +115,18 @@ class Database:
 
         return run(self, text, parameters, engine=engine)
 
+    def create_views(self, views: Mapping[str, str]) -> None:
+        """Make many materialized views at once: names and queries, `{"cheap": "SELECT …", …}`.
+
+        They are loaded together and published in one batch: all of them are there afterwards, or, if one is refused or
+        fails, none. A query may read views before it. Queries that differ in constants alone are planned once.
+        """
+        from viewkeeper.defining import create_views
+        from viewkeeper.plan.statements import create_view
+
+        wanted = arguments.texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
+        create_views(self, [create_view(name, query) for name, query in wanted.items()])
+
     # -- writes -------------------------------------------------------------------------------------------------------
 
     def put(self, table: str, rows: Any) -> Token:

@@ -50,7 +50,7 @@ def test_other_handles_see_what_is_defined_changed_and_dropped(store: Store, ope
     with pytest.raises(ZeroDivisionError):
         store.change_catalog(lambda c: c.without(1 // 0))
     for _ in range(50):  # more than the head lists
-        store.change_catalog(Catalog.with_id_taken)
+        store.change_catalog(lambda catalog: catalog.with_ids_taken(1))
     catalog = seldom.catalog()
     assert catalog == store.catalog() == often.catalog() == opener("r").catalog()
     assert [v.table.name for v in catalog.views] == ["first", "another"]

@@ -30,6 +30,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "delete": ({"table": "t", "keys": 1}, {"table": (), "keys": (5, -1, [])}),
     "update": ({"table": "t", "key": 1, "columns": {"v": 2}}, {"table": (), "key": (), "columns": ()}),
     "sql": ({"text": "SHOW TABLES"}, {"text": (), "engine": ()}),
+    "create_views": ({"views": {}}, {"views": ({},)}),
     "get": (
         {"name": "t", "key": 1},
         {"name": (), "key": (None, 5, -1), "level": (), "after": (None, []), "timeout": TIMES},

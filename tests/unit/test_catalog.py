@@ -88,7 +88,7 @@ def test_what_is_read_since_a_known_version_is_the_whole(steps: list[tuple[int, 
             if kind == 4 and catalog.views:
                 moved = catalog.views[pick % len(catalog.views)]
                 return catalog.replacing(replace(moved, at=OwnCut(number, 0, number, 0.0)))
-            return catalog.with_id_taken() if pick % 2 else catalog
+            return catalog.with_ids_taken(1) if pick % 2 else catalog
 
         writer = shelf.change(writer, change)
         whole = catalogs.read(shelf, Catalog())

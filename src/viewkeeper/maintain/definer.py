@@ -6,13 +6,14 @@ definition of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.tidying import Tidying
+from viewkeeper.errors import Unsupported
 from viewkeeper.maintain.definitions import refuse_altered, refuse_used
 from viewkeeper.maintain.loader import Loader, restarted
 from viewkeeper.maintain.mending import Mender
@@ -55,6 +56,24 @@ class Definer:
             return catalog.with_view(replace(view, since=since))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
+
+    def create_many(self, views: Sequence[View], lane: str = "auto", progress: Progress | None = None) -> None:
+        """Load several new views together, and publish them in one batch: all of them are there, or none."""
+        for view in views:
+            if strategy_of(view).runs_alone:
+                raise Unsupported(
+                    f"{view.table.name} has a cut of its own (strategy {strategy_of(view).name}), it is not published"
+                    " together with others.",
+                    hint="Create it by itself.",
+                )
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            changed = catalog.with_views([replace(view, since=since) for view in views])
+            for view in views:
+                refuse_altered(changed, view)
+            return changed
+
+        self._bring_in(frozenset(v.table.id for v in views), change, lane, progress)
 
     def replace(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from viewkeeper import faults
@@ -19,16 +18,12 @@ from viewkeeper.maintain.indexes import following
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
-from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import alterations, indexing, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiled import plan_of
 from viewkeeper.plan.families.lifting import lift
-from viewkeeper.plan.families.texts import FAMILY, lateral, parameters_name
-from viewkeeper.plan.flows import Plans
-from viewkeeper.plan.nodes import Node, Scan, Sort
-from viewkeeper.plan.planner import plan_view
-from viewkeeper.plan.templates import Templates
+from viewkeeper.plan.families.texts import FAMILY, parameters_name
+from viewkeeper.plan.nodes import Node, Scan
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
@@ -234,67 +229,6 @@ def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table,
         return True
 
 
-def plan(
-    store: Store,
-    spark: Callable[[], Any],
-    statement: statements.CreateView,
-    old: View | None = None,
-    templates: Templates | None = None,
-) -> View:
-    """The view that a statement defines. In place of `old`, it takes its id if it has the same columns and key.
-
-    `templates` knows the plans of queries that differ in constants; without it, Catalyst reads all.
-    """
-    if statement.parameters:
-        return _family(store, spark, statement)
-    options = _options(statement.options)
-    catalog = store.catalog()
-    hidden = {old.table.id, *catalog.dependents([old.table.id])} if old is not None else set()
-    tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id not in hidden}
-    query = templates.find(statement.query, catalog) if templates is not None and old is None else None
-    if query is None:
-        from viewkeeper.plan.catalyst import read_query
-
-        query = read_query(spark(), statement.query, {t.name: t for t in tables.values()})
-        if templates is not None and old is None:
-            templates.learn(statement.query, catalog, query)
-    plans = Plans(catalog)
-    sizes = {t.id: store.count(t) for t in catalog.tables}
-    named = (statement.name, catalog.next_id, query, statement.key)
-    table, made = plan_view(*named, tables, plans, sizes, options, attempt)
-    if old is not None and _same_shape(table, old.table):
-        table = replace(table, id=old.table.id)
-    else:
-        # Taken now: while the view is loaded, other processes make tables.
-        table = replace(table, id=store.change_catalog(Catalog.with_id_taken).next_id - 1)
-    faults.point("view.planned")
-    return View(table, statement.query, made.to_json(), options)
-
-
-def _family(store: Store, spark: Callable[[], Any], statement: statements.CreateView) -> View:
-    """A family: its table of parameters is there already."""
-    from viewkeeper.plan.catalyst import read_family
-
-    options = _options(statement.options)
-    if strategy_named(options.get("strategy", USUAL)) != strategy_named(USUAL):
-        raise Unsupported("A family of views has no strategy of its own.", hint="Leave the option out.")
-    catalog = store.catalog()
-    tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    parameters = catalog.table(parameters_name(statement.name))
-    names = [c.name for c in parameters.columns]
-    text = lateral(statement.name, statement.query, names)
-    member = read_family(spark(), text, {t.name: t for t in tables.values()}, len(names))
-    query = lift(member, parameters)
-    key = (*names, *statement.key) if statement.key or not isinstance(query.root, Sort) else ()
-    sizes = {t.id: store.count(t) for t in catalog.tables}
-    planned = (statement.name, catalog.next_id, query, key)
-    table, made = plan_view(*planned, tables, Plans(catalog), sizes, options, attempt)
-    table = replace(table, id=store.change_catalog(Catalog.with_id_taken).next_id - 1)
-    faults.point("view.planned")
-    family = View(table, text, made.to_json(), options)
-    return replace(family, parameters=parameters.id, given=len(names), body=statement.query)
-
-
 def create_parameters(store: Store, statement: statements.CreateView) -> Table:
     """The table of a family's parameters. One that an interrupted CREATE or DROP has left goes first."""
     name = parameters_name(statement.name)
@@ -371,7 +305,7 @@ def load_rate(view: View) -> float | None:
     return None if rate is None else float(rate)
 
 
-def _options(given: Mapping[str, str]) -> dict[str, str]:
+def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     options = dict(given)
     if unknown := sorted(set(options) - _KNOWN):
         raise Unsupported(f"Views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_KNOWN))}.")
@@ -396,7 +330,7 @@ def _options(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def _same_shape(new: Table, old: Table) -> bool:
+def same_shape(new: Table, old: Table) -> bool:
     return (new.columns, new.key, new.is_bag, new.is_stored) == (old.columns, old.key, old.is_bag, old.is_stored)
 
 

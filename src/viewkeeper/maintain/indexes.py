@@ -52,7 +52,7 @@ def plan_index(store: Store, statement: CreateIndex) -> View:
     plan = ViewPlan(query, {t.id: store.count(t) for t in catalog.tables})
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
     compile_plan(catalog.next_id, plan, tables, Plans(catalog))
-    number = store.change_catalog(Catalog.with_id_taken).next_id - 1
+    number = store.change_catalog(lambda catalog: catalog.with_ids_taken(1)).next_id - 1
     options = tuple(sorted(statement.options.items()))
     table = Table(number, statement.name, shown, tuple(key), True, on.is_bag, options)
     faults.point("view.planned")

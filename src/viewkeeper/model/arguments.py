@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viewkeeper.errors import BadValue
@@ -17,6 +17,16 @@ def text(value: Any, what: str, hint: str) -> str:
     """A text: a name, a statement."""
     if not isinstance(value, str):
         raise BadValue(f"{what} is a text, not {short(value)}.", hint=hint)
+    return value
+
+
+def texts(value: Any, what: str, hint: str) -> Mapping[str, str]:
+    """Texts by name."""
+    if not isinstance(value, Mapping):
+        raise BadValue(f"{what} are a dict, not {short(value)}.", hint=hint)
+    for name, one in value.items():
+        text(name, f"A name of {what.lower()}", hint)
+        text(one, f"{name}", hint)
     return value
 
 

@@ -8,7 +8,7 @@ what is listed is listed by id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -288,9 +288,16 @@ class Catalog:
         self._check_free(view.table.name)
         return self.moved(self.version + 1, max(self.next_id, view.table.id + 1), [view])
 
-    def with_id_taken(self) -> Catalog:
-        """The next id is given away, to something that will be listed later."""
-        return self.moved(self.version + 1, self.next_id + 1)
+    def with_views(self, views: Sequence[View]) -> Catalog:
+        """With several new views, as one change."""
+        for view in views:
+            self._check_free(view.table.name)
+        highest = max((view.table.id for view in views), default=0)
+        return self.moved(self.version + 1, max(self.next_id, highest + 1), views)
+
+    def with_ids_taken(self, count: int) -> Catalog:
+        """The next ids are given away, to what will be listed later."""
+        return self.moved(self.version + 1, self.next_id + count)
 
     def replacing(self, view: View) -> Catalog:
         """With another definition or state of a view that is there, known by its id."""
@@ -308,8 +315,8 @@ class Catalog:
         entries = [] if found is None else [replace(found, table=renamed) if isinstance(found, View) else renamed]
         return self.moved(self.version + 1, self.next_id, entries)
 
-    def without(self, number: int) -> Catalog:
-        return self.moved(self.version + 1, self.next_id, gone=[number])
+    def without(self, *numbers: int) -> Catalog:
+        return self.moved(self.version + 1, self.next_id, gone=numbers)
 
     def moved(
         self, version: int, next_id: int, entries: Iterable[Table | View] = (), gone: Iterable[int] = ()

@@ -20,11 +20,13 @@ backticks may hold anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from viewkeeper.errors import BadStatement
 from viewkeeper.model import types
+from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.alterations import AlterTable, AlterView, alter_table, alter_view
 from viewkeeper.plan.columns import read_column
@@ -36,6 +38,7 @@ from viewkeeper.plan.indexing import (
     no_unique_index,
     show_indexes,
 )
+from viewkeeper.plan.tokens import tokens
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
 
 
@@ -129,6 +132,41 @@ def parse(text: str) -> Statement:
 def split(text: str) -> list[str]:
     """The statements of a script, each as it was written, without its semicolon."""
     return [text[tokens[0].start : tokens[-1].end] for tokens in statements(text)]
+
+
+def create_view(name: str, query: str) -> CreateView:
+    """The statement that makes a view of this name, as if it had been written."""
+    found = parse(f"CREATE MATERIALIZED VIEW {backticked(name)} AS {query}")
+    if not isinstance(found, CreateView):
+        raise BadStatement(f"View {name}: {quoted(query)} is no query.", hint="Write SELECT …")
+    return found
+
+
+def together(script: Sequence[str]) -> Iterator[list[str]]:
+    """The statements of a script; new views that follow each other are made together."""
+    group: list[str] = []
+    for text in script:
+        if _is_plain_view(text):
+            group.append(text)
+            continue
+        if group:
+            yield group
+        group = []
+        yield [text]
+    if group:
+        yield group
+
+
+def _is_plain_view(text: str) -> bool:
+    """Whether it makes a new view that is loaded as most are; what is wrong with it is said when it is run."""
+    if [t.value.upper() for t in islice(tokens(text), 3)] != ["CREATE", "MATERIALIZED", "VIEW"]:
+        return False
+    try:
+        found = parse(text)
+    except BadStatement:
+        return False
+    apart = isinstance(found, CreateView) and (found.parameters or {"strategy", "load_rate"} & set(found.options))
+    return isinstance(found, CreateView) and not apart
 
 
 # -- statements --------------------------------------------------------------------------------------------------------

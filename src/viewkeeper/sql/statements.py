@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from viewkeeper.defining import define
+from viewkeeper.defining import create_views, define
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName, ViewkeeperError
 from viewkeeper.model import arguments
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.plan import statements as spelt
 from viewkeeper.plan import words as spelling
 from viewkeeper.plan.values import read_value
 from viewkeeper.plan.words import Words
@@ -48,6 +49,13 @@ def needs(text: str) -> str:
     if words is not None and any(words.at(word) for word in (*QUERY, *_LOOKING)):
         return "read"
     return "write" if words is not None and any(words.at(start[0]) for start, _ in _WRITES) else "define"
+
+
+def create_together(db: Any, texts: Sequence[str]) -> Result:
+    """CREATE MATERIALIZED VIEW statements that follow each other in a script: all are made, or none."""
+    wanted = [s for s in map(spelt.parse, texts) if isinstance(s, spelt.CreateView)]
+    create_views(db, wanted)
+    return Result(done=f"{len(wanted)} views created")
 
 
 def run(

@@ -95,20 +95,26 @@ def _creates(text: str) -> bool:
 def _run(database: Any, text: str, output: str, engine: str) -> None:
     from viewkeeper.cli.hush import hushed, waiting_for
     from viewkeeper.cli.output import print_answer
-    from viewkeeper.plan.statements import split
+    from viewkeeper.plan.statements import split, together
+    from viewkeeper.sql.statements import create_together
 
-    found, end = split(text) or [text], 0
-    for number, one in enumerate(found, 1):
-        start = text.index(one, end)
-        end = start + len(one)
+    found, end, number = split(text) or [text], 0, 1
+    for group in together(found):
+        start = text.index(group[0], end)
+        end = text.index(group[-1], start) + len(group[-1])
         lines = text[:start].count("\n")
         try:
-            with waiting_for(one), hushed():
-                answer = database.sql("\n" * lines + one, engine=engine)  # so that errors count lines in the whole text
+            with waiting_for(group[0]), hushed():
+                if len(group) > 1:
+                    answer = create_together(database, group)
+                else:  # so that errors count lines in the whole text
+                    answer = database.sql("\n" * lines + group[0], engine=engine)
         except ViewkeeperError as error:
             if len(found) > 1:
-                error.message = f"Statement {number} (line {lines + 1}): {error.message}"
+                last = f" to {number + len(group) - 1}" if len(group) > 1 else ""
+                error.message = f"Statement {number}{last} (line {lines + 1}): {error.message}"
             raise
+        number += len(group)
         if answer.has_rows:
             print_answer(answer.to_arrow(), output)
         elif answer.done and output == "table":
