@@ -8,6 +8,7 @@ compared with recompute. Stages, in this order; what a stage finds is added to t
 
     views       load the tables and make the views, at the scale and at a tenth of it
     batch       the batch at both scales against DuckDB's recompute; memory and state
+    shared      batches with the views' lookups made together and apart, by turns, against DuckDB's recompute
     q3          freshness and throughput of the Q3 view
     pathway     the same stream through Pathway (with --peers: a directory for its environment)
     lanes       a million changes through the Q3 view in the driver and on Spark, with one core and with two
@@ -30,12 +31,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bars import batch, crossover, first_load, lanes, peer, q3, report, views
+from bars import batch, crossover, first_load, lanes, peer, q3, report, shared, views
 from bars.setting import Setting, machine
 
 STAGES: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "views": views.measure,
     "batch": batch.measure,
+    "shared": shared.measure,
     "q3": q3.measure,
     "pathway": peer.measure,
     "lanes": q3.measure_lanes,
@@ -45,7 +47,7 @@ STAGES: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "spark": lanes.measure_all,
     "recompute": lanes.measure_recompute,
 }
-SMALL = ("views", "batch", "q3", "first", "crossover")
+SMALL = ("views", "batch", "shared", "q3", "first", "crossover")
 
 
 def main() -> None:

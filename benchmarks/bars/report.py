@@ -40,7 +40,7 @@ class Bar:
 
 def bars(found: Found) -> list[Bar]:
     """Those of the stages that were run."""
-    return [bar for part in (_batch, _q3, _lanes, _loads, _space) for bar in part(found)]
+    return [bar for part in (_batch, _shared, _q3, _lanes, _loads, _space) for bar in part(found)]
 
 
 def _batch(found: Found) -> Iterator[Bar]:
@@ -52,6 +52,20 @@ def _batch(found: Found) -> Iterator[Bar]:
     detail = f"{ms(full['ours'])} against {ms(tenth['ours'])}"
     yield Bar("the same batch with 10x the data", full["ours"] / tenth["ours"], 2, "x", detail)
     yield Bar("batch of dimensions, 22 views", found["dimensions"]["seconds"] * 1e3, None, " ms")
+
+
+def _shared(found: Found) -> Iterator[Bar]:
+    for kind, limit in (("scattered", 1 / 3), ("orders", 0.2), ("dimensions", None), ("few dimensions", 0.5)):
+        if kind in found.get("shared", {}):
+            one = found["shared"][kind]
+            detail = (
+                f"{ms(one['together']['seconds'])}, apart {ms(one['apart']['seconds'])}, DuckDB {ms(one['duckdb'])}"
+            )
+            for what in ("statements", "lookups"):
+                detail += f"; {what} {one['together'][what]:.0f}, apart {one['apart'][what]:.0f}"
+            yield Bar(
+                f"batch of {kind}, {one['changes']:,} changes / DuckDB recompute", one["ratio"], limit, "", detail
+            )
 
 
 def _q3(found: Found) -> Iterator[Bar]:

@@ -119,8 +119,9 @@ class TpchModel(Model):
             Change("lineitem", deletes=keys),
         ]
 
-    def dimensions_batch(self, count: int) -> list[Change]:
-        """Updates, inserts and deletes in customer, part, supplier and partsupp, and one nation renamed."""
+    def dimensions_batch(self, count: int, share: float = 0.05, *, nations: bool = True) -> list[Change]:
+        """Updates and deletes in customer, part, supplier and partsupp: so many rows of each, or a share of them if
+        that is less; and one nation that moves to another region, with its customers and suppliers."""
         stamp = int(self.random.integers(1 << 30))
         updates = {
             "customer": f"c.* REPLACE ((c_acctbal - hash(c_custkey, {stamp}) % 500)::DECIMAL(15,2) AS c_acctbal, "
@@ -135,7 +136,7 @@ class TpchModel(Model):
         changes = []
         for table, columns in updates.items():
             key = self.keys[table][0]
-            size = min(count, 1 + self.count(table) // 20)
+            size = min(count, 1 + int(self.count(table) * share))
             self._register("picked", self._some(table, key, size))
             rows = self.rows(f"SELECT {columns} FROM {table} c JOIN picked ON {key} = k")
             changes.append(Change(table, puts=rows))
@@ -145,6 +146,8 @@ class TpchModel(Model):
                 self._register("picked", self._some(table, key, max(1, size // 10)))
                 changes.append(Change(table, deletes=self.rows(f"SELECT {keys} FROM {table} JOIN picked ON {key} = k")))
             self.connection.execute("DROP TABLE picked").fetchall()
+        if not nations:
+            return changes
         nation = int(self.random.integers(25))
         renamed = self.rows(
             f"SELECT * REPLACE ((n_regionkey + 1) % 5 AS n_regionkey) FROM nation WHERE n_nationkey = {nation}"
