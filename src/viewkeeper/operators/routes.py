@@ -400,9 +400,8 @@ def _named(check: Check, place: int, rows: pa.Table) -> pa.Table:
 
 def _forget_others(run: Run) -> None:
     """Views come and go, and with them the checks: a run keeps the bits of the last few."""
-    kept = run.kept
-    while len(kept) > _CHECKS_KEPT:
-        kept.pop(next(iter(kept)), None)
+    for oldest in list(run.kept)[:-_CHECKS_KEPT]:
+        run.kept.pop(oldest, None)
 
 
 def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: _Rows) -> None:

@@ -33,11 +33,19 @@ _APART = (Family.NESTED, Family.OTHER)
 """Types whose values are not compared column by column."""
 
 
+_FORMS = "forms of the flow"
+_KEPT = 8
+"""Forms that are kept: batches tend to change the same few sets of tables."""
+
+
 def shared(flow: Flow, changed: frozenset[int], apart: frozenset[int] = frozenset()) -> Flow:
     """The flow as a batch runs it in which these base tables changed. Views that are `apart` share no path."""
-    known: Flow | None = flow.orders.get(("shared", changed, apart))
+    forms: dict[tuple[frozenset[int], frozenset[int]], Flow] = flow.orders.setdefault(_FORMS, {})
+    known = forms.get((changed, apart))
     if known is None:
-        known = flow.orders["shared", changed, apart] = _folded(flow, changed, apart)
+        known = forms[changed, apart] = _folded(flow, changed, apart)
+        for oldest in list(forms)[:-_KEPT]:
+            forms.pop(oldest, None)
     return known
 
 
@@ -146,6 +154,8 @@ class _Paths:
         self._step_of = {DELTA: self.root.made}
         self._alike: dict[tuple[str, ...], int] = defaultdict(int)
         self._conditions: list[tuple[Expr, ...]] = []
+        self._judged: list[frozenset[int]] = []
+        """For each exit the places that it has conditions on alone."""
         start = _At(source, self.root, None)
         for way in flow.consumers.get(source.id, ()):
             if not flow.operators[way[0]].only_loads and way[0] not in alone:
@@ -252,6 +262,8 @@ class _Paths:
         for step in (*at.steps, *(rows.made for rows in at.rows.lineage())):
             step.exits |= 1 << number
         self._conditions.append(conditions)
+        places = [{place for place, _ in refs_of([c])} for c in conditions]
+        self._judged.append(frozenset(p.pop() for p in places if len(p) == 1))
         self._note_alike(at, exit_, conditions, [at.see(e) for e in exprs])
 
     def _naming(self, at: _At) -> dict[str, Ref]:
@@ -330,9 +342,8 @@ class _Paths:
 
     def _selectivity(self, step: _Step) -> float:
         """The part of the exits for which a lookup brings no condition of its own."""
-        mine = [i for i in range(len(self.ways)) if step.exits >> i & 1]
-        without = [i for i in mine if not any(_is_about(c, step.place) for c in self._conditions[i])]
-        return len(without) / max(1, len(mine))
+        mine = [judged for i, judged in enumerate(self._judged) if step.exits >> i & 1]
+        return sum(step.place not in judged for judged in mine) / max(1, len(mine))
 
     def _stretch(self, rows: _Rows, order: Mapping[int, tuple[int, int]]) -> Stretch:
         steps = sorted(rows.steps.values(), key=lambda s: order[s.place])
@@ -370,10 +381,6 @@ def _open(conditions: Sequence[Expr], steps: Sequence[_Step]) -> tuple[Expr, ...
         return not condition.args[0].nullable or ref_of(condition.args[0]) in keys
 
     return tuple(dict.fromkeys(c for c in conditions if not holds(c)))
-
-
-def _is_about(condition: Expr, place: int) -> bool:
-    return {p for p, _ in refs_of([condition])} == {place}
 
 
 def _pair(condition: Expr) -> frozenset[str]:

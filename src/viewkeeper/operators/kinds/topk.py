@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
+from viewkeeper.model.delta import identical
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.arrangement import Arrangement, arrange, weights_of
-from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.consolidate import consolidate, consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment
@@ -85,8 +86,10 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
     everything, held = states
     delta = consolidate(duck, delta)
     names = delta.column_names
-    old = consolidate(duck, held.rows().select(names)) if held.runs else delta.slice(0, 0)
-    old = duck.run(f"FROM input ORDER BY {operator.order}", input=old) if old.num_rows else old
+    old = delta.slice(0, 0)
+    if held.runs:
+        buffered = held.rows().select(names)
+        old = duck.run(consolidation(buffered.schema, f" ORDER BY {operator.order}"), delta=buffered)
     total = _weight(everything)
     complete = int(weights_of(old).sum()) == total
     new = duck.run(_added(operator, names, complete), buffer=old, delta=delta)
@@ -100,7 +103,7 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
         new = duck.run(filled, input=consolidate(duck, rows.combine_chunks()))
     elif new.num_rows > 2 * (needed + MARGIN):
         new = new.slice(0, needed + MARGIN)
-    output = _minus(duck, _shown(operator, new), _shown(operator, old))
+    output = _minus(duck, *(_shown(operator, rows) for rows in (new, old)))
     return output.drop_columns([HASH]), [delta, _minus(duck, new, old)]
 
 
@@ -130,6 +133,9 @@ def _shown(operator: TopK, rows: pa.Table) -> pa.Table:
 
 
 def _minus(duck: Duck, new: pa.Table, old: pa.Table) -> pa.Table:
+    is_plain = not any(pa.types.is_nested(kind) for kind in new.schema.types)
+    if is_plain and new.num_rows == old.num_rows and identical(new, old.select(new.column_names)).all():
+        return new.slice(0, 0)  # both are in order
     place = old.column_names.index(WEIGHT)
     gone = old.set_column(place, WEIGHT, pa.array(-weights_of(old)))
     return consolidate(duck, pa.concat_tables([new, gone.select(new.column_names)]).combine_chunks())
