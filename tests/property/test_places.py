@@ -20,12 +20,11 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("collide", [False, True], ids=["hashed", "colliding"])
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(
+    ("kind", "collide"), [*((kind, False) for kind in KEYS), ("numbers", True), ("text", True)]
+)  # different single numbers have different hashes
 def test_places_are_those_of_the_rows_that_are_there(kind: str, collide: bool) -> None:
     fields, draw = KEYS[kind]
-    if collide and kind == "one number":
-        pytest.skip("different numbers have different hashes")
     names = tuple(name for name, _ in fields)
     rng = Random(f"{kind}{collide}")
     with Duck(threads=1) as duck:
