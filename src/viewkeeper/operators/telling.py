@@ -55,6 +55,8 @@ class Told:
     numbers: Mapping[str, int]
     names: Mapping[int, str]
     fan_out: FanOut = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Rows and bytes of arrangements, by their names in the manifest."""
     _traced: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def text(self, source: str, expr: Expr) -> str:

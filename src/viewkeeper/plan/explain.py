@@ -34,7 +34,7 @@ def explain(
     key = ", ".join(k.column + (" DESC" if k.descending else "") for k in table.key)
     kind = "the whole row, with a count" if table.is_bag else "unique"
     lines = [f"view {table.name}  key ({key}), {kind}"]
-    told = Told(flow, numbers, names, fan_out or {})
+    told = Told(flow, numbers, names, fan_out or {}, sizes)
     rounds = levels(flow, broadcast(flow, sizes))
     for level in sorted({rounds[o.id] for o in shown}):
         lines.append(f"round {level}")

@@ -40,6 +40,12 @@ _PAIRS = 1 << 21
 """Pairs that are made at a time."""
 
 
+WAYS = ("grid", "product", "pairs")
+
+APART = 2e6
+"""Nanoseconds of a batch that a view of its own takes, however little it has to do: its statements."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """Nanoseconds, as measured on one core; infinite where a way cannot be gone."""
@@ -50,7 +56,7 @@ class Costs:
 
     @property
     def cheapest(self) -> str:
-        return min(("grid", "product", "pairs"), key=lambda way: float(getattr(self, way)))
+        return min(WAYS, key=lambda way: float(getattr(self, way)))
 
 
 def costs(

@@ -15,9 +15,11 @@ Of a joined row only sums are wanted, and sums are linear: so rows are added up 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf, prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +35,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run, addition, arrange
 from viewkeeper.operators.cells.addends import addends
 from viewkeeper.operators.cells.axes import Axis, Bits, ranged
 from viewkeeper.operators.cells.codes import numbered
-from viewkeeper.operators.cells.recompose import recompose
+from viewkeeper.operators.cells.recompose import APART, WAYS, costs, recompose
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import layout, with_raw
@@ -45,6 +47,9 @@ from viewkeeper.operators.telling import Drawn, Told
 from viewkeeper.operators.wide import Flags, Ints
 
 _GATHERED = np.uint64(16)
+_EXPECTED = 10_000
+"""Changed rows of a batch for which EXPLAIN says what the ways take."""
+
 _PIECE = 1 << 21
 """Rows of state that are recomposed at a time, for members that come or go."""
 
@@ -233,7 +238,18 @@ class Cells(Operator):
         )
 
     def reason(self, told: Told) -> str:
-        return "all members are made from one set of sums: their number costs what is written, not what is read"
+        """With the ways to make members, and what each is expected to take: the cheapest is gone, batch by batch."""
+        why = "all members are made from one set of sums: their number costs what is written, not what is read"
+        (rows, _), (members, _) = (told.sizes.get(f"{self.id}/{slot}", (0, 0)) for slot in (0, 1))
+        if not members:
+            return why
+        bounds = Counter(c.value for c in self.ranges)
+        sizes = [min(count * members, rows) + 1 for count in bounds.values()]
+        groups = max(1, rows // max(1, prod(sizes))) if self.groups else 1
+        found = costs(_EXPECTED, groups, sizes, not self.others, members, len(layout(self.spec).additive))
+        shown = {way: getattr(found, way) for way in WAYS} | {"a view for each": APART * members}
+        ways = ", ".join(f"{way} {_seconds(ns)}" for way, ns in sorted(shown.items(), key=lambda w: w[1]) if ns < inf)
+        return f"{why}; {members:,} members, for {_EXPECTED:,} changed rows about: {ways}"
 
     def drawn(self, told: Told) -> Drawn:
         source = self.rows[0]
@@ -273,6 +289,10 @@ def vector_columns(spec: AggregateSpec) -> tuple[Column, ...]:
     if plan.bucketed:
         found += [Column("_b", types.INT, False), Column("_x", _WHOLE, False)]
     return tuple(found)
+
+
+def _seconds(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e9:,.1f} s" if nanoseconds >= 1e9 else f"{nanoseconds / 1e6:,.1f} ms"
 
 
 def _schema(columns: Sequence[Column]) -> pa.Schema:
