@@ -184,6 +184,8 @@ def main() -> int:
         files = generate(scale, arguments.data)
         with viewkeeper.open(f"lmdb:{directory}/db") as db:
             load_tables(db, files)
+            db.sql("CREATE MATERIALIZED VIEW first AS SELECT count(*) AS n FROM nation")  # Spark has started after this
+            db.sql("DROP MATERIALIZED VIEW first")
             rng = np.random.default_rng(1)
             changes = scattered(files, db._store.catalog().table("lineitem").outside, rng)
             for name in arguments.only.split(","):
@@ -262,7 +264,7 @@ def measure(
     differ += sum(different(db, name, i, member) for i, member in enumerate(beside))
     for i in range(len(beside)):
         db.sql(f"DROP MATERIALIZED VIEW apart{i}")
-    view_rows = db.status().view(name).rows if hasattr(db.status(), "view") else db.read(name).num_rows
+    view_rows = next(v.rows for v in db.status().views if v.name == name)
     db.sql(f"DROP MATERIALIZED VIEW {name}")
     batch = statistics.median(batches)
     missed = []
