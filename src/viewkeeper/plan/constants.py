@@ -282,7 +282,7 @@ class _Reader:
             return None
         steps = int(count) * (1 if sign == "+" else -1)
         moved = _plus_months(day, steps * _UNITS[unit]) if unit in _UNITS else _plus_days(day, steps)
-        return None if moved is None else (Constant(moved, ("date", sign, count, unit)), at + 4)
+        return None if moved is None else (Constant(moved, ("date", sign, unit)), at + 4)
 
     def _is_end(self, at: int) -> bool:
         return at >= len(self._tokens) or self._word(at) in _ENDS or self._sign(at) in (")", ",")
