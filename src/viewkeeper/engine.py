@@ -26,7 +26,7 @@ from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.handle import Handle
 from viewkeeper.read.levels import ANY, After, Level
-from viewkeeper.read.reader import checked_key, get_row, read_table, scan_range, scan_rows
+from viewkeeper.read.reader import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.rounds.sessions import Sessions
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # imported by the methods that need them, so that a program w
     from viewkeeper.read.access.choosing import Wanted
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
+    from viewkeeper.read.overlay import Latest, Overlays
     from viewkeeper.read.plan import Plan
     from viewkeeper.read.status import Status
     from viewkeeper.sql.result import Result
@@ -76,6 +77,9 @@ class Database:
         how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
         self._holding = Holding(self, store, self._sessions, **how)
         self._maintenance: Maintenance | None = None
+        self._overlays: Overlays | None = None
+        self._newest = 0
+        """The newest position that a read ahead of the published batch has shown."""
         self._closed = False
 
     def __enter__(self) -> Database:
@@ -97,6 +101,8 @@ class Database:
             if self._maintenance is not None:
                 self._maintenance.stop()
         finally:
+            if self._overlays is not None:
+                self._overlays.close()
             if self._holding.leave():
                 self._store.close()
             else:
@@ -229,7 +235,9 @@ class Database:
 
         `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`).
         """
-        checked_key(self._catalog().table(name), key)  # what cannot be answered is not waited for
+        found = checked_key(self._catalog().table(name), key)  # what cannot be answered is not waited for
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            return latest.get(found)
         return get_row(self._store, self._table(name, level, after, timeout), key)
 
     def scan(
@@ -255,11 +263,15 @@ class Database:
         """
         table = self._catalog().table(name)
         bounds = scan_range(table, prefix, start, stop, limit)
-        if where is None and columns is None and order_by is None:
+        plain = where is None and columns is None and order_by is None
+        wanted = None if plain else _asked(table, where, columns, order_by, limit, bounds)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            rows = latest.read(wanted or _asked(table, None, None, None, limit, bounds))
+            return iter(python_rows(table, rows))
+        if wanted is None:
             return scan_rows(self._store, self._table(name, level, after, timeout), prefix, start, stop, limit)
         from viewkeeper.read.access.reading import rows_wanted
 
-        wanted = _asked(table, where, columns, order_by, limit, bounds)
         return rows_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
 
     def read(
@@ -276,10 +288,14 @@ class Database:
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
-        if not (where is None and columns is None and order_by is None and limit is None):
+        table = self._catalog().table(name)
+        plain = where is None and columns is None and order_by is None and limit is None
+        wanted = None if plain else _asked(table, where, columns, order_by, limit)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            return latest.read(wanted or _asked(table, None, None, None, None))
+        if wanted is not None:
             from viewkeeper.read.access.reading import table_wanted
 
-            wanted = _asked(self._catalog().table(name), where, columns, order_by, limit)
             return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
         table = self._table(name, level, after, timeout)
         if table.is_stored:
@@ -291,11 +307,14 @@ class Database:
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token: no read of this process was newer.
 
-        For a view, or without a name, that is the published batch; for a base table, its last write.
+        For a view, or without a name, that is the published batch, or what a read of LATEST has shown since; for a
+        base table, its last write.
         """
         batch = self._store.published()
         is_view = name is None or self._catalog().table(name).is_view
-        return Token(self._store.uuid, batch.cut if is_view and batch is not None else self._store.head())
+        if not is_view or batch is None:
+            return Token(self._store.uuid, self._store.head())
+        return Token(self._store.uuid, max(batch.cut, self._newest))
 
     def snapshot(self, *, max_age: float = MAX_AGE, mixed: bool = False) -> Snapshot:
         """Many reads of tables and views at one batch: `with db.snapshot() as s: s.get(…), s.scan(…), s.read(…)`.
@@ -386,6 +405,20 @@ class Database:
             refresh = self.refresh if own else maintainer.refresh
         levels.bring(self._store, self._catalog(), name, level, after, timeout, refresh)
         return self._catalog().table(name)
+
+    def _latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
+        """A view as new as asked for, if that needs no batch to be waited for."""
+        levels.checked(level, timeout)
+        if (level is ANY and after is None) or not self._catalog().table(name).is_view:
+            return None
+        from viewkeeper.read.overlay import Overlays, latest
+
+        if self._overlays is None:
+            self._overlays = Overlays(self._store)
+        found = latest(self._store, self._overlays, name, after)
+        if found is not None:
+            self._newest = max(self._newest, found.position)
+        return found
 
     def _writable(self, what: str) -> None:
         if self._mode == "r":

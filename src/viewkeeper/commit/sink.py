@@ -9,6 +9,7 @@ its own rows only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +22,21 @@ from viewkeeper.model.schema import Table
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.wide import Ints
-from viewkeeper.store.base import Store, StreamChange, ViewChange
+from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.memory import Memory
 
 _PIECES = 1
 """Pieces that are one part's work: its rows are copied several times, its keys encoded and compared."""
 
 
+class Counted(Protocol):
+    """Who knows how often a bag's rows are there."""
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table: ...
+
+
 def resolve(
-    duck: Duck, store: Store, table: Table, deltas: Sequence[pa.Table], memory: Memory
+    duck: Duck, store: Counted, table: Table, deltas: Sequence[pa.Table], memory: Memory
 ) -> ViewChange | StreamChange | None:
     """The change of one view, from everything that reached its sink; None when nothing is left of it."""
     if not deltas:
@@ -45,7 +52,7 @@ def resolve(
     return _together(table, [change for change in found if change is not None])
 
 
-def _resolved(duck: Duck, store: Store, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
+def _resolved(duck: Duck, store: Counted, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
     delta = _typed(table, delta)
     if not table.is_bag:
         return _keyed(duck, table, delta)
@@ -134,7 +141,7 @@ def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
     return new, old
 
 
-def _bag(duck: Duck, store: Store, table: Table, net: pa.Table) -> ViewChange:
+def _bag(duck: Duck, store: Counted, table: Table, net: pa.Table) -> ViewChange:
     keys = _typed(table, net.select([k.column for k in table.key]))
     stored = store.get_many(table, keys)
     columns = [quoted(c.name) for c in table.columns]

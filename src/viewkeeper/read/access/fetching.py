@@ -60,7 +60,7 @@ def stream(source: Source, wanted: Wanted) -> Iterator[pa.Table]:
 
 def by_way(source: Source, wanted: Wanted, way: Way) -> Iterator[pa.Table]:
     """The rows that are wanted and lie in the ranges of a way."""
-    later = None if way.index is None else source.later(wanted.table)
+    later = source.ahead(wanted.table) if way.index is None else source.later(wanted.table)
     if later is not None and later.keys is None:  # nobody knows what was written since
         later = None
         pieces = _instead(source, wanted, way, None)
@@ -132,7 +132,8 @@ def _pieces(source: Source, wanted: Wanted, way: Way, later: Changed | None) -> 
     limit = wanted.limit if bare else None
     if way.index is None:
         for low, high in way.ranges.pairs:
-            yield from source.scan(wanted.table, wanted.needed, low, high, limit)
+            for rows in source.scan(wanted.table, wanted.needed, low, high, limit):
+                yield _without(wanted.table, rows, later)
         return
     names = own_names(wanted.table, way.index)
     if way.covering:
@@ -196,7 +197,9 @@ def _instead(source: Source, wanted: Wanted, way: Way, later: Changed | None) ->
 
 def _in_ranges(wanted: Wanted, way: Way, rows: pa.Table) -> pa.Table:
     """Of the table's rows those whose entries lie in the way's ranges, with the columns that are needed."""
-    if way.index is not None:
+    if way.index is None:
+        rows = rows.filter(inside(encode_keys(wanted.table, rows), way.ranges.pairs))
+    else:
         names = own_names(wanted.table, way.index)
         own = {names[name]: rows[name] for name in _key_of(wanted, way)}
         rows = rows.filter(inside(encode_keys(way.index.table, pa.table(own)), way.ranges.pairs))

@@ -35,8 +35,12 @@ def state_for(store: Store, *, view: bool) -> Iterator[Source]:
 def rows_wanted(store: Store, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """Row by row, as Python values."""
     with state_for(store, view=wanted.table.is_view) as source:
-        for piece in stream(source, wanted):
-            yield from python_rows(wanted.table, piece)
+        yield from rows_from(source, wanted)
+
+
+def rows_from(source: Source, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    for piece in stream(source, wanted):
+        yield from python_rows(wanted.table, piece)
 
 
 def table_wanted(store: Store, wanted: Wanted) -> pa.Table:

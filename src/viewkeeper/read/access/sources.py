@@ -8,7 +8,7 @@ An index shows the published batch, a base table that is read as it is may be ah
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -36,6 +36,9 @@ class Source(Protocol):
     def later(self, table: Table) -> Changed | None:
         """What was done to a table after the state that its indexes show; None if nothing."""
 
+    def ahead(self, table: Table) -> Changed | None:
+        """What is not in the rows of `scan` and `find` either, and belongs to the state; None if nothing."""
+
     def count(self, table: Table) -> int:
         """Rows of a table, about."""
 
@@ -47,10 +50,13 @@ class Source(Protocol):
 
 
 class Pins:
-    """`at_cut`: base tables as views saw them."""
+    """`at_cut`: base tables as views saw them. `ahead`: by view, what it has ahead of its batch."""
 
-    def __init__(self, store: Store, pinned: Pinned, *, at_cut: bool) -> None:
+    def __init__(
+        self, store: Store, pinned: Pinned, *, at_cut: bool, ahead: Mapping[int, Changed] | None = None
+    ) -> None:
         self._store, self._pinned, self._at_cut = store, pinned, at_cut
+        self._ahead = ahead or {}
         self.catalog = pinned.catalog
 
     def scan(
@@ -64,7 +70,12 @@ class Pins:
         return self._pinned.find(table, keys, columns, at_cut=self._at_cut)
 
     def later(self, table: Table) -> Changed | None:
-        return None if table.is_view or self._at_cut else self._pinned.later(table)
+        if table.is_view:
+            return self.ahead(table)
+        return None if self._at_cut else self._pinned.later(table)
+
+    def ahead(self, table: Table) -> Changed | None:
+        return self._ahead.get(table.id)
 
     def count(self, table: Table) -> int:
         return self._store.count(table)
@@ -99,6 +110,9 @@ class Positions:
 
     def find(self, table: Table, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         return self._store.find_at(table, keys, columns, self._position)
+
+    def ahead(self, table: Table) -> Changed | None:
+        return None
 
     def later(self, table: Table) -> Changed | None:
         """Up to now, so that it does not matter whether a batch was published since: what an index shows of any other

@@ -33,7 +33,7 @@ from viewkeeper.store.terms import Batch, Changed, Pinned
 class PinnedState(Pinned):
     """May be used from any thread; reads take turns."""
 
-    def __init__(self, database: Database, known: Catalog) -> None:
+    def __init__(self, database: Database, known: Catalog, last: Batch | None = None) -> None:
         self._lock = threading.RLock()
         self._undone: dict[int, Images] = {}
         self._state: PinnedMap | None = database.pin()
@@ -41,7 +41,9 @@ class PinnedState(Pinned):
             meta = self._state.meta
             self.catalog = records.read_catalog(meta, known)
             self.head = records.read_number(meta, records.HEAD)
-            self.batch = records.read_batch(meta) or Batch(0, self.head, {})
+            number = records.read_number(meta, records.BATCH_NUMBER)
+            found = last if last is not None and last.number == number else records.read_batch(meta)
+            self.batch = found or Batch(0, self.head, {})
         except BaseException:
             self.close()
             raise

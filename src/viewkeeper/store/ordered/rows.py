@@ -21,7 +21,7 @@ from viewkeeper.store.ordered.images import NOTHING, first_of_each_key, join, pr
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.ordered.pinned import PinnedState
 from viewkeeper.store.protocols import Rows
-from viewkeeper.store.terms import Capabilities, Written
+from viewkeeper.store.terms import Batch, Capabilities, Written
 
 CAPABILITIES = Capabilities(
     change_feed=True, atomic_batch=True, snapshot_scan=True, before_images=True, cell_versions=False
@@ -37,6 +37,8 @@ class OrderedRows(Rows):
         self.url = opened.url
         self._opened = opened
         self._records = known
+        self._batch: Batch | None = None
+        """The last one that was pinned: its record is long, and is the same for its number."""
 
     def drop_rows(self, table: Table) -> None:
         with self._opened.write([table.id]) as state:
@@ -188,4 +190,6 @@ class OrderedRows(Rows):
             return state.rows(table.id).count()
 
     def pin(self) -> PinnedState:
-        return PinnedState(self._opened.live(), self._records.known)
+        found = PinnedState(self._opened.live(), self._records.known, self._batch)
+        self._batch = found.batch if found.batch.number else None
+        return found

@@ -1,0 +1,117 @@
+"""How rows are reached: the queries of PNUTS 2009, section 7.3, and LATEST without waiting.
+
+    python benchmarks/access.py [--small] [--rows 125000] [--payload 4096] [--store lmdb] [--json FILE]
+
+    scan       all rows, filtered                                   the paper: 75 s for 125,000 rows on three servers
+    thin       by an index of (column, key), then the rows by key   the paper: more than 10 times covering
+    covering   by an index that includes the payload                "index only"
+    latest     one row of a sum view just after a put, by overlay, without a maintainer; and again, nothing new written
+
+Columns a0 … hold so many different values that a lookup hits 1, 10, 1,000 and 10,000 rows (as far as there are rows).
+Times are medians in milliseconds of wall clock; `cpu` is processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import viewkeeper as vk
+
+HITS = (1, 10, 1_000, 10_000)
+AT_ONCE = 5_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a tenth of the rows, an eighth of the payload")
+    parser.add_argument("--rows", type=int, default=125_000)
+    parser.add_argument("--payload", type=int, default=4_096)
+    parser.add_argument("--store", default="lmdb", choices=("lmdb", "rocksdb"))
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows, payload = (asked.rows // 10, asked.payload // 8) if asked.small else (asked.rows, asked.payload)
+    with tempfile.TemporaryDirectory(prefix="vk-access-") as place:
+        url = f"{asked.store}:{place}/db"
+        found = {**lookups(url, rows, payload), **latest(url)}
+    print(f"{'what':34}{'ms':>12}{'cpu ms':>12}")
+    for name, (wall, cpu) in found.items():
+        print(f"{name:34}{wall:12.3f}{cpu:12.3f}")
+    if asked.json is not None:
+        said = {"rows": rows, "payload": payload, "store": asked.store}
+        asked.json.write_text(json.dumps(said | {n: {"ms": w, "cpu_ms": c} for n, (w, c) in found.items()}, indent=1))
+
+
+def lookups(url: str, rows: int, payload: int) -> dict[str, tuple[float, float]]:
+    """Each query by scan, thin and covering index; what they find must be the same."""
+    hits = [h for h in HITS if h <= rows]
+    found: dict[str, tuple[float, float]] = {}
+    with vk.open(url, durability="none") as db:
+        columns = ", ".join(f"a{i} INT" for i in range(len(hits)))
+        db.sql(f"CREATE TABLE b (k BIGINT, {columns}, p BINARY, PRIMARY KEY (k))")
+        random = np.random.default_rng(1)
+        for start in range(0, rows, AT_ONCE):
+            count = min(AT_ONCE, rows - start)
+            batch = {"k": pa.array(np.arange(start, start + count), pa.int64())}
+            for i, hit in enumerate(hits):
+                batch[f"a{i}"] = pa.array(random.integers(0, max(1, rows // hit), count), pa.int32())
+            texts = random.integers(0, 256, (count, payload), dtype=np.uint8)
+            batch["p"] = pa.array([row.tobytes() for row in texts], pa.binary())
+            db.put("b", pa.table(batch))
+        expected = {}
+        for i, hit in enumerate(hits):
+            query = _query(db, f"a{i}", rows // hit // 2)
+            expected[hit] = query().num_rows
+            found[f"scan, about {hit} hits"] = timed(query, 1)
+        for kind, include in (("thin", ""), ("covering", " INCLUDE (p)")):
+            for i, hit in enumerate(hits):
+                db.sql(f"CREATE INDEX i ON b (a{i}){include}")
+                query = _query(db, f"a{i}", rows // hit // 2)
+                assert query().num_rows == expected[hit]
+                found[f"{kind}, about {hit} hits"] = timed(query, 3 if hit >= 1_000 else 20)
+                db.sql("DROP INDEX i")
+    return found
+
+
+def _query(db: Any, column: str, value: int) -> Callable[[], Any]:
+    return lambda: db.read("b", where={column: value}, columns=["p"])
+
+
+def latest(url: str, rounds: int = 200) -> dict[str, tuple[float, float]]:
+    """An index is a view of one table, as a sum is; it needs no Spark to be made."""
+    with vk.open(url, durability="none") as db:
+        db.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k))")
+        db.put("t", [{"k": n, "v": n} for n in range(1_000)])
+        db.sql("CREATE INDEX by_v ON t (v)")
+        puts, after, again = [], [], []
+        for n in range(rounds):
+            puts.append(timed(lambda n=n: db.put("t", {"k": n, "v": -n}), 1))  # type: ignore[misc]
+            after.append(timed(lambda n=n: db.get("by_v", (-n, n), vk.LATEST), 1))  # type: ignore[misc]
+            again.append(timed(lambda n=n: db.get("by_v", (-n, n), vk.LATEST), 1))  # type: ignore[misc]
+        waited = timed(db.refresh, 1)
+    each = {"put": puts, "latest, just after a put": after, "latest, nothing new": again, "a batch": [waited]}
+    return {name: tuple(statistics.median(t[i] for t in times) for i in (0, 1)) for name, times in each.items()}  # type: ignore[misc]
+
+
+def timed(work: Callable[[], Any], times: int) -> tuple[float, float]:
+    """Median milliseconds of wall clock and of processor time."""
+    walls, cpus = [], []
+    for _ in range(times):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        walls.append((time.perf_counter() - wall) * 1e3)
+        cpus.append((time.process_time() - cpu) * 1e3)
+    return statistics.median(walls), statistics.median(cpus)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""LATEST without waiting: a view of one table as the batch that is due will publish it.
+
+    view now  =  view at the published batch  +  what its operators make of the log since the batch's cut
+
+The operators and their state are the maintainer's; the state is immutable files; and the log, the batch record and the
+view's rows are read in one state of the store. So any process can run them, and what it gets is what the next batch
+publishes if it ends there. Nothing is written, and nobody has to maintain. It is done for views of a single table,
+whose operators need little beside the changed rows, while not too much waits; other views wait for their batch
+(`levels`). What was worked out is kept until the log or the batch goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.sink import resolve
+from viewkeeper.commit.state import State
+from viewkeeper.errors import CorruptState, SnapshotGone
+from viewkeeper.maintain.stage import Stage, given_rows
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.plan import flows
+from viewkeeper.read.access.choosing import Wanted
+from viewkeeper.read.access.fetching import fetch
+from viewkeeper.read.access.sources import Pins
+from viewkeeper.read.levels import After, position_of
+from viewkeeper.read.regenerate import no_spark
+from viewkeeper.rounds.driver import run_in_driver
+from viewkeeper.rounds.site import Site
+from viewkeeper.store.base import Store
+from viewkeeper.store.terms import Changed, Pinned, ViewChange
+
+MOST_ROWS = 100_000
+"""Changed rows that may wait; with more, a batch is waited for."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a view has ahead of its published batch: the keys that change, and the rows of those that are there."""
+
+    change: ViewChange | None
+    places: Mapping[bytes, int]
+    """By encoded key, the place of its row; −1: it goes."""
+
+    def get(self, pinned: Pinned, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        """One row by its whole key, as `Store.get` gives it."""
+        place = self.places.get(encode_whole_key(table, key)) if self.places else None
+        if place is None or self.change is None:
+            return pinned.get(table, key)
+        if place < 0:
+            return None
+        row = self.change.puts.slice(place, 1)
+        found: dict[str, Any] = row.cast(_stored_outside(table)).to_pylist()[0]
+        return found
+
+    def changed(self) -> Changed | None:
+        """The same, as `Pinned.later` says it of a table."""
+        if self.change is None:
+            return None
+        names = self.change.deletes.column_names
+        return Changed(pa.concat_tables([self.change.deletes, self.change.puts.select(names)]), self.change.puts)
+
+
+def _stored_outside(table: Table) -> pa.Schema:
+    outside = {f.name: f for f in table.outside}
+    return pa.schema([outside.get(f.name, f) for f in table.arrow])
+
+
+NOTHING = Ahead(None, {})
+
+
+class Overlays:
+    """Of one open database. May be used from any thread; what is worked out is worked out by one at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._stage: Stage | None = None
+        self._known: dict[int, tuple[tuple[int, int, int], Ahead]] = {}
+        self._able: dict[str, tuple[int, bool]] = {}
+
+    def can(self, catalog: Catalog, name: str) -> bool:
+        """Whether a view is one that need not wait."""
+        known = self._able.get(name)
+        if known is not None and known[0] == catalog.version:
+            return known[1]
+        view, can = catalog.find(name), self._store.capabilities
+        found = isinstance(view, View) and can.snapshot_scan and can.before_images and view.table.is_stored
+        if isinstance(view, View) and found and view.suspended is None and view.at is None:
+            found = len(flows.maintained(self._store, catalog).views[view.table.id].tables) == 1
+        else:
+            found = False
+        self._able[name] = (catalog.version, found)
+        return found
+
+    def ahead(self, pinned: Pinned, view: View) -> Ahead | None:
+        """What a view has ahead of the batch in a pinned state; None if too much waits, or its state is gone."""
+        at = (pinned.batch.number, pinned.head, pinned.catalog.version)
+        known = self._known.get(view.table.id)
+        if known is not None and known[0] == at:
+            return known[1]
+        with self._lock:
+            try:
+                found = self._worked_out(pinned, view)
+            except (FileNotFoundError, CorruptState, SnapshotGone):  # merged or truncated since
+                return None
+            if found is not None:
+                self._known[view.table.id] = (at, found)
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            if self._stage is not None:
+                self._stage.close()
+            self._stage, self._known = None, {}
+
+    def _worked_out(self, pinned: Pinned, view: View) -> Ahead | None:
+        if "manifest" not in pinned.batch.record:
+            return None
+        flow = flows.maintained(self._store, pinned.catalog)
+        cut, tables = pinned.batch.cut, list(flow.views[view.table.id].tables)
+        rows = self._store.pending(cut, tables).rows
+        if rows > MOST_ROWS:
+            return None
+        stage = self._at(Manifest.from_json(pinned.batch.record["manifest"]))
+        duck = stage.crew.alone(1)
+        given, _ = stage.capture.changes(flow, cut, pinned.head, {}, tables, rows)
+        active = flow.in_batches & flow.behind([flow.sink(view.table.id).id])
+        site = Site(duck, flow, stage.state.arrangement, frozenset(active), stage.memory)
+        reached = run_in_driver(site, given_rows(given)).get(view.table.id, [])
+        change = resolve(duck, _Rows(pinned), view.table, reached, stage.memory)
+        if not isinstance(change, ViewChange):
+            return NOTHING
+        places = dict.fromkeys(encode_keys(view.table, change.deletes).to_pylist(), -1)
+        places |= {key: place for place, key in enumerate(encode_keys(view.table, change.puts).to_pylist())}
+        return Ahead(change, places)
+
+    def _at(self, manifest: Manifest) -> Stage:
+        if self._stage is None:
+            state = State(self._store.state_path, manifest)
+            self._stage = Stage(self._store, state, no_spark, durable=False, threads=1)
+        elif self._stage.state.manifest != manifest:
+            self._stage.state.adopt(manifest)
+        return self._stage
+
+
+class Latest:
+    """One view with what it has ahead, in a pinned state. It can be read once."""
+
+    def __init__(self, store: Store, pinned: Pinned, view: View, ahead: Ahead) -> None:
+        self._store, self._pinned, self._view, self._ahead = store, pinned, view, ahead
+        self.position = pinned.head
+
+    def get(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        try:
+            return self._ahead.get(self._pinned, self._view.table, key)
+        finally:
+            self._pinned.close()
+
+    def read(self, wanted: Wanted) -> pa.Table:
+        try:
+            changed = self._ahead.changed()
+            ahead = {} if changed is None else {self._view.table.id: changed}
+            source = Pins(self._store, self._pinned, at_cut=True, ahead=ahead)
+            return fetch(source, replace(wanted, table=self._view.table))
+        finally:
+            self._pinned.close()
+
+
+def latest(store: Store, overlays: Overlays, name: str, after: After) -> Latest | None:
+    """A view with every write call that has ended, without waiting; None if it has to be waited for."""
+    if not overlays.can(store.catalog(), name):
+        return None
+    position_of(store, after)  # a token that cannot be answered
+    pinned = store.pin()
+    try:
+        view = pinned.catalog.find(name)
+        if isinstance(view, View) and overlays.can(pinned.catalog, name):
+            ahead = overlays.ahead(pinned, view)
+            if ahead is not None:
+                found, pinned = Latest(store, pinned, view, ahead), None  # type: ignore[assignment]
+                return found
+        return None
+    finally:
+        if pinned is not None:
+            pinned.close()
+
+
+class _Rows:
+    """A pinned state for who counts a bag's rows."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._pinned = pinned
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        return self._pinned.find(table, keys, columns)

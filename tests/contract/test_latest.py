@@ -1,0 +1,92 @@
+"""LATEST and `after=` of views over one table: what is there now, without a batch and without anybody who maintains."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract import planned
+
+import viewkeeper as vk
+from viewkeeper.errors import BadToken, Timeout, ViewkeeperError
+
+VIEWS = {"totals": planned.TOTALS, "dear": planned.DEAR, "bosses": planned.BOSSES}
+ALONE = ("totals", "dear", "by_category")
+
+
+@pytest.fixture(params=["lmdb", "rocksdb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    planned.install(monkeypatch.setattr)
+    return f"{request.param}:{tmp_path / 'shop'}"
+
+
+@pytest.fixture
+def db(url: str) -> Iterator[Any]:
+    with vk.open(url, durability="none") as found:
+        for statement in planned.TABLES:
+            found.sql(statement)
+        found.put("kinds", [{"category": c, "boss": f"boss {c}"} for c in "abc"])
+        found.put("items", [_item(n) for n in range(60)])
+        for name, query in VIEWS.items():
+            found.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        found.sql("CREATE INDEX by_category ON items (category)")
+        found.sql("CREATE INDEX by_total ON totals (total DESC)")
+        yield found
+
+
+def _item(n: int, **other: Any) -> dict[str, Any]:
+    return {"item_id": n, "category": "abc"[n % 3], "price": n % 9 if n % 7 else None} | other
+
+
+def test_the_newest_rows_need_no_batch(db: Any) -> None:
+    chance = random.Random(5)
+    for _ in range(6):
+        epoch = db.status().epoch
+        for _ in range(4):
+            n = chance.randrange(80)
+            if chance.random() < 0.3:
+                db.delete("items", [n])
+            else:
+                db.put("items", [_item(n, category=chance.choice("abcd"), price=chance.randrange(9))])
+        latest = {name: db.read(name, level=vk.LATEST) for name in ALONE}
+        scans = {name: list(db.scan(name, level=vk.LATEST, limit=7)) for name in ALONE}
+        ordered = list(db.scan("totals", order_by="total DESC", limit=2, level=vk.LATEST))
+        rows = {c: db.get("totals", c, vk.LATEST) for c in "abcd"}
+        prefix = list(db.scan("by_category", prefix="a", level=vk.LATEST))
+        assert db.status().epoch == epoch
+        db.refresh()
+        assert db.status().epoch == epoch + 1
+        for name in ALONE:
+            assert latest[name] == db.read(name), name
+            assert scans[name] == list(db.scan(name, limit=7))
+        assert rows == {c: db.get("totals", c) for c in "abcd"}
+        assert ordered == list(db.scan("totals", order_by="total DESC", limit=2))
+        assert prefix == list(db.scan("by_category", prefix="a"))
+
+
+def test_nobody_has_to_maintain(db: Any, url: str) -> None:
+    db.close()
+    with vk.open(url, durability="none") as writer:
+        token = writer.put("items", [_item(500, category="new", price=8)])
+        assert writer.get("totals", "new", after=token) == {"category": "new", "n": 1, "total": 8}
+        assert writer.get("dear", 500, vk.LATEST) == {"item_id": 500, "price": 8}
+        assert writer.get("totals", "new") is None  # the published batch
+        assert writer.get("totals", "new", after=writer.token()) is not None
+        writer.delete("items", [500])
+        assert writer.get("totals", "new", vk.LATEST) is None
+        assert writer.status().maintainer is None
+        with pytest.raises(Timeout, match="Nobody maintains"):
+            writer.get("bosses", "boss a", vk.LATEST)
+        with pytest.raises(BadToken):
+            writer.get("totals", "a", after=vk.Token(token.database, 10**9))
+
+
+def test_an_error_on_the_rows_that_wait_is_told(db: Any, url: str) -> None:
+    db.put("items", [_item(1, price=2**31 - 1, category="a")])
+    assert db.get("totals", "a", vk.LATEST)["total"] > 2**31
+    with pytest.raises(ViewkeeperError):
+        db.get("totals", ("a", "b"), vk.LATEST)
+    assert db.get("totals", "nothing", vk.LATEST) is None
