@@ -1,11 +1,13 @@
 """How rows are reached: the queries of PNUTS 2009, section 7.3, and LATEST without waiting.
 
-    python benchmarks/access.py [--small] [--rows 125000] [--payload 4096] [--store lmdb] [--json FILE]
+    python benchmarks/access.py [--small] [--joins] [--rows 125000] [--payload 4096] [--store lmdb] [--json FILE]
 
     scan       all rows, filtered                                   the paper: 75 s for 125,000 rows on three servers
     thin       by an index of (column, key), then the rows by key   the paper: more than 10 times covering
     covering   by an index that includes the payload                "index only"
-    latest     one row of a sum view just after a put, by overlay, without a maintainer; and again, nothing new written
+    latest     one row of an index just after a put, without a batch; and again, nothing new written
+    joins      (--joins: starts Spark, which defines the stored join) items with 1, 10, 100 reviews each, clustered and
+               stored: a batch that updates 100 items, and the joined rows of one item
 
 Columns a0 … hold so many different values that a lookup hits 1, 10, 1,000 and 10,000 rows (as far as there are rows).
 Times are medians in milliseconds of wall clock; `cpu` is processor time.
@@ -19,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ AT_ONCE = 5_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a tenth of the rows, an eighth of the payload")
+    parser.add_argument("--joins", action="store_true", help="joins at read against stored ones, too")
     parser.add_argument("--rows", type=int, default=125_000)
     parser.add_argument("--payload", type=int, default=4_096)
     parser.add_argument("--store", default="lmdb", choices=("lmdb", "rocksdb"))
@@ -43,6 +47,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vk-access-") as place:
         url = f"{asked.store}:{place}/db"
         found = {**lookups(url, rows, payload), **latest(url)}
+        if asked.joins:
+            found |= joins(f"{asked.store}:{place}", 20_000 if asked.small else 100_000)
     print(f"{'what':34}{'ms':>12}{'cpu ms':>12}")
     for name, (wall, cpu) in found.items():
         print(f"{name:34}{wall:12.3f}{cpu:12.3f}")
@@ -93,13 +99,45 @@ def latest(url: str, rounds: int = 200) -> dict[str, tuple[float, float]]:
         db.put("t", [{"k": n, "v": n} for n in range(1_000)])
         db.sql("CREATE INDEX by_v ON t (v)")
         puts, after, again = [], [], []
-        for n in range(rounds):
-            puts.append(timed(lambda n=n: db.put("t", {"k": n, "v": -n}), 1))  # type: ignore[misc]
-            after.append(timed(lambda n=n: db.get("by_v", (-n, n), vk.LATEST), 1))  # type: ignore[misc]
-            again.append(timed(lambda n=n: db.get("by_v", (-n, n), vk.LATEST), 1))  # type: ignore[misc]
+        with vk.open(url, durability="none") as reader:  # it does not maintain
+            for n in range(rounds):
+                puts.append(timed(partial(db.put, "t", {"k": n, "v": -n}), 1))
+                read = partial(reader.get, "by_v", (-n, n), vk.LATEST)
+                after.append(timed(read, 1))
+                again.append(timed(read, 1))
         waited = timed(db.refresh, 1)
     each = {"put": puts, "latest, just after a put": after, "latest, nothing new": again, "a batch": [waited]}
     return {name: tuple(statistics.median(t[i] for t in times) for i in (0, 1)) for name, times in each.items()}  # type: ignore[misc]
+
+
+def joins(place: str, rows: int) -> dict[str, tuple[float, float]]:
+    """Clustered and stored, each in a database of its own."""
+    found: dict[str, tuple[float, float]] = {}
+    stored = "SELECT r.item, r.review, i.name, r.stars FROM items i JOIN reviews r ON i.item = r.item"
+    for fan_out in (1, 10, 100):
+        for kind in ("clustered", "stored"):
+            with vk.open(f"{place}/{kind}{fan_out}", durability="none") as db:
+                db.sql("CREATE TABLE items (item INT, name STRING, PRIMARY KEY (item))")
+                db.sql("CREATE TABLE reviews (item INT, review INT, stars INT, PRIMARY KEY (item, review))")
+                items = rows // fan_out
+                db.put("items", [{"item": n, "name": f"item {n}"} for n in range(items)])
+                db.put("reviews", [{"item": n % items, "review": n, "stars": n % 6} for n in range(rows)])
+                if kind == "clustered":
+                    db.sql("CREATE MATERIALIZED VIEW page CLUSTER BY (item) OF items, reviews")
+                else:
+                    db.sql(f"CREATE MATERIALIZED VIEW page KEY (item, review) AS {stored}")
+                batches = []
+                for turn in range(6):
+                    db.put("items", [{"item": n, "name": f"turn {turn}"} for n in range(100)])
+                    batches.append(timed(db.refresh, 1))
+                assert len(_joined(db, kind)) == fan_out
+                found[f"{kind}, fan-out {fan_out}, batch"] = min(batches[1:])
+                found[f"{kind}, fan-out {fan_out}, read"] = timed(partial(_joined, db, kind), 50)
+    return found
+
+
+def _joined(db: Any, kind: str) -> list[Any]:
+    return list(db.join("page", 7) if kind == "clustered" else db.scan("page", prefix=7))
 
 
 def timed(work: Callable[[], Any], times: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from viewkeeper.errors import BadValue, NameTaken, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
-from viewkeeper.plan import alterations, indexing, statements
+from viewkeeper.plan import alterations, clustering, indexing, statements
 
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
@@ -215,6 +215,27 @@ def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progr
         maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
 
 
+def _create_cluster(db: Database, statement: clustering.CreateCluster, progress: Progress | None) -> None:
+    from viewkeeper.maintain import definitions
+    from viewkeeper.maintain.clusters import plan_cluster
+    from viewkeeper.maintain.loading import throttled
+
+    db._writable(f"create {statement.name}")
+    found = db._store.catalog().find(statement.name)
+    if isinstance(found, View) and found.index is None and statement.if_not_exists:
+        return
+    if found is not None:
+        raise NameTaken(f"The name {statement.name!r} is in use.")
+    for table in statement.of:
+        db._store.catalog().table(table)  # what is not there is not maintained first
+    maintainer = db._maintain()
+    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+        maintainer.refresh()
+        view = plan_cluster(db._store, statement)
+        rate = definitions.load_rate(view)
+        maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
+
+
 def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
     from viewkeeper.maintain import definitions
 
@@ -295,6 +316,7 @@ _LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
     statements.CreateView: _create_view,
     alterations.AlterView: _alter_view,
     indexing.CreateIndex: _create_index,
+    clustering.CreateCluster: _create_cluster,
 }
 """Those that may load a view, and tell how far that is."""
 

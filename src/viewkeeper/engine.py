@@ -304,6 +304,52 @@ class Database:
 
         return read_regenerated(self._store, name)[0]
 
+    def cluster(
+        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
+    ) -> dict[str, list[dict[str, Any]]]:
+        """The rows of one key of a clustered view, by table: one range is read."""
+        from viewkeeper.read.clusters import by_table, cluster_of
+
+        cluster = cluster_of(self._catalog(), name)
+        tables = by_table(cluster, self._clustered(name, key, level, after, timeout))
+        return {table: python_rows(self._catalog().table(name), rows) for table, rows in tables.items()}
+
+    def join(
+        self,
+        name: str,
+        key: Any,
+        how: str | Mapping[str, str] = "inner",
+        level: Level = ANY,
+        *,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
+    ) -> list[dict[str, Any]]:
+        """The rows of one key of a clustered view, joined: one range is read. No row if the key is NULL.
+
+        `how`: "inner", "left" (each row of the first table, with NULLs where another has none), or one of these for
+        each table by name. A column whose name several tables have is called `table.column`.
+        """
+        from viewkeeper.read.clusters import checked_how, checked_key, cluster_of, joined
+
+        cluster = cluster_of(self._catalog(), name)
+        asked = checked_how(cluster, how)
+        rows = self._clustered(name, key, level, after, timeout)
+        if None in checked_key(cluster, name, key):
+            rows = rows.slice(0, 0)
+        return python_rows(self._catalog().table(name), joined(cluster, rows, asked))
+
+    def _clustered(self, name: str, key: Any, level: Level, after: After, timeout: float) -> pa.Table:
+        """The rows of a clustered view with one key."""
+        from viewkeeper.read.access.reading import table_wanted
+        from viewkeeper.read.clusters import checked_key, cluster_of
+
+        table = self._catalog().table(name)
+        bounds = scan_range(table, checked_key(cluster_of(self._catalog(), name), name, key), None, None, None)
+        wanted = _asked(table, None, None, None, None, bounds)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            return latest.read(wanted)
+        return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
+
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token: no read of this process was newer.
 
@@ -409,13 +455,13 @@ class Database:
     def _latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
         """A view as new as asked for, if that needs no batch to be waited for."""
         levels.checked(level, timeout)
-        if (level is ANY and after is None) or not self._catalog().table(name).is_view:
+        if (level is ANY and after is None) or not self._catalog().table(name).is_view or self._maintainer is not None:
             return None
         from viewkeeper.read.overlay import Overlays, latest
 
         if self._overlays is None:
             self._overlays = Overlays(self._store)
-        found = latest(self._store, self._overlays, name, after)
+        found = latest(self._store, self._overlays, name, level, after)
         if found is not None:
             self._newest = max(self._newest, found.position)
         return found

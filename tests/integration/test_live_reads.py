@@ -182,10 +182,13 @@ def test_a_wait_ends_soon_after_the_batch(shop: Any) -> None:
 
 
 def test_a_timeout_of_zero_does_not_wait(shop: Any, make_db: Callable[..., Any]) -> None:
+    shop.sql("CREATE TABLE kinds (kind STRING, PRIMARY KEY (kind))")
+    shop.sql(JOINED)
     reader = make_db("shop", mode="r")
     token = shop.put("items", item(1))
     with pytest.raises(Timeout):
-        reader.get("by_category", "toys", after=token, timeout=0)
+        reader.get("same", "toys", after=token, timeout=0)
+    assert reader.get("by_category", "toys", after=token, timeout=0)["n"] == 1  # of one table: it does not wait
 
 
 def test_what_get_cannot_answer_is_not_waited_for(shop: Any, make_db: Callable[..., Any]) -> None:

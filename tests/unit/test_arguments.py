@@ -64,6 +64,14 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
             "timeout": TIMES,
         },
     ),
+    "cluster": (
+        {"name": "page", "key": 1},
+        {"name": (), "key": (None, 5, -1), "level": (), "after": (None, []), "timeout": TIMES},
+    ),
+    "join": (
+        {"name": "page", "key": 1},
+        {"name": (), "key": (None, 5, -1), "how": ({},), "level": (), "after": (None, []), "timeout": TIMES},
+    ),
     "subscribe": (
         {"name": "t", "timeout": 0},
         {"name": (), "since": (None, []), "timeout": (None, *TIMES), "progress": (None, *TIMES), "keep": (None,)},
@@ -117,6 +125,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with vk.open(tmp_path_factory.mktemp("arguments") / "db") as opened:
         opened.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k))")
         opened.put("t", {"k": 1, "v": 1})
+        opened.sql("CREATE TABLE u (k INT, PRIMARY KEY (k))")
+        opened.sql("CREATE MATERIALIZED VIEW page CLUSTER BY (k) OF t, u")
         yield opened
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from viewkeeper.errors import BadValue, NameTaken, UnknownName
 from viewkeeper.model import arguments
+from viewkeeper.model.clusters import Cluster
 from viewkeeper.model.indexes import Index as Index
 from viewkeeper.model.schema import Table
 
@@ -69,6 +70,8 @@ class View:
     """Of a family, the query as written; `query` is what it means over the table of parameters (`plan.families`)."""
     index: Index | None = None
     """Of what it is an index, if it is one."""
+    cluster: Cluster | None = None
+    """Which tables it keeps next to each other, if it is clustered."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -105,8 +108,9 @@ class View:
         suspended = None if self.suspended is None else asdict(self.suspended)
         at = None if self.at is None else asdict(self.at)
         family = {"parameters": self.parameters, "given": self.given, "body": self.body} if self.parameters else {}
-        index = {} if self.index is None else {"index": self.index.to_json()}
-        return {**data, "suspended": suspended, "since": self.since, "at": at, **family, **index}
+        kinds = {"index": self.index, "cluster": self.cluster}
+        kind = {name: one.to_json() for name, one in kinds.items() if one is not None}
+        return {**data, "suspended": suspended, "since": self.since, "at": at, **family, **kind}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> View:
@@ -115,7 +119,9 @@ class View:
         table = Table.from_json(data["table"])
         since, family = data.get("since", 0), (data.get("parameters", 0), data.get("given", 0), data.get("body", ""))
         index = Index.from_json(data["index"]) if data.get("index") else None
-        return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *family, index)
+        cluster = Cluster.from_json(data["cluster"]) if data.get("cluster") else None
+        kinds = (*family, index, cluster)
+        return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *kinds)
 
 
 def _scanned(data: Any) -> Iterator[int]:

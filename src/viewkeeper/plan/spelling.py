@@ -27,6 +27,10 @@ def create_table(table: Table) -> str:
 
 def create_view(view: View) -> str:
     """CREATE MATERIALIZED VIEW … with the query as it was written."""
+    if view.cluster is not None:
+        by, of = (", ".join(map(backticked, names)) for names in (view.cluster.by, view.cluster.of))
+        name = backticked(view.table.name)
+        return f"CREATE MATERIALIZED VIEW {name} CLUSTER BY ({by}){_options(view.options)} OF {of}"
     key, shown = "", view.table.key
     if parameters := view.table.columns[: view.given]:
         own = {c.name.lower() for c in parameters}

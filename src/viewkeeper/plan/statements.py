@@ -4,6 +4,7 @@
                 | DROP TABLE [IF EXISTS] name
                 | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [PARAMETERS ( column, … )] [KEY ( names )]
                   [options] AS query
+                | CREATE MATERIALIZED VIEW … CLUSTER BY …                                     (`clustering`)
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
                 | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexing`)
@@ -29,6 +30,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.alterations import AlterTable, AlterView, alter_table, alter_view
+from viewkeeper.plan.clustering import CreateCluster, clustered
 from viewkeeper.plan.columns import read_column
 from viewkeeper.plan.indexing import (
     IndexStatement,
@@ -106,6 +108,7 @@ Statement = (
     CreateTable
     | DropTable
     | CreateView
+    | CreateCluster
     | DropView
     | AlterTable
     | AlterView
@@ -209,7 +212,7 @@ def _drop_table(words: Words) -> DropTable:
     return DropTable(words.name("table"), absent_ok)
 
 
-def _create_view(words: Words, or_replace: bool) -> CreateView:
+def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
     exists_ok = words.take("IF", "NOT", "EXISTS")
     name = words.name("view")
     if exists_ok and or_replace:
@@ -219,6 +222,8 @@ def _create_view(words: Words, or_replace: bool) -> CreateView:
             f"View {name}: a list of columns is not taken here.",
             hint="Name columns in the query (expression AS name); the view's key goes into KEY (…).",
         )
+    if words.take("CLUSTER", "BY"):
+        return clustered(words, name, exists_ok, or_replace, _options)
     parameters = _parameters(words, name) if words.take("PARAMETERS") else ()
     key = words.names("key column") if words.take("KEY") else ()
     _refuse_twice(f"View {name}: key column", key)

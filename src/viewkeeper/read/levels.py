@@ -4,8 +4,8 @@
     LATEST   every write call that was finished when the read began
     after=   every write call up to a token: read your own writes, or never go back behind what was read
 
-Who makes it so: a view of one table is worked out where it is asked for (`overlay`); of others, the process that
-maintains refreshes at once, and any other waits, and fails at once when nobody maintains. A state with cut c has what a
+Who makes it so: the process that maintains refreshes at once. Any other works a view of one table out by itself
+(`overlay`); for others it waits, and fails at once when nobody maintains. A state with cut c has what a
 token at p asks for if no write call to a base table lies in (c, p].
 """
 

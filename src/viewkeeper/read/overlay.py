@@ -30,7 +30,7 @@ from viewkeeper.plan import flows
 from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.fetching import fetch
 from viewkeeper.read.access.sources import Pins
-from viewkeeper.read.levels import After, position_of
+from viewkeeper.read.levels import ANY, After, Level, has, position_of
 from viewkeeper.read.regenerate import no_spark
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.site import Site
@@ -174,11 +174,14 @@ class Latest:
             self._pinned.close()
 
 
-def latest(store: Store, overlays: Overlays, name: str, after: After) -> Latest | None:
-    """A view with every write call that has ended, without waiting; None if it has to be waited for."""
+def latest(store: Store, overlays: Overlays, name: str, level: Level, after: After) -> Latest | None:
+    """A view with every write call that has ended, without waiting; None if the published batch is new enough, or it
+    has to be waited for."""
     if not overlays.can(store.catalog(), name):
         return None
-    position_of(store, after)  # a token that cannot be answered
+    position = position_of(store, after)
+    if level is ANY and position is not None and has(store, store.catalog(), name, position):
+        return None
     pinned = store.pin()
     try:
         view = pinned.catalog.find(name)

@@ -1,0 +1,124 @@
+"""Clustered views: a tagged union of tables by a common key, joined when it is read.
+
+    SELECT item_id, 0 AS part, id, name, NULL AS … FROM items
+    UNION ALL SELECT item_id, 1, NULL, …, review_id, stars FROM reviews
+
+A change of a table is one row of the union, however many rows it would join: upkeep does not know of the others. The
+plan is written here, without Spark; the text is what an audit runs.
+"""
+
+from __future__ import annotations
+
+from viewkeeper import faults
+from viewkeeper.errors import BadStatement, UnknownName, Unsupported
+from viewkeeper.expressions.tree import Expr, Named, column
+from viewkeeper.model import types
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.clusters import PART, Cluster
+from viewkeeper.model.names import backticked
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.strategies import strategy_of
+from viewkeeper.plan.clustering import CreateCluster
+from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.flows import Plans
+from viewkeeper.plan.nodes import Node, Project, Query, Scan, Union
+from viewkeeper.plan.planner import compile_plan
+from viewkeeper.store.base import Store
+
+_OPTIONS = frozenset({"load_rate", "hbase.encoding"})
+
+
+def plan_cluster(store: Store, statement: CreateCluster) -> View:
+    """The view that a statement defines."""
+    catalog = store.catalog()
+    if unknown := sorted(set(statement.options) - _OPTIONS):
+        raise Unsupported(
+            f"Clustered views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_OPTIONS))}."
+        )
+    tables = [_table(catalog, name) for name in statement.of]
+    shared = _shared(statement, tables)
+    taken = {c.name.lower() for c in shared} | {PART}
+    owned: list[list[tuple[Column, str]]] = []
+    for table in tables:
+        rest = [c for c in table.columns if c.name.lower() not in {s.name.lower() for s in shared}]
+        names = [f"{table.name}.{c.name}" for c in rest]
+        if clash := [n for n in names if n.lower() in taken]:
+            raise BadStatement(f"View {statement.name}: two columns would be called {clash[0]}.", hint="Rename one.")
+        taken |= {n.lower() for n in names}
+        owned.append(list(zip(rest, names, strict=True)))
+    columns = [*shared, Column(PART, types.INT, nullable=False)]
+    columns += [Column(name, c.type) for pairs in owned for c, name in pairs]
+    key = [c.name for c in shared] + [PART]
+    for table, pairs in zip(tables, owned, strict=True):
+        own = {c.name: name for c, name in pairs}
+        key += [own[part.column] for part in table.key if part.column in own]
+    inputs = tuple(_input(place, tables[place], shared, owned) for place in range(len(tables)))
+    output = tuple(Column(f"u{i}", c.type, c.nullable) for i, c in enumerate(columns))
+    query = Query(Union(inputs, output), tuple((c.name, o) for c, o in zip(columns, output, strict=True)))
+    plan = ViewPlan(query, {t.id: store.count(t) for t in catalog.tables})
+    known = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
+    compile_plan(catalog.next_id, plan, known, Plans(catalog))
+    number = store.change_catalog(Catalog.with_id_taken).next_id - 1
+    options = tuple(sorted(statement.options.items()))
+    made = Table(number, statement.name, tuple(columns), tuple(map(KeyPart, key)), True, False, options)
+    by = tuple(c.name for c in shared)
+    called = tuple(tuple((c.name, name) for c, name in one) for one in owned)
+    cluster = Cluster(by, tuple(t.name for t in tables), called)
+    faults.point("view.planned")
+    return View(made, _text(tables, shared, owned), plan.to_json(), statement.options, cluster=cluster)
+
+
+def _table(catalog: Catalog, name: str) -> Table:
+    catalog.refuse_index(name, "the table or view that it is of")
+    found, table = catalog.find(name), catalog.table(name)
+    if isinstance(found, View) and strategy_of(found).runs_alone:
+        raise Unsupported(f"{name} has a cut of its own.", hint="Cluster its tables, or views with the usual strategy.")
+    if table.is_bag:
+        raise Unsupported(f"{name} has no unique key, by which its rows could be told apart.", hint="Give it a KEY.")
+    return table
+
+
+def _shared(statement: CreateCluster, tables: list[Table]) -> list[Column]:
+    """The columns that the tables share, as the first of them has them."""
+    if len(tables) < 2:
+        raise BadStatement(f"View {statement.name} is of one table.", hint="Name at least two; or CREATE INDEX.")
+    found = []
+    for name in statement.by:
+        there = [{c.name.lower(): c for c in t.columns}.get(name.lower()) for t in tables]
+        for table, one in zip(tables, there, strict=True):
+            if one is None:
+                raise UnknownName(f"{table.name} has no column {name!r}, by which the view is clustered.", hint="")
+            if there[0] is not None and one.type != there[0].type:
+                raise BadStatement(
+                    f"{name} is {one.type.sql} in {table.name} and {there[0].type.sql} in {tables[0].name}.",
+                    hint="A clustered key has one type in all tables.",
+                )
+        nullable = any(one is not None and one.nullable for one in there)
+        if there[0] is not None:
+            found.append(Column(there[0].name, there[0].type, nullable))
+    return found
+
+
+def _input(place: int, table: Table, shared: list[Column], owned: list[list[tuple[Column, str]]]) -> Node:
+    """One table's rows in the view's columns."""
+    by_name = {c.name.lower(): c for c in table.columns}
+    own = [by_name[c.name.lower()] for c in shared] + [c for c, _ in owned[place]]
+    names = {c.name: f"t{place}c{i}" for i, c in enumerate(own)}
+    scan = Scan(table.id, tuple((Column(names[c.name], c.type, c.nullable), c.inside) for c in own))
+    exprs = [column(names[by_name[c.name.lower()].name], c.type, c.nullable) for c in shared]
+    exprs.append(Expr("literal", types.INT, value=place, nullable=False))
+    for other, pairs in enumerate(owned):
+        exprs += [column(names[c.name], c.type) if other == place else Expr("literal", c.type) for c, _ in pairs]
+    return Project(scan, tuple(Named(f"t{place}o{i}", e) for i, e in enumerate(exprs)))
+
+
+def _text(tables: list[Table], shared: list[Column], owned: list[list[tuple[Column, str]]]) -> str:
+    parts = []
+    for place, table in enumerate(tables):
+        listed = [backticked(c.name) for c in shared] + [f"{place} AS {PART}"]
+        for other, pairs in enumerate(owned):
+            for c, name in pairs:
+                value = backticked(c.name) if other == place else f"CAST(NULL AS {c.type.sql})"
+                listed.append(f"{value} AS {backticked(name)}")
+        parts.append(f"SELECT {', '.join(listed)} FROM {backticked(table.name)}")
+    return "\nUNION ALL ".join(parts)
