@@ -58,7 +58,7 @@ def plan_cluster(store: Store, statement: CreateCluster) -> View:
     plan = ViewPlan(query, {t.id: store.count(t) for t in catalog.tables})
     known = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
     compile_plan(catalog.next_id, plan, known, Plans(catalog))
-    number = store.change_catalog(Catalog.with_id_taken).next_id - 1
+    number = store.change_catalog(lambda catalog: catalog.with_ids_taken(1)).next_id - 1
     options = tuple(sorted(statement.options.items()))
     made = Table(number, statement.name, tuple(columns), tuple(map(KeyPart, key)), True, False, options)
     by = tuple(c.name for c in shared)
