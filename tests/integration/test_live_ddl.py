@@ -140,7 +140,9 @@ def test_loading_reports_its_progress(make_db: Callable[..., Any], spark: Any) -
     db.sql(SHOP)
     db.put("items", [item(i) for i in range(10_000)])
     db.sql(BY_CATEGORY)
-    assert said[-1] == ("scanning items", 10_000, 10_000)
+    scanned = [told for told in said if told[0] == "scanning items"]
+    assert scanned[-1] == ("scanning items", 10_000, 10_000)
+    assert said[-1][0] == "working out by_category"
     assert all(done <= expected for _, done, expected in said)
 
 
@@ -282,6 +284,8 @@ def test_a_column_that_goes_while_a_view_over_it_is_loaded_stops_the_view(
     db.put("items", [item(n) for n in range(100)])
 
     def alter(what: str, done: int, expected: int) -> None:
+        if db._progress is None:  # once in a load
+            return
         db._progress = None
         db.sql("ALTER TABLE items DROP COLUMN stars")
         db.sql("ALTER TABLE items ADD COLUMN stars STRING")
