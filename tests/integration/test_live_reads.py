@@ -28,6 +28,17 @@ def test_any_shows_the_published_batch_and_latest_every_finished_write(shop: Any
     assert shop.get("by_category", "toys")["n"] == 2
 
 
+def test_the_one_row_of_a_view_without_groups_is_replaced_by_the_latest(shop: Any) -> None:
+    shop.put("items", item(1))
+    shop.sql("CREATE MATERIALIZED VIEW total AS SELECT count(*) AS n FROM items")
+    shop.put("items", item(2))
+    with vk.open(url_of(shop), mode="r") as reader:
+        assert reader.read("total").to_pylist() == [{"n": 1}]
+        assert reader.read("total", vk.LATEST).to_pylist() == [{"n": 2}]
+        assert list(reader.scan("total", level=vk.LATEST)) == [{"n": 2}]
+        assert reader.get("total", (), vk.LATEST) == {"n": 2}
+
+
 def test_a_write_is_read_back_by_its_token_or_its_text(shop: Any) -> None:
     token = shop.put("items", item(1))
     assert shop.read("by_category", after=str(token)).num_rows == 1

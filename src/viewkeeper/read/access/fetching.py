@@ -227,6 +227,8 @@ def _without(table: Table, rows: pa.Table, later: Changed | None) -> pa.Table:
     """Rows whose keys were not written since."""
     if later is None or later.keys is None or not rows.num_rows:
         return rows
+    if not table.key:  # it has one row at most, and that was written
+        return rows.slice(0, 0)
     written = encode_keys(table, later.keys)
     return rows.filter(pc.invert(pc.is_in(encode_keys(table, rows), value_set=written)))
 
