@@ -123,7 +123,10 @@ class Definer:
         with publisher.defining, publisher.lock:
             self._suspender.leave_out(change)
             for one in gone:
-                publisher.afterwards.drop(one, "view.dropped" if one.is_view else "table.dropped")
+                if one.is_view:
+                    publisher.afterwards.drop(one, "view.dropped")
+                else:  # with its indexes
+                    publisher.afterwards.drop(one, "table.dropped")
             self._tidying.after((), now=True)
 
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:

@@ -171,7 +171,7 @@ def _rows_event(serving: Serving, table: Table, form: str, rows: pa.Table, posit
 
 async def keep_alive(serving: Serving) -> None:
     """A sign of life to all subscribers, every so often; and old states are let go."""
-    while True:
+    while not serving.stopping:
         await asyncio.sleep(serving.limits.heartbeat)
         serving.hub.beat()
         with suppress(ViewkeeperError):

@@ -139,7 +139,8 @@ class Hub:
         waiter = self._loop.create_future()
         self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, timeout)
+            async with asyncio.timeout(timeout):
+                await waiter
         except TimeoutError:
             pass
         finally:

@@ -91,7 +91,8 @@ class Serving:
         future = self.loop.run_in_executor(self.pool, partial(work, *args, **named))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
         try:
-            return await asyncio.wait_for(asyncio.shield(future), limit)
+            async with asyncio.timeout(limit):  # wait_for of Python 3.11 may lose that the caller was cancelled
+                return await asyncio.shield(future)
         except TimeoutError:
             raise Timeout(
                 f"The request was not done within {limit:g} s.", hint="It may still be: look before you repeat it."
