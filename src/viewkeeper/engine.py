@@ -78,6 +78,8 @@ class Database:
         self._holding = Holding(self, store, self._sessions, **how)
         self._maintenance: Maintenance | None = None
         self._overlays: Overlays | None = None
+        self._shown: dict[str, int] = {}
+        """By view, the position that a read of LATEST has shown, until a batch has it."""
         self._newest = 0
         """The newest position that a read ahead of the published batch has shown."""
         self._closed = False
@@ -442,6 +444,7 @@ class Database:
         """The table behind a name, once it is as new as asked for."""
         levels.checked(level, timeout)
         table = self._catalog().table(name)
+        after = self._not_before(name, level, after)
         if level is ANY and after is None:
             return table
         maintainer, found = self._maintainer, self._catalog().find(name)
@@ -455,6 +458,7 @@ class Database:
     def _latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
         """A view as new as asked for, if that needs no batch to be waited for."""
         levels.checked(level, timeout)
+        after = self._not_before(name, level, after)
         if (level is ANY and after is None) or not self._catalog().table(name).is_view or self._maintainer is not None:
             return None
         from viewkeeper.read.overlay import Overlays, latest
@@ -464,7 +468,18 @@ class Database:
         found = latest(self._store, self._overlays, name, level, after)
         if found is not None:
             self._newest = max(self._newest, found.position)
+            self._shown[name.lower()] = found.position
         return found
+
+    def _not_before(self, name: str, level: Level, after: After) -> After:
+        """No read of a view is older than one before it: what LATEST has shown counts until a batch has it."""
+        shown = self._shown.get(name.lower()) if level is ANY and after is None else None
+        if shown is None:
+            return after
+        if levels.has(self._store, self._catalog(), name, shown):
+            self._shown.pop(name.lower(), None)
+            return None
+        return Token(self._store.uuid, shown)
 
     def _writable(self, what: str) -> None:
         if self._mode == "r":

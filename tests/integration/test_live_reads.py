@@ -37,6 +37,10 @@ def test_the_one_row_of_a_view_without_groups_is_replaced_by_the_latest(shop: An
         assert reader.read("total", vk.LATEST).to_pylist() == [{"n": 2}]
         assert list(reader.scan("total", level=vk.LATEST)) == [{"n": 2}]
         assert reader.get("total", (), vk.LATEST) == {"n": 2}
+        assert reader.get("total", ()) == {"n": 2}, "no read is older than one before it"
+        shop.put("items", item(3))
+        shop.refresh()
+        assert reader.get("total", ()) == {"n": 3}
 
 
 def test_a_write_is_read_back_by_its_token_or_its_text(shop: Any) -> None:
