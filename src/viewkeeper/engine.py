@@ -237,6 +237,8 @@ class Database:
 
         `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`).
         """
+        if level is ANY and after is None and not self._shown:  # most reads, and the fastest
+            return get_row(self._store, self._table(name, level, after, timeout), key)
         found = checked_key(self._catalog().table(name), key)  # what cannot be answered is not waited for
         if (latest := self._latest(name, level, after, timeout)) is not None:
             return latest.get(found)
