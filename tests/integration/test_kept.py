@@ -17,17 +17,15 @@ from viewkeeper.plan.catalyst import at_work, front_session
 
 SHOWN = {"spread": "* EXCEPT (deviation), round(deviation, 6)"}
 """Sums of floats in no order: not to the last digit."""
-pytestmark = pytest.mark.xdist_group("kept")  # one database, opened by one test after the other
 KEPT = sorted(Path(shop.__file__).parent.glob("*.tar.xz"))
 
 
-@pytest.fixture(scope="module", params=KEPT, ids=lambda path: path.name.partition(".")[0])
-def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of a kept database, which the tests of this module open one after the other."""
-    place = tmp_path_factory.mktemp("kept")
+@pytest.fixture(params=KEPT, ids=lambda path: path.name.partition(".")[0])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a kept database."""
     with tarfile.open(request.param) as archive:
-        archive.extractall(place, filter="data")
-    return place / "shop"
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "shop"
 
 
 @pytest.fixture
@@ -72,6 +70,7 @@ def test_views_over_those_of_before_are_made_and_dropped(db: Any) -> None:
 
 
 def test_the_doctor_finds_nothing(db: Any) -> None:
+    db.sql(f"ALTER MATERIALIZED VIEW {shop.SUSPENDED} RESUME")
     of_the_machine = ("disk space", "permissions")
     assert [f for f in db.doctor().findings if not f.ok and f.check not in of_the_machine] == []
 
