@@ -470,7 +470,7 @@ class Database:
         found = latest(self._store, self._overlays, name, level, after)
         if found is not None:
             self._newest = max(self._newest, found.position)
-            self._shown[name.lower()] = found.position
+            self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
         return found
 
     def _not_before(self, name: str, level: Level, after: After) -> After:

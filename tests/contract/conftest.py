@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.limited import LIMITED
 
+import viewkeeper as vk
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Column, KeyPart, Table
@@ -99,6 +101,28 @@ def _pushed_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
         return store
 
     return open_again
+
+
+@contextmanager
+def databases(kind: str, directory: Path) -> Iterator[Callable[..., Any]]:
+    """Opens one database of a kind ("lmdb", "rocksdb", or "hbase": a small one) again and again, and closes them."""
+    settings: dict[str, Any] = {"url": f"{kind}:{directory / 'shop'}", "durability": "none"}
+    opened: list[Any] = []
+    with ExitStack() as left:
+        if kind == "hbase":
+            from tests.contract.small_hbase import SmallHBase
+
+            server = left.enter_context(closing(SmallHBase()))
+            url = f"hbase://{server.host}:{server.port}/small"
+            settings = {"url": url, "state": str(directory / "state"), "create": True}
+
+        def make(**options: Any) -> Any:
+            opened.append(vk.open(**settings, **options))
+            return opened[-1]
+
+        yield make
+        for db in reversed(opened):
+            db.close()
 
 
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract import planned
+from tests.contract.conftest import databases
 
-import viewkeeper as vk
 from viewkeeper.errors import BadValue, Unsupported
 
 COMPLETE = "CREATE MATERIALIZED VIEW each WITH (strategy = 'IN'{options}) AS " + planned.TOTALS
@@ -24,23 +23,8 @@ def open_db(
 ) -> Iterator[Callable[..., Any]]:
     """A store that counts calls and knows what rows were, and one that has times and knows what they are."""
     planned.install(monkeypatch.setattr)
-    opened: list[Any] = []
-    settings: dict[str, Any] = {"url": f"lmdb:{tmp_path / 'shop'}", "durability": "none"}
-    with ExitStack() as left:
-        if request.param == "hbase":
-            from tests.contract.small_hbase import SmallHBase
-
-            server = left.enter_context(closing(SmallHBase()))
-            url = f"hbase://{server.host}:{server.port}/small"
-            settings = {"url": url, "state": str(tmp_path / "state"), "create": True}
-
-        def make(**options: Any) -> Any:
-            opened.append(vk.open(**settings, **options))
-            return opened[-1]
-
+    with databases(request.param, tmp_path) as make:
         yield make
-        for db in reversed(opened):
-            db.close()
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.conftest import databases
 
-import viewkeeper as vk
 from viewkeeper.errors import BadStatement, BadValue, InUse, UnknownName
 
 TABLES = (
@@ -24,23 +23,8 @@ PAGE = "CREATE MATERIALIZED VIEW page CLUSTER BY (item_id) OF items, reviews, of
 
 @pytest.fixture(params=["lmdb", "rocksdb", "hbase"])
 def open_db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    opened: list[Any] = []
-    with ExitStack() as left:
-        settings: dict[str, Any] = {"url": f"{request.param}:{tmp_path / 'shop'}", "durability": "none"}
-        if request.param == "hbase":
-            from tests.contract.small_hbase import SmallHBase
-
-            server = left.enter_context(closing(SmallHBase()))
-            url = f"hbase://{server.host}:{server.port}/small"
-            settings = {"url": url, "state": str(tmp_path / "state"), "create": True}
-
-        def make(**options: Any) -> Any:
-            opened.append(vk.open(**settings, **options))
-            return opened[-1]
-
+    with databases(request.param, tmp_path) as make:
         yield make
-        for db in reversed(opened):
-            db.close()
 
 
 @pytest.fixture

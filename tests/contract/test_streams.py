@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract import planned
+from tests.contract.conftest import databases
 
-import viewkeeper as vk
 from viewkeeper.errors import SnapshotGone, StoreError, Unsupported
 from viewkeeper.store.hbase import commit
 
@@ -22,23 +21,8 @@ def open_db(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
     planned.install(monkeypatch.setattr)
-    opened: list[Any] = []
-    settings: dict[str, Any] = {"url": f"lmdb:{tmp_path / 'shop'}", "durability": "none"}
-    with ExitStack() as left:
-        if request.param == "hbase":
-            from tests.contract.small_hbase import SmallHBase
-
-            server = left.enter_context(closing(SmallHBase()))
-            url = f"hbase://{server.host}:{server.port}/small"
-            settings = {"url": url, "state": str(tmp_path / "state"), "create": True}
-
-        def make(**options: Any) -> Any:
-            opened.append(vk.open(**settings, **options))
-            return opened[-1]
-
+    with databases(request.param, tmp_path) as make:
         yield make
-        for db in reversed(opened):
-            db.close()
 
 
 @pytest.fixture
