@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from viewkeeper.commit.backup import restore
     from viewkeeper.commit.report import BatchReport
     from viewkeeper.engine import Database
-    from viewkeeper.engine import open_database as open
     from viewkeeper.errors import ViewkeeperError
     from viewkeeper.maintain.continuous import Maintenance
     from viewkeeper.model.token import Token
+    from viewkeeper.opening import open_database as open
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
     from viewkeeper.read.levels import ANY, LATEST
@@ -81,7 +81,7 @@ _PLACES = {
     "Status": ("viewkeeper.read.status", "Status"),
     "Token": ("viewkeeper.model.token", "Token"),
     "ViewkeeperError": ("viewkeeper.errors", "ViewkeeperError"),
-    "open": ("viewkeeper.engine", "open_database"),
+    "open": ("viewkeeper.opening", "open_database"),
     "restore": ("viewkeeper.commit.backup", "restore"),
 }
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,13 +23,12 @@ from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.handle import Handle
 from viewkeeper.read.levels import ANY, After, Level
-from viewkeeper.read.reader import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
+from viewkeeper.read.reads import Reads
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
 from viewkeeper.rounds.sessions import Sessions
 from viewkeeper.store.base import Store
-from viewkeeper.store.budget import LEAST, budget, give, take_back
-from viewkeeper.store.registry import open_store
+from viewkeeper.store.budget import give, take_back
 
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
     from viewkeeper.commit.report import BatchReport
@@ -40,7 +36,6 @@ if TYPE_CHECKING:  # imported by the methods that need them, so that a program w
     from viewkeeper.read.access.choosing import Wanted
     from viewkeeper.read.doctor import Examination
     from viewkeeper.read.findings import Audit
-    from viewkeeper.read.overlay import Latest, Overlays
     from viewkeeper.read.plan import Plan
     from viewkeeper.read.status import Status
     from viewkeeper.sql.result import Result
@@ -77,11 +72,7 @@ class Database:
         how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
         self._holding = Holding(self, store, self._sessions, **how)
         self._maintenance: Maintenance | None = None
-        self._overlays: Overlays | None = None
-        self._shown: dict[str, int] = {}
-        """By view, the position that a read of LATEST has shown, until a batch has it."""
-        self._newest = 0
-        """The newest position that a read ahead of the published batch has shown."""
+        self._reads = Reads(store, self._holding, _asked)
         self._closed = False
 
     def __enter__(self) -> Database:
@@ -103,12 +94,11 @@ class Database:
             if self._maintenance is not None:
                 self._maintenance.stop()
         finally:
-            if self._overlays is not None:
-                self._overlays.close()
             if self._holding.leave():
                 self._store.close()
             else:
                 self._store = Closed(self._store.url)  # type: ignore[assignment]
+            self._reads.close(self._store)
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -169,11 +159,7 @@ class Database:
         If a row breaks a view this raises (VK401), and nothing is published. With `suspend` that view alone is stopped,
         as background maintenance does it, the others go on, and the report names it (`suspended`).
         """
-        maintainer = self._maintain()
-        with maintainer.suspender.in_statement() if suspend else nullcontext():
-            report = maintainer.refresh(lane)
-        maintainer.scheduler.run(now=True)
-        return report
+        return self._maintain().refresh_all(lane, suspend=suspend)
 
     def maintain(
         self,
@@ -204,7 +190,10 @@ class Database:
         pace = Pace(max_delay, max_changes, priority, max_lag, retries)
         self._maintenance = Maintenance(self._store, pace, self._holding, lane=lane, standby=standby, on_batch=on_batch)
         if audit_every is not None:
-            self._maintenance.beside(audit_every, partial(_audited, weakref.ref(self), on_audit))
+            from viewkeeper.read.auditing import audit_beside
+
+            audited = partial(audit_beside, self._store, weakref.WeakMethod(self.audit), on_audit)
+            self._maintenance.beside(audit_every, audited)
         return self._maintenance.start()
 
     def audit(self, *views: str, sample: int | None = None, repair: bool = False) -> Audit:
@@ -237,12 +226,7 @@ class Database:
 
         `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`).
         """
-        if level is ANY and after is None and not self._shown:  # most reads, and the fastest
-            return get_row(self._store, self._table(name, level, after, timeout), key)
-        found = checked_key(self._catalog().table(name), key)  # what cannot be answered is not waited for
-        if (latest := self._latest(name, level, after, timeout)) is not None:
-            return latest.get(found)
-        return get_row(self._store, self._table(name, level, after, timeout), key)
+        return self._reads.get(name, key, level, after, timeout)
 
     def scan(
         self,
@@ -265,18 +249,8 @@ class Database:
         them; None: NULL). `columns`: only these. `order_by`: by these, each maybe with DESC. The cheapest way is
         taken: a range of keys, an index, or all rows; `EXPLAIN SELECT …` says which.
         """
-        table = self._catalog().table(name)
-        bounds = scan_range(table, prefix, start, stop, limit)
-        plain = where is None and columns is None and order_by is None
-        wanted = None if plain else _asked(table, where, columns, order_by, limit, bounds)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
-            rows = latest.read(wanted or _asked(table, None, None, None, limit, bounds))
-            return iter(python_rows(table, rows))
-        if wanted is None:
-            return scan_rows(self._store, self._table(name, level, after, timeout), prefix, start, stop, limit)
-        from viewkeeper.read.access.reading import rows_wanted
-
-        return rows_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
+        keys = (prefix, start, stop)
+        return self._reads.scan(name, keys, limit, where, columns, order_by, level, after, timeout)
 
     def read(
         self,
@@ -292,31 +266,13 @@ class Database:
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
-        table = self._catalog().table(name)
-        plain = where is None and columns is None and order_by is None and limit is None
-        wanted = None if plain else _asked(table, where, columns, order_by, limit)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
-            return latest.read(wanted or _asked(table, None, None, None, None))
-        if wanted is not None:
-            from viewkeeper.read.access.reading import table_wanted
-
-            return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
-        table = self._table(name, level, after, timeout)
-        if table.is_stored:
-            return read_table(self._store, table)
-        from viewkeeper.read.regenerate import read_regenerated
-
-        return read_regenerated(self._store, name)[0]
+        return self._reads.read(name, where, columns, order_by, limit, level, after, timeout)
 
     def cluster(
         self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
     ) -> dict[str, list[dict[str, Any]]]:
         """The rows of one key of a clustered view, by table: one range is read."""
-        from viewkeeper.read.clusters import by_table, cluster_of
-
-        cluster = cluster_of(self._catalog(), name)
-        tables = by_table(cluster, self._clustered(name, key, level, after, timeout))
-        return {table: python_rows(self._catalog().table(name), rows) for table, rows in tables.items()}
+        return self._reads.cluster(name, key, level, after, timeout)
 
     def join(
         self,
@@ -333,26 +289,7 @@ class Database:
         `how`: "inner", "left" (each row of the first table, with NULLs where another has none), or one of these for
         each table by name. A column whose name several tables have is called `table.column`.
         """
-        from viewkeeper.read.clusters import checked_how, checked_key, cluster_of, joined
-
-        cluster = cluster_of(self._catalog(), name)
-        asked = checked_how(cluster, how)
-        rows = self._clustered(name, key, level, after, timeout)
-        if None in checked_key(cluster, name, key):
-            rows = rows.slice(0, 0)
-        return python_rows(self._catalog().table(name), joined(cluster, rows, asked))
-
-    def _clustered(self, name: str, key: Any, level: Level, after: After, timeout: float) -> pa.Table:
-        """The rows of a clustered view with one key."""
-        from viewkeeper.read.access.reading import table_wanted
-        from viewkeeper.read.clusters import checked_key, cluster_of
-
-        table = self._catalog().table(name)
-        bounds = scan_range(table, checked_key(cluster_of(self._catalog(), name), name, key), None, None, None)
-        wanted = _asked(table, None, None, None, None, bounds)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
-            return latest.read(wanted)
-        return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
+        return self._reads.join(name, key, how, level, after, timeout)
 
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token: no read of this process was newer.
@@ -360,11 +297,7 @@ class Database:
         For a view, or without a name, that is the published batch, or what a read of LATEST has shown since; for a
         base table, its last write.
         """
-        batch = self._store.published()
-        is_view = name is None or self._catalog().table(name).is_view
-        if not is_view or batch is None:
-            return Token(self._store.uuid, self._store.head())
-        return Token(self._store.uuid, max(batch.cut, self._newest))
+        return self._reads.token(name)
 
     def snapshot(self, *, max_age: float = MAX_AGE, mixed: bool = False) -> Snapshot:
         """Many reads of tables and views at one batch: `with db.snapshot() as s: s.get(…), s.scan(…), s.read(…)`.
@@ -442,47 +375,6 @@ class Database:
     def _catalog(self) -> Catalog:
         return self._store.catalog()
 
-    def _table(self, name: str, level: Level, after: After, timeout: float) -> Table:
-        """The table behind a name, once it is as new as asked for."""
-        levels.checked(level, timeout)
-        table = self._catalog().table(name)
-        after = self._not_before(name, level, after)
-        if level is ANY and after is None:
-            return table
-        maintainer, found = self._maintainer, self._catalog().find(name)
-        refresh: Callable[[], object] | None = None
-        if maintainer is not None:
-            own = isinstance(found, View) and found.at is not None
-            refresh = self.refresh if own else maintainer.refresh
-        levels.bring(self._store, self._catalog(), name, level, after, timeout, refresh)
-        return self._catalog().table(name)
-
-    def _latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
-        """A view as new as asked for, if that needs no batch to be waited for."""
-        levels.checked(level, timeout)
-        after = self._not_before(name, level, after)
-        if (level is ANY and after is None) or not self._catalog().table(name).is_view or self._maintainer is not None:
-            return None
-        from viewkeeper.read.overlay import Overlays, latest
-
-        if self._overlays is None:
-            self._overlays = Overlays(self._store)
-        found = latest(self._store, self._overlays, name, level, after)
-        if found is not None:
-            self._newest = max(self._newest, found.position)
-            self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
-        return found
-
-    def _not_before(self, name: str, level: Level, after: After) -> After:
-        """No read of a view is older than one before it: what LATEST has shown counts until a batch has it."""
-        shown = self._shown.get(name.lower()) if level is ANY and after is None else None
-        if shown is None:
-            return after
-        if levels.has(self._store, self._catalog(), name, shown):
-            self._shown.pop(name.lower(), None)
-            return None
-        return Token(self._store.uuid, shown)
-
     def _writable(self, what: str) -> None:
         if self._mode == "r":
             raise ReadOnly(f"The database is open for reading; it cannot {what}.", hint="Open it without mode='r'.")
@@ -515,74 +407,11 @@ class Database:
         return self._sessions()
 
 
-def open_database(
-    url: str | os.PathLike[str],
-    mode: str = "w",
-    *,
-    spark: Any = None,
-    progress: Progress | None = None,
-    retention: float = RETENTION,
-    memory: int | str | None = None,
-    threads: int | None = None,
-    batch_memory: int | None = None,
-    **options: Any,
-) -> Database:
-    """Open a database, created if absent: `lmdb:PATH`, or the path itself as a `Path`. `mode="r"` only reads.
+def _asked(*given: Any) -> Wanted:
+    """What `scan` and `read` are asked for; who only gets rows does not load what reads a condition."""
+    from viewkeeper.sql.where import asked_of
 
-    `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
-    `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
-    changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
-    take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
-    the machine's or container's. `threads`: that work on a batch in the driver lane; if not given, as many as there are
-    processors, up to eight. `batch_memory` is the old name of `memory`.
-    """
-    if mode not in ("w", "r"):
-        raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
-    arguments.seconds(retention, "retention")
-    if threads is not None:
-        arguments.whole(threads, "threads", 1)
-    if spark is not None and not hasattr(spark, "newSession"):
-        raise BadValue(f"spark is {arguments.short(spark)}.", hint="Give a SparkSession, or none: one is started.")
-    if progress is not None and not callable(progress):
-        raise BadValue(f"progress is {arguments.short(progress)}.", hint="Give a function.")
-    if batch_memory is not None:
-        warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
-        memory = max(batch_memory, LEAST) if memory is None else memory
-    budget(memory)  # a wrong one is refused before anything is opened
-    store = open_store(url, mode, **options)
-    durable = options.get("durability") != "none"
-    return Database(
-        store,
-        mode=mode,
-        spark=spark,
-        progress=progress,
-        durable=durable,
-        retention=retention,
-        memory=memory,
-        threads=threads,
-    )
-
-
-def _audited(database: weakref.ref[Database], listener: Callable[[Audit], None] | None) -> None:
-    """An audit beside the batches, as long as there is somebody to be told."""
-    from viewkeeper.read.auditing import audit_beside
-
-    if (db := database()) is not None:
-        audit_beside(db._store, db.audit, listener)
-
-
-def _asked(
-    table: Table,
-    where: str | Mapping[str, Any] | None,
-    columns: Sequence[str] | None,
-    order_by: Sequence[str] | str | None,
-    limit: int | None,
-    within: tuple[bytes | None, bytes | None] = (None, None),
-) -> Wanted:
-    from viewkeeper.read.access.asking import asked
-    from viewkeeper.sql.where import where_of
-
-    return asked(table, where_of(table, where), columns, order_by, limit, within)
+    return asked_of(*given)
 
 
 def _by_name(views: Iterable[View]) -> list[View]:

@@ -64,8 +64,14 @@ def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], M
     return repaired(report, {v.view: v.differences for v in again}, None)
 
 
-def audit_beside(store: Store, run: Callable[[], Audit], listener: Callable[[Audit], None] | None) -> None:
-    """An audit beside the batches. What is wrong is logged, and one that fails is noted for `status` and `doctor`."""
+def audit_beside(
+    store: Store, audits: Callable[[], Callable[[], Audit] | None], listener: Callable[[Audit], None] | None
+) -> None:
+    """An audit beside the batches, as long as there is a handle whose `audits` it is. What is wrong is logged, and one
+    that fails is noted for `status` and `doctor`."""
+    run = audits()
+    if run is None:
+        return
     try:
         report = run()
     except Exception as error:

@@ -6,7 +6,7 @@ is refused, with the way to ask Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,9 @@ from viewkeeper.expressions import can_raise
 from viewkeeper.model import arguments, types
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.nodes import Expr
+from viewkeeper.read.access.asking import asked
+from viewkeeper.read.access.choosing import Wanted
+from viewkeeper.read.access.ranges import Bounds
 from viewkeeper.read.access.terms import Where, by_condition, by_values
 from viewkeeper.sql.embedded.coercion import NotProven
 from viewkeeper.sql.embedded.syntax import tree
@@ -22,6 +25,18 @@ from viewkeeper.sql.embedded.typing import Field, Scope
 from viewkeeper.store.ducks import connect
 
 _PARTS = {"type", "modifiers", "cte_map", "select_list", "from_table", "where_clause", "aggregate_handling"}
+
+
+def asked_of(
+    table: Table,
+    where: str | Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    order_by: Sequence[str] | str | None,
+    limit: int | None,
+    within: Bounds = (None, None),
+) -> Wanted:
+    """What `scan` and `read` are asked for, checked."""
+    return asked(table, where_of(table, where), columns, order_by, limit, within)
 
 
 def where_of(table: Table, given: str | Mapping[str, Any] | None) -> Where:

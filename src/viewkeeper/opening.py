@@ -1,0 +1,62 @@
+"""Opening a database: what is wrong with the arguments is said before anything is opened."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from viewkeeper.capture.snapshot import Progress
+from viewkeeper.engine import RETENTION, Database
+from viewkeeper.errors import BadValue
+from viewkeeper.model import arguments
+from viewkeeper.store.budget import LEAST, budget
+from viewkeeper.store.registry import open_store
+
+
+def open_database(
+    url: str | os.PathLike[str],
+    mode: str = "w",
+    *,
+    spark: Any = None,
+    progress: Progress | None = None,
+    retention: float = RETENTION,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    batch_memory: int | None = None,
+    **options: Any,
+) -> Database:
+    """Open a database, created if absent: `lmdb:PATH`, or the path itself as a `Path`. `mode="r"` only reads.
+
+    `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
+    `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
+    changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
+    take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
+    the machine's or container's. `threads`: that work on a batch in the driver lane; if not given, as many as there are
+    processors, up to eight. `batch_memory` is the old name of `memory`.
+    """
+    if mode not in ("w", "r"):
+        raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
+    arguments.seconds(retention, "retention")
+    if threads is not None:
+        arguments.whole(threads, "threads", 1)
+    if spark is not None and not hasattr(spark, "newSession"):
+        raise BadValue(f"spark is {arguments.short(spark)}.", hint="Give a SparkSession, or none: one is started.")
+    if progress is not None and not callable(progress):
+        raise BadValue(f"progress is {arguments.short(progress)}.", hint="Give a function.")
+    if batch_memory is not None:
+        warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
+        memory = max(batch_memory, LEAST) if memory is None else memory
+    budget(memory)  # a wrong one is refused before anything is opened
+    store = open_store(url, mode, **options)
+    durable = options.get("durability") != "none"
+    return Database(
+        store,
+        mode=mode,
+        spark=spark,
+        progress=progress,
+        durable=durable,
+        retention=retention,
+        memory=memory,
+        threads=threads,
+    )

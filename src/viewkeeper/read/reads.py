@@ -1,0 +1,205 @@
+"""The reads of one handle: each as new as it asks for, by the cheapest way, and never older than the one before.
+
+1  what cannot be answered is refused before anything is waited for
+2  new enough: the published batch; or what the view's operators make of the log since (`overlay`); or the next
+   batch, made here where this process maintains, else waited for (`levels`)
+3  the way: one key, a range of keys, an index, or all rows (`access`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from viewkeeper.maintain.holding import Holding
+from viewkeeper.model.catalog import View
+from viewkeeper.model.schema import Table
+from viewkeeper.model.token import Token
+from viewkeeper.read import levels
+from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.reader import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
+from viewkeeper.store.base import Store
+
+if TYPE_CHECKING:  # imported by the reads that need them, so that a program which only gets rows starts soon
+    from viewkeeper.read.access.choosing import Wanted
+    from viewkeeper.read.overlay import Latest, Overlays
+
+Asked = Callable[..., "Wanted"]
+"""(table, where, columns, order_by, limit, bounds) as a user gives them: what is wanted, checked."""
+
+_ALL = (None, None, None, None)
+"""As `where`, `columns`, `order_by` and `limit`: everything, in key order."""
+
+
+class Reads:
+    """What LATEST has shown of a view counts for all reads after it, until a batch has it."""
+
+    def __init__(self, store: Store, holding: Holding, asked: Asked) -> None:
+        self._store, self._holding, self._asked = store, holding, asked
+        self._overlays: Overlays | None = None
+        self._shown: dict[str, int] = {}
+        """By view, the position that a read of LATEST has shown, until a batch has it."""
+        self._newest = 0
+        """The newest position that a read ahead of the published batch has shown."""
+
+    def close(self, store: Store) -> None:
+        """From now on read from this store."""
+        if self._overlays is not None:
+            self._overlays.close()
+        self._store = store
+
+    # -- what a database answers --------------------------------------------------------------------------------------
+
+    def get(self, name: str, key: Any, level: Level, after: After, timeout: float) -> dict[str, Any] | None:
+        if level is ANY and after is None and not self._shown:  # most reads, and the fastest
+            return get_row(self._store, self._table(name, level, after, timeout), key)
+        found = checked_key(self._store.catalog().table(name), key)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            return latest.get(found)
+        return get_row(self._store, self._table(name, level, after, timeout), key)
+
+    def scan(
+        self,
+        name: str,
+        keys: tuple[Any, Any, Any],
+        limit: int | None,
+        where: str | Mapping[str, Any] | None,
+        columns: Sequence[str] | None,
+        order_by: Sequence[str] | str | None,
+        level: Level,
+        after: After,
+        timeout: float,
+    ) -> Iterator[dict[str, Any]]:
+        """`keys`: a prefix, or start and stop."""
+        table = self._store.catalog().table(name)
+        bounds = scan_range(table, *keys, limit)
+        plain = where is None and columns is None and order_by is None
+        wanted = None if plain else self._asked(table, where, columns, order_by, limit, bounds)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            rows = latest.read(wanted or self._asked(table, None, None, None, limit, bounds))
+            return iter(python_rows(table, rows))
+        if wanted is None:
+            return scan_rows(self._store, self._table(name, level, after, timeout), *keys, limit)
+        from viewkeeper.read.access.reading import rows_wanted
+
+        return rows_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
+
+    def read(
+        self,
+        name: str,
+        where: str | Mapping[str, Any] | None,
+        columns: Sequence[str] | None,
+        order_by: Sequence[str] | str | None,
+        limit: int | None,
+        level: Level,
+        after: After,
+        timeout: float,
+    ) -> pa.Table:
+        table = self._store.catalog().table(name)
+        plain = where is None and columns is None and order_by is None and limit is None
+        wanted = None if plain else self._asked(table, where, columns, order_by, limit)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            return latest.read(wanted or self._asked(table, *_ALL))
+        table = self._table(name, level, after, timeout)
+        if wanted is not None:
+            from viewkeeper.read.access.reading import table_wanted
+
+            return table_wanted(self._store, replace(wanted, table=table))
+        if table.is_stored:
+            return read_table(self._store, table)
+        from viewkeeper.read.regenerate import read_regenerated
+
+        return read_regenerated(self._store, name)[0]
+
+    def cluster(
+        self, name: str, key: Any, level: Level, after: After, timeout: float
+    ) -> dict[str, list[dict[str, Any]]]:
+        from viewkeeper.read.clusters import by_table, cluster_of
+
+        cluster = cluster_of(self._store.catalog(), name)
+        tables = by_table(cluster, self._clustered(name, key, level, after, timeout))
+        return {table: python_rows(self._store.catalog().table(name), rows) for table, rows in tables.items()}
+
+    def join(
+        self, name: str, key: Any, how: str | Mapping[str, str], level: Level, after: After, timeout: float
+    ) -> list[dict[str, Any]]:
+        from viewkeeper.read.clusters import checked_how, checked_key, cluster_of, joined
+
+        cluster = cluster_of(self._store.catalog(), name)
+        asked = checked_how(cluster, how)
+        rows = self._clustered(name, key, level, after, timeout)
+        if None in checked_key(cluster, name, key):
+            rows = rows.slice(0, 0)
+        return python_rows(self._store.catalog().table(name), joined(cluster, rows, asked))
+
+    def token(self, name: str | None) -> Token:
+        batch = self._store.published()
+        is_view = name is None or self._store.catalog().table(name).is_view
+        if not is_view or batch is None:
+            return Token(self._store.uuid, self._store.head())
+        return Token(self._store.uuid, max(batch.cut, self._newest))
+
+    # -- new enough ---------------------------------------------------------------------------------------------------
+
+    def _clustered(self, name: str, key: Any, level: Level, after: After, timeout: float) -> pa.Table:
+        """The rows of a clustered view with one key."""
+        from viewkeeper.read.access.reading import table_wanted
+        from viewkeeper.read.clusters import checked_key, cluster_of
+
+        catalog = self._store.catalog()
+        table = catalog.table(name)
+        bounds = scan_range(table, checked_key(cluster_of(catalog, name), name, key), None, None, None)
+        wanted = self._asked(table, *_ALL, bounds)
+        if (latest := self._latest(name, level, after, timeout)) is not None:
+            return latest.read(wanted)
+        return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
+
+    def _table(self, name: str, level: Level, after: After, timeout: float) -> Table:
+        """The table behind a name, once it is as new as asked for."""
+        levels.checked(level, timeout)
+        table = self._store.catalog().table(name)
+        after = self._not_before(name, level, after)
+        if level is ANY and after is None:
+            return table
+        levels.bring(self._store, self._store.catalog(), name, level, after, timeout, self._refresh(name))
+        return self._store.catalog().table(name)
+
+    def _refresh(self, name: str) -> Callable[[], object] | None:
+        """What brings a view to the head, if this process maintains: a batch; where its cut is its own, a run of it."""
+        maintainer = self._holding.current
+        if maintainer is None:
+            return None
+        found = self._store.catalog().find(name)
+        is_alone = isinstance(found, View) and found.at is not None
+        return maintainer.refresh_all if is_alone else maintainer.refresh
+
+    def _latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
+        """A view as new as asked for, if that needs no batch to be waited for."""
+        levels.checked(level, timeout)
+        after = self._not_before(name, level, after)
+        if (level is ANY and after is None) or not self._store.catalog().table(name).is_view:
+            return None
+        if self._holding.current is not None:
+            return None
+        from viewkeeper.read.overlay import Overlays, latest
+
+        if self._overlays is None:
+            self._overlays = Overlays(self._store)
+        found = latest(self._store, self._overlays, name, level, after)
+        if found is not None:
+            self._newest = max(self._newest, found.position)
+            self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
+        return found
+
+    def _not_before(self, name: str, level: Level, after: After) -> After:
+        """No read of a view is older than one before it: what LATEST has shown counts until a batch has it."""
+        shown = self._shown.get(name.lower()) if level is ANY and after is None else None
+        if shown is None:
+            return after
+        if levels.has(self._store, self._store.catalog(), name, shown):
+            self._shown.pop(name.lower(), None)
+            return None
+        return Token(self._store.uuid, shown)
