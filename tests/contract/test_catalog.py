@@ -125,7 +125,7 @@ def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_chang
     store.acquire_lease()
     commit(store, 1, lambda c: c.with_view(view(c, "old")))
     catalog: Catalog = store.catalog()
-    meta = store._records
+    meta = store._opened.records
 
     def old(state: Any) -> Any:
         cells = {b"m:d%d" % t.id: None for t in (*catalog.tables, *(v.table for v in catalog.views))}

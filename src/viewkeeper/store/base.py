@@ -1,6 +1,6 @@
 """One open database: the parts of `protocols.py` behind one name, and what is left of its life.
 
-A store is a class with all their methods (`Store`), or is made of an object for each of them (`StoreOfParts`).
+A store is made of an object for each of them (`of_parts.py`); whoever uses one need not know which does what.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-
 from viewkeeper.errors import Unsupported
-from viewkeeper.model.schema import Table
 from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
 from viewkeeper.store.terms import (
     Batch,
@@ -68,18 +65,6 @@ class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
     """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
     look_pause: float = 0.0
     """Seconds between two looks for changes, where looking is not as good as free."""
-
-    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
-        """`write`, unless this writer's call of that number (or a later one) has happened already.
-
-        Where the store has no atomic batches, a crash between the write and its note repeats the write.
-        """
-        noted = self.note(f"once:{writer}")
-        if noted is not None and noted["number"] >= number:
-            return Written(self.head(), 0, self.capabilities.atomic_batch)
-        written = self.write(table, puts, deletes)
-        self.put_note(f"once:{writer}", {"number": number})
-        return written
 
     def examine(self) -> Iterator[Finding]:
         """Look at everything of the store's own, for `vk doctor`, and change nothing."""

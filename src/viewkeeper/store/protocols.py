@@ -77,7 +77,10 @@ class Rows(Protocol):
 
     @abstractmethod
     def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
-        """`write`, unless this writer's call of that number (or a later one) has happened already."""
+        """`write`, unless this writer's call of that number (or a later one) has happened already.
+
+        Where the store has no atomic batches, a crash between the write and its note repeats the write.
+        """
 
     @abstractmethod
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:

@@ -8,7 +8,8 @@ records.py lease.py known.py                  the database's own records; one ma
 windows.py                                    capture: what was written in a time window
 commit.py                                     a batch becomes visible, by `store/redo`
 sizes.py                                      counts and split points
-store.py                                      HBaseStore: the contract of `store/base.py` over these
+opened.py definitions.py rows.py log.py       the parts of the contract (`store/protocols.py`) over these: the catalog,
+publishing.py store.py                        rows, the feed, batches, the lease; HBaseStore joins them
 server.py processes.py fetch.py               an HBase of one's own, for tests and trials
 """
 

@@ -18,8 +18,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.store.hbase import commit
 from viewkeeper.store.hbase.failures import OutcomeUnknown
+from viewkeeper.store.hbase.opened import Opened
+from viewkeeper.store.hbase.push.attached import Attached
 from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.protocols import Leasing
 
 SPAN = 10.0
 """Seconds for which a lease holds without being renewed."""
@@ -74,6 +78,41 @@ class RowLease:
                 self._held = new.to_bytes()
             except StoreError:
                 continue  # the server is away; the lease may run out meanwhile, and the next try tells
+
+
+class HBaseLeasing(Leasing):
+    """One maintainer at a time. With the lease begins and ends what HBase pushes."""
+
+    def __init__(self, opened: Opened, push: Attached) -> None:
+        self._opened, self._push = opened, push
+        self._span = SPAN if opened.place.lease is None else opened.place.lease
+        self._held: RowLease | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this process held the lease, and another has taken it."""
+        return self._held is not None and self._held.lost
+
+    def acquire_lease(self) -> RowLease:
+        opened = self._opened
+        opened.writable()
+        held = acquire(opened.records, self._span)
+        try:
+            claimed = opened.known.state(now=True).claim
+            if claimed is not None:  # whoever held the lease before could not finish
+                commit.finish(opened.records, opened.redos, claimed)
+                opened.known.learn(None)
+            self._push.begin()
+        except BaseException:
+            held.release()
+            raise
+        held.on_release = self._push.end
+        self._held = held
+        return held
+
+    def lease_holder(self) -> str | None:
+        self._opened.live()
+        return holder(self._opened.records)
 
 
 def acquire(records: Records, span: float) -> RowLease:

@@ -1,0 +1,102 @@
+"""Batches of a database in HBase: claimed by a check-and-put, then finished by whoever can (`commit`, `store/redo`)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.store.hbase import commit
+from viewkeeper.store.hbase.feed import Feed
+from viewkeeper.store.hbase.lease import HBaseLeasing
+from viewkeeper.store.hbase.opened import Opened
+from viewkeeper.store.protocols import Publishing
+from viewkeeper.store.redo import files, steps, streams
+from viewkeeper.store.redo.files import Redo
+from viewkeeper.store.terms import Batch, StreamChange, ViewChange
+
+
+class HBasePublishing(Publishing):
+    """A batch that this process has claimed and could not finish is finished before anything else."""
+
+    def __init__(self, opened: Opened, leasing: HBaseLeasing, feed: Feed) -> None:
+        self.url = opened.url
+        self._opened, self._known, self._leasing, self._feed = opened, opened.known, leasing, feed
+        self._owner = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
+        self._committing = threading.Lock()
+        self._unfinished = False
+        self._forgotten = 0
+
+    def published(self) -> Batch | None:
+        self._opened.live()
+        if self._unfinished and self._committing.acquire(blocking=False):
+            try:
+                self._finish_own()
+            finally:
+                self._committing.release()
+        published = self._known.published()
+        return None if published is None else published.batch
+
+    def forget(self, upto: int) -> None:
+        """The next batch forgets the deltas up to a position of views that are not stored."""
+        self._forgotten = max(self._forgotten, upto)
+
+    def commit(
+        self,
+        batch: Batch,
+        changes: Sequence[ViewChange | StreamChange],
+        change_catalog: Callable[[Catalog], Catalog] | None = None,
+    ) -> None:
+        opened, namespace = self._opened, self._opened.namespace
+        opened.writable()
+        with self._committing:
+            self._finish_own()
+            if self._leasing.lost:
+                raise MaintainerBusy(
+                    f"The lease on {namespace} ran out and another process has taken it.", hint="Open it again."
+                )
+            steps.check_turn(namespace, self._known.state(now=True), batch.number)
+            stored = [change for change in changes if isinstance(change, ViewChange)]
+            tables = tuple(commit.table_redo(opened.client, opened.layouts.of(c.table), c) for c in stored)
+            told = [c for c in changes if isinstance(c, StreamChange)]
+            streamed = [(c.table.id, streams.write(opened.streams, batch.number, c)) for c in told]
+            before = self._known.published()
+            claimed = None
+            self._unfinished = True  # from here on: the answer to a claim may be lost
+            while claimed is None:  # again if the catalog has changed meanwhile
+                current = self._known.catalog(now=True)
+                written = None
+                if change_catalog is not None:
+                    current, _, written = opened.records.change(current, change_catalog)
+                # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
+                published = commit.published(before, batch, self._feed.head(), streamed, self._forgotten)
+                redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
+                claimed = steps.claim(opened.records, opened.redos, redo, self._owner, current.version)
+            commit.finish(opened.records, opened.redos, claimed)
+            self._unfinished = False
+            self._known.expire()  # should the next call fail, who reads next asks again: it is published
+            with suppress(StoreError):
+                self._known.learn(None)
+            self._feed.arrivals.committed(batch.cut, batch.seen.values())
+            for change in stored:
+                opened.sizes.forget(change.table)
+
+    def collect(self) -> None:
+        self._opened.writable()
+        files.collect(self._opened.redos, self._known.state().published)
+        published = self._known.published()
+        if published is not None:
+            streams.collect(self._opened.streams, published.streams, published.batch.number)
+
+    def _finish_own(self) -> None:
+        """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""
+        state = self._known.state(now=True)
+        if state.claim is not None and state.claim.owner == self._owner:
+            commit.finish(self._opened.records, self._opened.redos, state.claim)
+            self._known.learn(None)
+        self._unfinished = False
