@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import viewkeeper as vk
-from viewkeeper.operators import routes
+from viewkeeper.operators import routes, stretches, underway
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 SEEDS = range(1, 41) if DEEP else range(1, 3)
@@ -142,9 +142,10 @@ def test_views_together_are_those_apart_and_sparks(
     rng = Random(seed)
     lane = "spark" if seed % 2 == 0 else "driver"
     if lane == "driver":  # so few views need several words too; tasks are other processes
-        monkeypatch.setattr(routes, "BITS", 3)
-        monkeypatch.setattr(routes, "_ALL", 7)
-        monkeypatch.setattr(routes, "_ROWS_FOR_BITS", rng.choice([2, 1000]))
+        for module in (routes, stretches, underway):
+            monkeypatch.setattr(module, "BITS", 3)
+            monkeypatch.setattr(module, "ALL_BITS", 7)
+        monkeypatch.setattr(underway, "_ROWS_FOR_BITS", rng.choice([2, 1000]))
     queries: dict[str, str] = {}
     with (
         vk.open(f"lmdb:{tmp_path / 'together'}", spark=spark, durability="none") as together,

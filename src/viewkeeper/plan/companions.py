@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from viewkeeper.operators.routes import Routes, Step, Stretch
+from viewkeeper.operators.routes import Routes
+from viewkeeper.operators.stretches import Step, Stretch
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.paths import shared
 

@@ -22,8 +22,9 @@ from viewkeeper.expressions import can_raise
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model.types import Family, Kind
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.routes import DELTA, Check, Exit, Leaf, Ref, Routes, Step, Stretch, ref_of, referred, refs_of
+from viewkeeper.operators.routes import Leaf, Routes
 from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.stretches import DELTA, Check, Exit, Ref, Step, Stretch, ref_of, referred, refs_of
 from viewkeeper.plan.flow import Flow, Way
 
 _KEYS = frozenset({Kind.INT, Kind.BIGINT, Kind.DATE, Kind.STRING})

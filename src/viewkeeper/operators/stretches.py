@@ -1,0 +1,114 @@
+"""What a path is made of: conditions, lookups and ways out, in the order in which rows meet them.
+
+    Stretch     what happens to one set of rows, until a lookup makes other rows of them
+    Check       conditions of all views that can be judged at one point, as one statement that gives bits
+    Step        a lookup
+    Exit        a way out, to one operator of one view
+
+A set of exits is a number, with a bit for each; rows have theirs in words of 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from viewkeeper.expressions.tree import Expr, column
+from viewkeeper.model.types import Type
+from viewkeeper.operators.segments import where_sql
+
+Words = npt.NDArray[np.uint64]
+Ref = tuple[int, str]
+"""A column of the row at a place: (number of the place, its name there). Place 0 is the delta's."""
+
+BITS = 64
+ALL_BITS = (1 << BITS) - 1
+DELTA = 0
+
+
+def referred(place: int, name: str, type_: Type, nullable: bool) -> Expr:
+    return column(f"{place}.{name}", type_, nullable)
+
+
+def ref_of(expr: Expr) -> Ref:
+    place, _, name = str(expr.value).partition(".")
+    return int(place), name
+
+
+def refs_of(exprs: Iterable[Expr]) -> tuple[Ref, ...]:
+    return tuple(sorted({ref_of(e) for expr in exprs for e in expr.walk() if e.op == "column"}))
+
+
+@dataclass(frozen=True)
+class Check:
+    """Conditions that can be judged at one point: each conjunction with the exits that ask for it, as bits."""
+
+    tests: tuple[tuple[tuple[Expr, ...], int], ...]
+
+    @cached_property
+    def refs(self) -> tuple[Ref, ...]:
+        return refs_of(e for conjuncts, _ in self.tests for e in conjuncts)
+
+    @cached_property
+    def exits(self) -> int:
+        found = 0
+        for _, exits in self.tests:
+            found |= exits
+        return found
+
+    @cached_property
+    def sql(self) -> str:
+        """For each word of bits that are asked for, the bits of the exits whose conditions a row meets."""
+        shown = []
+        for word in words_of(self.exits):
+            parts = [(where_sql(conjuncts), exits >> (BITS * word) & ALL_BITS) for conjuncts, exits in self.tests]
+            cases = (f"CASE WHEN {test} THEN {mask}::UBIGINT ELSE 0::UBIGINT END" for test, mask in parts if mask)
+            shown.append(f"({' | '.join(cases)})::UBIGINT AS w{word}")
+        return f"SELECT {', '.join(shown)} FROM input"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A lookup of `key` in an arrangement; what it finds is the place of this number."""
+
+    place: int
+    arrangement: str
+    fresh: bool
+    key: tuple[Ref, ...]
+    by: tuple[str, ...]
+    exits: int
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A way out: who gets the rows, and which columns, each with its name there."""
+
+    number: int
+    source: str
+    """The operator whose output it gives."""
+    taken: tuple[tuple[str, Ref], ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What happens to one set of rows: conditions on what they begin with, lookups that add a place, exits, and
+    lookups that make other rows of them."""
+
+    checks: tuple[Check, ...]
+    steps: tuple[Step, ...]
+    exits: tuple[Exit, ...]
+    onward: tuple[tuple[Step, Stretch], ...]
+
+
+def words_of(exits: int) -> list[int]:
+    """The words in which any of these bits lies."""
+    return [word for word in range(word_count(exits)) if exits >> (BITS * word) & ALL_BITS]
+
+
+def word_count(exits: int) -> int:
+    return -(-exits.bit_length() // BITS)

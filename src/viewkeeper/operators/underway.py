@@ -1,0 +1,166 @@
+"""Rows under way: tuples of places, with their weights and the exits that want them, as bits.
+
+find       a lookup by a unique key adds a place to the same rows
+matches    any other lookup makes new rows, one for each that has the key
+judge      conditions take bits away; a row that nobody wants is looked up no further
+table      columns are taken at the exit, from the places
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.arrangement import Places, Run
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.places import Lying, Picked, Probe
+from viewkeeper.operators.stretches import ALL_BITS, BITS, DELTA, Check, Ref, Step, Words, words_of
+
+_ROWS_FOR_BITS = 2
+"""All bits of a run are worked out when those of the half of its rows were asked for."""
+_MOST_BITS = 1 << 21
+"""Rows of a run whose bits are kept at most."""
+_CHECKS_KEPT = 16
+
+
+class Underway:
+    """Rows as places, with their weights and, in words of bits, the exits that want them."""
+
+    def __init__(
+        self, duck: Duck, lying: dict[int, Lying], places: dict[int, Places], weight: Places, bits: list[Words]
+    ) -> None:
+        self.duck, self.lying, self.places, self.weight, self.bits = duck, lying, places, weight, bits
+
+    def wanted(self, exits: int) -> Places:
+        """The rows that one of these exits wants."""
+        is_wanted: npt.NDArray[np.bool_] | None = None
+        for word in words_of(exits):
+            mine = self.bits[word] & np.uint64(exits >> (BITS * word) & ALL_BITS) != 0
+            is_wanted = mine if is_wanted is None else is_wanted | mine
+        return np.flatnonzero(is_wanted) if is_wanted is not None else np.zeros(0, np.int64)
+
+    def judge(self, check: Check, among: int) -> None:
+        """Take the bits of exits whose conditions are not met."""
+        asked = check.exits & among
+        if not len(some := self.wanted(asked)):
+            return
+        whole = len(some) == len(self.weight)
+        places = {place for place, _ in check.refs}
+        if len(places) == 1 and DELTA not in places:
+            told = self._remembered(check, places.pop(), some)
+        else:
+            told = _bits(self.duck, check, self._columns(check.refs, some))
+        for word, bits in told.items():
+            kept = bits | np.uint64(~(asked >> (BITS * word)) & ALL_BITS)
+            if whole:
+                self.bits[word] &= kept
+            else:
+                self.bits[word][some] &= kept
+
+    def _remembered(self, check: Check, place: int, some: Places) -> Mapping[int, Words]:
+        """The bits of rows of an arrangement: those of a run are kept once as many were asked for as it has rows."""
+        parts = self.lying[place].at(self.places[place][some]).parts
+        found = {word: np.empty(len(some), np.uint64) for word in words_of(check.exits)}
+        for part in parts:
+            memory = part.run.kept.setdefault(check.sql, _Memory())
+            inside: Places | slice = slice(None) if part.inside is None else part.inside
+            if memory.bits is None:
+                memory.asked += part.run.num_rows if part.inside is None else len(part.inside)
+                rows = part.run.rows
+                if memory.asked * _ROWS_FOR_BITS < rows.num_rows or rows.num_rows > _MOST_BITS:
+                    table = _named(check, place, rows).take(part.within)
+                    for word, bits in _bits(self.duck, check, table).items():
+                        found[word][part.mine] = bits
+                    continue
+                memory.bits = _bits(self.duck, check, _named(check, place, rows))
+                _forget_others(part.run)
+            for word, bits in memory.bits.items():
+                found[word][part.mine] = bits[inside]
+        return found
+
+    def find(self, step: Step, lying: Lying) -> None:
+        """Add the place of the one row with the key; where there is none, nobody who looked wants the row."""
+        some = self.wanted(step.exits)
+        places = np.full(len(self.weight), -1, np.int64)
+        self.lying[step.place], self.places[step.place] = lying, places
+        if not len(some):
+            return
+        places[some] = found = lying.find(self._probe(step.key, some), step.by)
+        self._forget(some[found < 0], step.exits)
+        for check in step.checks:
+            self.judge(check, step.exits)
+
+    def matches(self, step: Step, lying: Lying, most: int) -> Iterator[Underway]:
+        """Every row that is wanted with every row that has its key, some at a time."""
+        some = self.wanted(step.exits)
+        if not len(some) or not lying.runs:
+            return
+        for index, place, weight in lying.matched(self._probe(step.key, some), step.by, most):
+            origin = some[index]
+            places = {number: known[origin] for number, known in self.places.items()} | {step.place: place}
+            bits = [word[origin] for word in self.bits]
+            for word, mine in enumerate(bits):  # what others want of these rows is not followed here
+                mine &= np.uint64(step.exits >> (BITS * word) & ALL_BITS)
+            found = Underway(self.duck, self.lying | {step.place: lying}, places, self.weight[origin] * weight, bits)
+            for check in step.checks:
+                found.judge(check, step.exits)
+            yield found
+
+    def table(self, taken: Sequence[tuple[str, Ref]], some: Places) -> pa.Table:
+        """Columns of some rows, as an exit calls them, and their weights."""
+        picked: dict[int, Picked] = {}
+        columns = [self._column(ref, some, picked) for _, ref in taken]
+        weight = self.weight if len(some) == len(self.weight) else self.weight[some]
+        return pa.table([*columns, pa.array(weight)], names=[*(name for name, _ in taken), WEIGHT])
+
+    def _columns(self, refs: Sequence[Ref], some: Places) -> pa.Table:
+        picked: dict[int, Picked] = {}
+        names = [f"{place}.{name}" for place, name in refs]
+        if not names:  # a condition without columns still has to know how many rows there are
+            return pa.table({WEIGHT: self.weight[some]})
+        return pa.table([self._column(ref, some, picked) for ref in refs], names=names)
+
+    def _column(self, ref: Ref, some: Places, picked: dict[int, Picked]) -> pa.Array:
+        place, name = ref
+        if place not in picked:
+            places = self.places[place]
+            picked[place] = self.lying[place].at(places if len(some) == len(places) else places[some])
+        return picked[place].column(name)
+
+    def _probe(self, key: Sequence[Ref], some: Places) -> Probe:
+        picked: dict[int, Picked] = {}
+        return Probe(self.duck, [self._column(ref, some, picked) for ref in key])
+
+    def _forget(self, some: Places, exits: int) -> None:
+        if len(some):
+            for word in words_of(exits):
+                self.bits[word][some] &= np.uint64(~(exits >> (BITS * word)) & ALL_BITS)
+
+
+@dataclass
+class _Memory:
+    """The bits of a run's rows for one check, if they were worked out, and how many were asked for before."""
+
+    asked: int = 0
+    bits: Mapping[int, Words] | None = None
+
+
+def _bits(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Words]:
+    told = duck.run(check.sql, input=rows)
+    return {word: told[f"w{word}"].to_numpy() for word in words_of(check.exits)}
+
+
+def _named(check: Check, place: int, rows: pa.Table) -> pa.Table:
+    names = [name for _, name in check.refs]
+    return rows.select(names).rename_columns([f"{place}.{name}" for name in names])
+
+
+def _forget_others(run: Run) -> None:
+    """Views come and go, and with them the checks: a run keeps the bits of the last few."""
+    for oldest in list(run.kept)[:-_CHECKS_KEPT]:
+        run.kept.pop(oldest, None)
