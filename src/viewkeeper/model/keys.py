@@ -63,14 +63,6 @@ def encode_keys(table: Table, rows: pa.Table) -> pa.BinaryArray:
     return joined
 
 
-def key_order(keys: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """The places of encoded keys in ascending order; None if they ascend strictly already."""
-    if len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py():
-        return None
-    found: np.ndarray[Any, np.dtype[np.int64]] = np.asarray(pc.sort_indices(keys)).astype(np.int64)
-    return found
-
-
 def encode_key(table: Table, values: Sequence[Any]) -> bytes:
     """The bytes of one key, or of a prefix of one, given as Python values."""
     parts = _parts(table)

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue
-from viewkeeper.model.names import PLACE
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.order import last_of_each
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.values import Values, column_values
 from viewkeeper.model.written import typed
@@ -93,29 +93,8 @@ def updates_table(table: Table, key: Any, columns: Mapping[str, Any]) -> tuple[p
 
 def last_by_key(table: Table, rows: pa.Table) -> pa.Table:
     """The last row of each key, in the order given. Takes full rows, or key columns only."""
-    names = [c.name for c in table.key_columns]
-    if rows.num_rows < 2 or _ascending([rows[n] for n in names]):
-        return rows
-    # Arrow takes a name that begins with . or [ for a path, so the columns are called otherwise here.
-    places = [f"{PLACE}{i}" for i in range(len(names))]
-    keyed = rows.select(names).rename_columns(places).append_column(PLACE, pa.array(np.arange(rows.num_rows)))
-    last = keyed.group_by(places, use_threads=False).aggregate([(PLACE, "max")])[f"{PLACE}_max"].to_numpy()
-    if len(last) == rows.num_rows:
-        return rows
-    return rows.take(pa.array(np.sort(last)))
-
-
-def _ascending(columns: Sequence[pa.ChunkedArray]) -> bool:
-    """Whether fixed-width key columns rise strictly, so that no key occurs twice: the usual case of a bulk load."""
-    if not all(pa.types.is_integer(c.type) or pa.types.is_temporal(c.type) for c in columns):
-        return False
-    arrays = [c.to_numpy() for c in columns]
-    rises = np.zeros(len(arrays[0]) - 1, bool)
-    equal = ~rises
-    for a in arrays:
-        rises |= equal & (a[:-1] < a[1:])
-        equal &= a[:-1] == a[1:]
-    return bool(rises.all())
+    last = last_of_each(encode_keys(table, rows)) if rows.num_rows > 1 else None
+    return rows if last is None else rows.take(pa.array(last))
 
 
 # -- shapes of input ---------------------------------------------------------------------------------------------------

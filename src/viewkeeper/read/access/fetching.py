@@ -27,8 +27,9 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.catalog import View
-from viewkeeper.model.keys import encode_keys, key_order
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT
+from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import Table
 from viewkeeper.read.access.choosing import FETCH, Wanted, Way, choose, own_names
 from viewkeeper.read.access.ranges import inside, passing

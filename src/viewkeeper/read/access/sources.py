@@ -14,8 +14,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from viewkeeper.model.catalog import Catalog
-from viewkeeper.model.keys import encode_keys, key_order
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT, WEIGHT
+from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import Table
 from viewkeeper.read.at import consolidated
 from viewkeeper.store.base import Store

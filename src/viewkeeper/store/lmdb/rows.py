@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model.schema import Table
-from viewkeeper.store.ordered.images import Images, by_key, join, no_rows
+from viewkeeper.store.ordered.images import Images, binary, by_key, join, no_rows
 
 LONGEST_KEY = 510
 """Stored as it is; a longer one becomes a bucket's."""
@@ -88,15 +88,7 @@ def _apply_short(txn: Any, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray)
 
 def _find_sorted(cursor: Any, names: list[bytes]) -> pa.BinaryArray:
     """The rows of these keys, empty where there is none."""
-    if not names:
-        return no_rows(0)
-    found = cursor.getmulti(names)
-    if len(found) == len(names):
-        return pa.array([row for _, row in found], pa.binary())
-    if not found:
-        return no_rows(len(names))
-    by_key = dict(found)
-    return pa.array([by_key.get(name, b"") for name in names], pa.binary())
+    return binary(list(map(cursor.get, names, itertools.repeat(b""))))
 
 
 # -- find and scan ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.codec import decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.keys import encode_keys, key_order
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.store.arrow import typed
 from viewkeeper.store.memory import release
@@ -19,7 +20,9 @@ from viewkeeper.store.ordered.images import Images, join, no_rows, present, refu
 from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.terms import StreamChange, Written
 
-_SLICE_ROWS, _SLICE_BYTES = 131_072, 256 << 20
+_SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
+"""Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
+_LARGE = 128 << 20
 
 
 class Call:
@@ -82,8 +85,12 @@ def _slices(table: Table, data: pa.Table) -> Iterator[pa.Table]:
         if data.num_rows:
             yield data
         return
-    order = key_order(encode_keys(table, data))
-    release()  # all keys at once were much; from here on it is a slice at a time, and LMDB's own pages
+    keys = encode_keys(table, data)
+    large = keys.nbytes > _LARGE
+    order = key_order(keys)
+    del keys
+    if large:
+        release()  # all keys at once were much; from here on it is a slice at a time, and LMDB's own pages
     step = -(-data.num_rows // parts)
     for start in range(0, data.num_rows, step):
         yield data.slice(start, step) if order is None else data.take(pa.array(order[start : start + step]))

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
-from viewkeeper.model.keys import key_order
 from viewkeeper.model.naming import key_text
+from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import Table
 
 LARGEST_KEY = 1 << 16
@@ -57,6 +57,14 @@ def within(images: Images, start: bytes | None, stop: bytes | None) -> Images:
             kept = inside(images.keys, pa.scalar(bound, pa.binary()))
             images = Images(images.keys.filter(kept), images.before.filter(kept), images.after.filter(kept))
     return images
+
+
+def binary(values: Sequence[bytes]) -> pa.BinaryArray:
+    """Python's bytes as one array, none of them None: copied once, where pyarrow looks at each."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def no_rows(rows: int) -> pa.BinaryArray:

@@ -71,10 +71,13 @@ def encode_entry(table: int, time: float, images: Images) -> bytes:
     keys, before, after = (_pieces(array) for array in (images.keys, images.before, images.after))
     flags = _BEFORE * bool(len(before[1])) | _AFTER * bool(len(after[1]))
     kept = [keys, *([before] if flags & _BEFORE else []), *([after] if flags & _AFTER else [])]
-    body = b"".join([*(ends.tobytes() for ends, _ in kept), *(data.tobytes() for _, data in kept)])
+    body = [*(ends.data for ends, _ in kept), *(data.data for _, data in kept)]
     head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKED]
     head = head[:2] + _check(head).to_bytes(2, "little") + head[4:]
-    return b"".join((head, zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little"), body))
+    checksum = zlib.crc32(head)
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((head, checksum.to_bytes(4, "little"), *body))
 
 
 def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, np.dtype[np.uint8]]]:

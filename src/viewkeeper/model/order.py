@@ -1,0 +1,63 @@
+"""The order of encoded keys.
+
+Keys of one length differ in few of their bytes: markers, and the high bytes of numbers, are the same in all of them.
+What differs is taken as one 64-bit number, whose order is theirs, and numbers are sorted five times as fast as bytes.
+Keys that differ in more bytes, or are of different lengths, are compared byte by byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.keys import value_bytes
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
+
+_WORD = 8
+_FEW = 512
+"""Keys that are sorted sooner than looked at."""
+
+
+def key_order(keys: pa.BinaryArray) -> Places | None:
+    """The places of encoded keys in ascending order, equal ones in any; None if they ascend strictly already."""
+    if len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+        return None
+    numbers = _numbers(keys) if len(keys) > _FEW else None
+    order = pc.sort_indices(keys) if numbers is None else np.argsort(numbers)
+    return np.asarray(order).astype(np.int64, copy=False)
+
+
+def last_of_each(keys: pa.BinaryArray) -> Places | None:
+    """The places of each key's last occurrence, ascending; None if no key is there twice."""
+    order = key_order(keys)
+    if order is None:
+        return None
+    ordered = keys.take(pa.array(order))
+    new = np.asarray(pc.not_equal(ordered[:-1], ordered[1:]))
+    if new.all():
+        return None
+    last: Places = np.maximum.reduceat(order, np.flatnonzero(np.concatenate([[True], new])))
+    return np.sort(last)
+
+
+def _numbers(keys: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
+    """Numbers in the order of the keys, if these are of one length and differ in eight bytes at most."""
+    rows = len(keys)
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4)
+    width = int(offsets[1] - offsets[0])
+    if not width or (np.diff(offsets) != width).any():
+        return None
+    padded = np.zeros((rows, -(-width // _WORD) * _WORD), np.uint8)
+    padded[:, :width] = value_bytes(keys).reshape(rows, width)
+    words = padded.view(np.uint64)
+    differ = np.flatnonzero(np.bitwise_or.reduce(words ^ words[0], axis=0).view(np.uint8))
+    if len(differ) > _WORD:
+        return None
+    told = np.zeros((rows, _WORD), np.uint8)
+    for place, byte in enumerate(differ, _WORD - len(differ)):
+        told[:, place] = padded[:, byte]
+    return told.view(">u8").ravel().astype(np.uint64)
