@@ -109,7 +109,7 @@ def create_views(db: Database, wanted: Sequence[statements.CreateView], progress
     if not fresh:
         return
     maintainer = db._maintain()
-    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+    with maintainer.publisher.defining:
         maintainer.refresh()
         views = planning.plan_many(db._store, db._spark, fresh, maintainer.definer.templates)
         maintainer.definer.create_many(views, progress=progress or db._progress)
@@ -132,7 +132,7 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
         _create_family(db, statement, old, progress)
         return
     maintainer = db._maintain()
-    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+    with maintainer.publisher.defining:
         maintainer.refresh()
         view = planning.plan(db._store, db._spark, statement, maintainer.definer.templates, old)
         rate = definitions.load_rate(view)
@@ -153,7 +153,7 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
     if old is not None:
         raise Unsupported(f"{statement.name} is there; a family is not replaced.", hint="Drop it and create it again.")
     maintainer = db._maintain()
-    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+    with maintainer.publisher.defining:
         maintainer.refresh()
         parameters = definitions.create_parameters(db._store, statement)
         try:
@@ -173,9 +173,8 @@ def _alter_view(db: Database, statement: alterations.AlterView, progress: Progre
         db._maintain().suspender.suspend(frozenset([view.table.id]), "suspended by hand")
     if statement.action == "resume" and view.suspended is not None:
         maintainer = db._maintain()
-        with maintainer.suspender.in_statement():
-            maintainer.refresh()
-            maintainer.definer.resume(view, progress=progress)
+        maintainer.refresh()
+        maintainer.definer.resume(view, progress=progress)
 
 
 def _drop_view(db: Database, statement: statements.DropView) -> None:
@@ -208,7 +207,7 @@ def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progr
         raise NameTaken(f"The name {statement.name!r} is in use.")
     db._store.catalog().table(statement.on)  # what is not there is not maintained first
     maintainer = db._maintain()
-    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+    with maintainer.publisher.defining:
         maintainer.refresh()
         view = plan_index(db._store, statement)
         rate = definitions.load_rate(view)
@@ -229,7 +228,7 @@ def _create_cluster(db: Database, statement: clustering.CreateCluster, progress:
     for table in statement.of:
         db._store.catalog().table(table)  # what is not there is not maintained first
     maintainer = db._maintain()
-    with maintainer.publisher.defining, maintainer.suspender.in_statement():
+    with maintainer.publisher.defining:
         maintainer.refresh()
         view = plan_cluster(db._store, statement)
         rate = definitions.load_rate(view)

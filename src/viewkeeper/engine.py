@@ -153,11 +153,11 @@ class Database:
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
-    def refresh(self, lane: str = "auto", *, suspend: bool = False) -> BatchReport:
+    def refresh(self, lane: str = "auto", *, suspend: bool = True) -> BatchReport:
         """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark.
 
-        If a row breaks a view this raises (VK401), and nothing is published. With `suspend` that view alone is stopped,
-        as background maintenance does it, the others go on, and the report names it (`suspended`).
+        If a row breaks a view, that view alone is suspended, the others go on, and the report names both (`suspended`:
+        the view, and why). With `suspend=False` the error is raised instead (VK401), and nothing is published.
         """
         return self._maintain().refresh_all(lane, suspend=suspend)
 

@@ -84,10 +84,7 @@ class EvaluationError(ViewkeeperError):
     that its store cannot hold."""
 
     code = "VK401"
-    default_hint = (
-        "Nothing was published. Correct or delete the row, or ALTER MATERIALIZED VIEW … SUSPEND the view "
-        "(or drop it) so that the others go on."
-    )
+    default_hint = "Nothing was published. Correct or delete the row, or drop the view."
 
 
 class NotADatabase(ViewkeeperError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,8 @@ from tests.contract import planned
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
 import viewkeeper as vk
-from viewkeeper.errors import Contradiction, EvaluationError
+from viewkeeper.cli import main
+from viewkeeper.errors import Contradiction, EvaluationError, Suspended
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +47,7 @@ def test_a_contradiction_is_an_error_by_name_and_nothing_is_published(
             with pytest.raises(
                 Contradiction, match=r"VK504.*contradicts itself \(totals: A group of .* fewer than no rows"
             ) as e:
-                db.refresh()
+                db.refresh(suspend=False)
             assert "vk audit --repair" in e.value.hint
         assert db.status().epoch == epoch
         [finding] = [f for f in db.doctor().findings if "contradicted itself" in f.message]
@@ -85,8 +87,8 @@ def test_a_broken_view_stops_no_create_and_no_resume(tmp_path: Path, monkeypatch
         db.put(
             "items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}, {"item_id": 2, "category": "a", "price": 5}]
         )
-        with pytest.raises(EvaluationError, match="totals"):  # who asks for a batch is told, and nobody is stopped
-            db.refresh()
+        with pytest.raises(EvaluationError, match="totals"):  # who wants all or nothing is told, and nobody is stopped
+            db.refresh(suspend=False)
         assert all(v.suspended is None for v in db.status().views if v.name == "totals")
         db.sql("ALTER MATERIALIZED VIEW bosses RESUME")
         assert db.read("bosses").to_pylist() == [{"boss": "b", "n": 1, "top": 5}]
@@ -100,9 +102,7 @@ def test_a_broken_view_stops_no_create_and_no_resume(tmp_path: Path, monkeypatch
         assert db.read("totals").to_pylist() == [{"category": "a", "n": 1, "total": 5}]
 
 
-def test_a_refresh_by_hand_goes_on_without_a_broken_view_if_it_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refresh_by_hand_goes_on_without_a_broken_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned.install(monkeypatch.setattr)
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         for statement in TABLES:
@@ -111,14 +111,54 @@ def test_a_refresh_by_hand_goes_on_without_a_broken_view_if_it_may(
         db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
         db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
         with pytest.raises(EvaluationError, match=r"totals.*category = 'kkk"):
-            db.refresh()
+            db.refresh(suspend=False)
         assert db.read("dear").num_rows == 0
-        report = db.refresh(suspend=True)
-        assert report.suspended == ("totals",)
+        told = db.refresh().suspended
+        assert list(told) == ["totals"]
+        assert "category = 'kkk" in told["totals"]
         assert db.read("dear").num_rows == 1
         db.put("items", [{"item_id": 2, "category": "a", "price": 5}])
-        assert db.refresh().suspended == (), "it is told once"
+        assert db.refresh().suspended == {}, "it is told once"
         assert db.read("dear").num_rows == 2
+
+
+def test_a_read_that_must_be_new_is_stopped_by_no_other_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who maintains refreshes to answer it, with all views."""
+    planned.install(monkeypatch.setattr)
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        for statement in TABLES:
+            db.sql(statement)
+        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+        db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
+        assert db.read("dear", vk.LATEST).num_rows == 1
+        with pytest.raises(Suspended, match=r"totals.*category = 'kkk"):
+            db.read("totals", vk.LATEST)
+
+
+def test_vk_refresh_tells_what_it_suspended_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ran(*options: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["refresh", "--db", url, *options])
+        return end.value.code, capfd.readouterr().out
+
+    planned.install(monkeypatch.setattr)
+    url = f"lmdb:{tmp_path / 'db'}"
+    with vk.open(url) as db:
+        for statement in TABLES:
+            db.sql(statement)
+        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
+        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
+        db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
+    assert ran("--no-suspend") == (1, "")
+    code, said = ran("-o", "json")
+    report = json.loads(said)
+    assert code == 1
+    assert report["views"] == {"dear": 1}
+    assert "category = 'kkk" in report["suspended"]["totals"]
+    assert ran()[0] == 0, "it is told once; doctor goes on telling it"
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -136,7 +176,7 @@ PROGRAM = f"""
     from tests.contract.test_contradictions import tampered
     with tampered("lmdb:" + sys.argv[1]) as db:
         try:
-            db.refresh()
+            db.refresh(suspend=False)
             print("refreshed", db.read("totals").to_pylist())
         except Exception as error:
             print(type(error).__name__, error)

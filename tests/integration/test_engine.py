@@ -184,7 +184,7 @@ def test_a_value_that_never_survived_the_batch_does_not_raise(make_db: Callable[
     assert db.get("v", 1) == {"k": 1, "q": 2}
     db.put("t", {"k": 2, "x": 0})
     with pytest.raises(EvaluationError, match=r"v: .*DIVIDE_BY_ZERO"):
-        db.refresh()
+        db.refresh(suspend=False)
     assert db.get("v", 2) is None
     db.delete("t", 2)
     db.refresh()

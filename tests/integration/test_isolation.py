@@ -137,8 +137,8 @@ def test_a_row_that_breaks_a_view_stops_that_view_alone(
         db.sql(statement(case))
     before = {case: db.read(view_of(case)).to_pylist() for case in cases}
     db.put("facts", bad(cases[0]))
-    with pytest.raises(EvaluationError) as failed:  # by hand nothing is taken out, and nothing happens
-        db.refresh(lane)
+    with pytest.raises(EvaluationError) as failed:
+        db.refresh(lane, suspend=False)
     refused(cases[0], failed.value.message)
     with db.maintain(lane=lane):
         token = db.put("facts", [bad(case) for case in cases])

@@ -138,7 +138,7 @@ def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, 
                     db.update(call.table, key_argument(call.key), call.columns)
             make(db, number, True)
             try:
-                db.refresh(lane=lane)
+                db.refresh(lane=lane, suspend=False)
             except Exception as error:
                 problems.append(Problem("", number, f"refresh failed: {type(error).__name__}: {error}"))
                 return history, problems

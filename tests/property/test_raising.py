@@ -50,7 +50,7 @@ def test_what_spark_raises_is_refused_and_nothing_is_published(
     assert len(before) == 1
     db.put("facts", {"id": 2, "n": 1, "d": 1, "s": text} | row)
     with pytest.raises(EvaluationError):
-        db.refresh()
+        db.refresh(suspend=False)
     assert db.read("computed").to_pylist() == before
     db.delete("facts", 2)
     db.refresh()
@@ -80,7 +80,7 @@ def test_a_sum_that_overflows_raises_and_one_that_comes_back_does_not(spark: Any
     assert db.get("total", ()) == {"o": 2**63 - 5}
     db.put("facts", {"id": 4, "n": 5})
     with pytest.raises(EvaluationError):
-        db.refresh()
+        db.refresh(suspend=False)
     assert db.get("total", ()) == {"o": 2**63 - 5}
     db.delete("facts", 4)
     db.refresh()

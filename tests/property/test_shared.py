@@ -164,8 +164,8 @@ def test_views_together_are_those_apart_and_sparks(
                         db.put(table, list(by_key.values()))
                     else:
                         db.delete(table, keys)
-            together.refresh(lane)
-            apart.refresh("driver")
+            together.refresh(lane, suspend=False)
+            apart.refresh("driver", suspend=False)
             for name, query in queries.items():
                 assert rows_of(together, name) == rows_of(apart, name), f"{name} after batch {number}: {query}"
             if number and queries:

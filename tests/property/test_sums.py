@@ -69,7 +69,7 @@ def test_float_sums_are_exact_after_any_history(kind: str, lane: str, spark: Any
                 if x is not None and not math.isfinite(x):
                     del there[key]
                     db.delete("samples", key)
-        db.refresh(lane=lane)
+        db.refresh(lane=lane, suspend=False)
         groups: dict[int, list[float]] = {}
         for group, x in there.values():
             groups.setdefault(group, []).extend([] if x is None else [x])

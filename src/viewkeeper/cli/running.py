@@ -28,7 +28,10 @@ def run(database: Any, form: str, seconds: float | None, **options: Any) -> None
     def told(report: Any) -> None:
         if form == "json":
             _say(json.dumps(asdict(report)))
-        elif report.changes:
+            return
+        for why in report.suspended.values():
+            _say(f"suspended  {why}")
+        if report.changes:
             views = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
             _say(
                 f"batch {report.epoch}  {counted(report.changes, 'change')}  {1000 * report.seconds:.0f} ms"

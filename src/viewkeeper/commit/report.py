@@ -18,8 +18,8 @@ class BatchReport:
     lane: str
     seconds: float
     views: Mapping[str, int] = field(default_factory=dict)
-    suspended: tuple[str, ...] = ()
-    """Views that failed on their own rows and were suspended, if that was asked for."""
+    suspended: Mapping[str, str] = field(default_factory=dict)
+    """Views that failed on their own rows and were suspended since the last report, each with why: it names the row."""
     mended: tuple[str, ...] = ()
     """Why state was made anew, if it was, since the last report: damage that was found, or another version's state."""
     afterwards: tuple[str, ...] = ()

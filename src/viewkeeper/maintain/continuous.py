@@ -195,14 +195,14 @@ class Maintenance:
         try:
             maintainer = self._maintainer or self._stand_by()
             if maintainer is not None:
-                maintainer.suspender.by_itself, maintainer.on_batch = True, self._after_batch
+                maintainer.on_batch = self._after_batch
                 self._maintain(maintainer)
         except Exception as error:
             self.error = error
             self._give_up(error)
         finally:
             if self._maintainer is not None:
-                self._maintainer.suspender.by_itself, self._maintainer.on_batch = False, None
+                self._maintainer.on_batch = None
             with self._room:
                 self._room.notify_all()
             self._holding.ran()

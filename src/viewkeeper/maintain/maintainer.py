@@ -117,8 +117,8 @@ class Maintainer:
     def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
         """Bring every view to the head of the log, or `max_changes` further, in one batch.
 
-        State or log that are damaged are mended first. A view that fails on its own rows stops the batch, or is taken
-        out and the others go on (`suspending`).
+        State or log that are damaged are mended first. A view that fails on its own rows is taken out and the others go
+        on (`suspending`).
         """
         checked_lane(lane)
         with self.publisher.lock, self.preparing.aside(), self.mender.noting_contradictions():
@@ -131,16 +131,15 @@ class Maintainer:
                 report = self._to_head(lane, max_changes)
             return report if self.publisher.afterwards.damage is None else self._mended_after(report)
 
-    def refresh_all(self, lane: str = "auto", *, suspend: bool = False) -> BatchReport:
-        """`refresh`, then the views with a cut of their own. With `suspend`, a view that fails is taken out also in a
-        statement, which else fails."""
-        with self.suspender.in_statement() if suspend else nullcontext():
+    def refresh_all(self, lane: str = "auto", *, suspend: bool = True) -> BatchReport:
+        """`refresh`, then the views with a cut of their own. Without `suspend` a view that fails fails it all."""
+        with nullcontext() if suspend else self.suspender.refusing():
             report = self.refresh(lane)
-        self.scheduler.run(now=True)
-        return report
+            self.scheduler.run(now=True)
+        late = self.suspender.told()
+        return replace(report, suspended={**report.suspended, **late}) if late else report
 
     def _to_head(self, lane: str, max_changes: int | None) -> BatchReport:
-        stopped: list[str] = []
         publisher, mended = self.publisher, self.loader.mended
         with self.stage.capturing(lane):
             target = self.store.head()
@@ -150,13 +149,13 @@ class Maintainer:
                     # Batches that do not fit into memory at once: on to where the log was.
                     while max_changes is None and publisher.batch.cut < target and publisher.behind():
                         report = self.batches.run(lane, None)
-                    report = replace(report, suspended=tuple(stopped), mended=tuple(mended))
+                    report = replace(report, suspended=self.suspender.told(), mended=tuple(mended))
                     mended.clear()
-                    if self.on_batch is not None and (report.lane != "none" or stopped or report.mended):
+                    if self.on_batch is not None and (report.lane != "none" or report.suspended or report.mended):
                         self.on_batch(report)
                     return report
                 except (BrokenViews, Contradicted) as broken:
-                    stopped += self.suspender.taken_out(broken)
+                    self.suspender.take_out(broken)
                 except RAN_OUT as short:
                     if not self.batches.halve():
                         raise short if isinstance(short, ViewkeeperError) else out_of_memory("a batch") from short
@@ -174,7 +173,7 @@ class Maintainer:
 
     def repair(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them. Rows that are right already are not written."""
-        self.mender.repair(views)
+        self.suspender.going_on(partial(self.mender.repair, views))
         for view in self.publisher.catalog.special:
             if view.table.id in views and strategy_of(view).runs_alone:
                 self.scheduler.make_whole(view)

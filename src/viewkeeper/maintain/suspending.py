@@ -1,7 +1,7 @@
 """A view that fails on its own rows, or whose state contradicts itself, is taken out; the others go on without it.
 
-Who maintains in the background takes it out by itself, and so does a statement (CREATE, RESUME) that needs a batch
-first and has nothing to do with it. Who asks for a batch and nothing else is told.
+So it is in every batch, whoever asked for it: background maintenance, a refresh by hand, a statement that needs a batch
+first, a read that must show all writes. Who would rather have no batch than one without that view says so (`refusing`).
 """
 
 from __future__ import annotations
@@ -27,43 +27,48 @@ _log = logging.getLogger("viewkeeper")
 
 
 class Suspender:
-    """`by_itself`: whether views that fail are taken out without being asked, as background maintenance does."""
+    """Suspends views that fail, and knows those that no report has named yet."""
 
     def __init__(self, publisher: Publisher, loader: Loader, mender: Mender) -> None:
-        self.by_itself = False
         self._publisher = publisher
         self._loader = loader
         self._mender = mender
-        self._statements: list[int] = []
-        """Threads that run one."""
+        self._refusing: list[int] = []
+        """Threads that would rather have the error."""
+        self._untold: dict[str, str] = {}
 
     @contextmanager
-    def in_statement(self) -> Iterator[None]:
-        """Until it is left, this thread takes views that fail out."""
-        self._statements.append(threading.get_ident())
+    def refusing(self) -> Iterator[None]:
+        """Until it is left, what a view of this thread's batches fails on is raised, and nothing published."""
+        self._refusing.append(threading.get_ident())
         try:
             yield
         finally:
-            self._statements.remove(threading.get_ident())
+            self._refusing.remove(threading.get_ident())
 
     def going_on(self, work: Callable[[], T], *, always: bool = False) -> T:
-        """Do it again without the views that fail, if they are to be taken out (or `always`)."""
+        """Do it again without the views that fail (`always`: also if that is to be refused)."""
         while True:
             try:
                 return work()
             except (BrokenViews, Contradicted) as broken:
-                self.taken_out(broken, always=always)
+                self.take_out(broken, always=always)
 
-    def taken_out(self, broken: BrokenViews | Contradicted, *, always: bool = False) -> list[str]:
-        """The views that an error is of, suspended, or the error. Wrong state may show in others too, and is noted."""
-        acts = always or self.by_itself or threading.get_ident() in self._statements
-        names = self.suspend(broken.views, broken.message) if acts else []
+    def take_out(self, broken: BrokenViews | Contradicted, *, always: bool = False) -> None:
+        """Suspend the views that an error is of, or raise it. Wrong state may show in others too, and is noted."""
+        refused = threading.get_ident() in self._refusing and not always
+        names = [] if refused else self.suspend(broken.views, broken.message)
         if not names:
             raise broken
         _log.warning("%s: suspended: %s", self._publisher.store.url, broken.message)
+        self._untold |= dict.fromkeys(names, broken.message)
         if isinstance(broken, Contradicted):
             self._mender.note_contradiction(broken)
-        return names
+
+    def told(self) -> dict[str, str]:
+        """The views that were taken out since the last report, each with why: the row, and what it does."""
+        told, self._untold = self._untold, {}
+        return told
 
     def suspend(self, views: frozenset[int], reason: str) -> list[str]:
         """Stop maintaining these views; they keep showing this batch, and their state is freed."""

@@ -53,7 +53,7 @@ def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], M
     maintainer = maintain()
     try:
         if contradicted:
-            maintainer.mender.rebuild()
+            maintainer.suspender.going_on(maintainer.mender.rebuild)
         else:
             maintainer.repair(frozenset(store.catalog().view(name).table.id for name in wrong))
     except ViewkeeperError as error:

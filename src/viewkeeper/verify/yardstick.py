@@ -98,7 +98,7 @@ def verify(
                 changes = [change for change in model.batch() if change.table in tables]
                 model.apply(changes)
                 apply(db, changes)
-                report = db.refresh(lane)
+                report = db.refresh(lane, suspend=False)
                 say(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
             oracle.load(model, tables)
             found = [

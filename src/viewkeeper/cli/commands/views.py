@@ -34,15 +34,16 @@ def refresh(
     lane: Lane = "auto",
     output: ReportOutput = "table",
     suspend: Annotated[
-        bool, typer.Option("--suspend", help="Suspend a view that a row breaks and let the others go on.")
-    ] = False,
+        bool, typer.Option(help="A view that a row breaks is suspended and the others go on, or nothing is published.")
+    ] = True,
     memory: Budget = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
     """Bring every view up to date in one batch.
 
-    If a row breaks a view, the error names both and nothing is published, unless --suspend is given.
+    If a row breaks a view, that view alone is suspended and the others go on; both are named, and the exit code is 1.
+    With --no-suspend it is an error and nothing is published.
 
     Example: vk refresh --db lmdb:./shop
     """
@@ -55,6 +56,8 @@ def refresh(
         with hushed():
             report = database.refresh(lane, suspend=suspend)
         print_report(report, output)
+    if report.suspended:
+        raise typer.Exit(1)
 
 
 def run(
