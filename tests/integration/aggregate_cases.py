@@ -64,10 +64,14 @@ class Case:
     columns: frozenset[str]
 
     @property
+    def is_open(self) -> bool:
+        """Whether a float depends on the order of additions, and that order is left open."""
+        return self.function.name in _ROUNDED and not ("OVER" in self.call and "ORDER BY id" in self.call)
+
+    @property
     def is_near(self) -> bool:
-        """Whether the last digits of a float depend on the order of rows, and that order is left open."""
-        ordered = "OVER" in self.call and "ORDER BY id" in self.call
-        return "last digits" in self.function.note or (self.function.name in _ROUNDED and not ordered)
+        """Whether only the last digits of a float may differ."""
+        return "last digits" in self.function.note or self.is_open
 
     @property
     def is_refused(self) -> bool:
@@ -149,7 +153,7 @@ def _of(function: Function) -> Iterator[Case]:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 ORDERED = 100
-"""The group whose sums depend on the order of additions: only a window's is determined."""
+"""The group whose sums depend on the order of additions: only a window's with an order is determined."""
 
 _NAN, _INF = float("nan"), float("inf")
 _DAY = dt.date(2024, 2, 28)
