@@ -123,9 +123,10 @@ def test_batches_of_all_tpc_ds_views_stay_within_four_gigabytes(tmp_path: Path, 
 @pytest.mark.deep
 @pytest.mark.timeout(7_200)
 def test_the_tpc_h_views_at_scale_one_are_loaded_within_four_gigabytes(tmp_path: Path) -> None:
+    """VK_TPCH names a directory that keeps the files from run to run."""
     from viewkeeper.tpch.changes import generate
 
-    files, url = str(generate(1, tmp_path)), f"lmdb:{tmp_path / 'h'}"
+    files, url = str(generate(1, Path(os.environ.get("VK_TPCH") or tmp_path))), f"lmdb:{tmp_path / 'h'}"
     run("yardsticks.py", "load", "tpch", files, url, most=6_000)
     said = run("yardsticks.py", "create", "tpch", files, url, "--memory", "2GB", most=4_000)
     assert said.count("loaded in") == 22
