@@ -7,6 +7,7 @@ Keys that differ in more bytes, or are of different lengths, are compared byte b
 
 from __future__ import annotations
 
+from operator import lt
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,20 @@ from viewkeeper.model.keys import value_bytes
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
 _WORD = 8
-_FEW = 512
-"""Keys that are sorted sooner than looked at."""
+_FEW = 64
+"""Keys that Python sorts sooner than they are looked at."""
 
 
 def key_order(keys: pa.BinaryArray) -> Places | None:
     """The places of encoded keys in ascending order, equal ones in any; None if they ascend strictly already."""
-    if len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+    if len(keys) < 2:
         return None
-    numbers = _numbers(keys) if len(keys) > _FEW else None
+    if len(keys) <= _FEW:
+        names = keys.to_pylist()
+        return None if all(map(lt, names, names[1:])) else np.array(sorted(range(len(names)), key=names.__getitem__))
+    if pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+        return None
+    numbers = _numbers(keys)
     order = pc.sort_indices(keys) if numbers is None else np.argsort(numbers)
     return np.asarray(order).astype(np.int64, copy=False)
 

@@ -18,14 +18,15 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
+from operator import ne, not_
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model.schema import Table
-from viewkeeper.store.ordered.images import Images, binary, by_key, join, no_rows
+from viewkeeper.store.ordered.images import Images, binary, by_key, join
 
 LONGEST_KEY = 510
 """Stored as it is; a longer one becomes a bucket's."""
@@ -47,48 +48,41 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
     if not len(keys):
         return Images(keys, after, after)
     keys, after = by_key(table, keys, after)
-    lengths = pc.binary_length(keys)
-    if pc.max(lengths).as_py() <= LONGEST_KEY:
-        return _apply_short(txn, db, keys, after)
-    short = pc.less_equal(lengths, LONGEST_KEY)
+    names = keys.to_pylist()
+    if max(map(len, names)) <= LONGEST_KEY:
+        return _apply_short(txn, db, names, keys, after)
+    short = pc.less_equal(pc.binary_length(keys), LONGEST_KEY)
     long = pc.invert(short)
+    few = keys.filter(short)
     return join(
         [
-            _apply_short(txn, db, keys.filter(short), after.filter(short)),
+            _apply_short(txn, db, few.to_pylist(), few, after.filter(short)),
             _apply_long(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
         ]
     )
 
 
-def _apply_short(txn: Any, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    """`names` are the keys. They and the rows become Python's bytes once: LMDB takes and gives nothing else."""
     cursor = txn.cursor(db=db)
-    names = keys.to_pylist()
     # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
     known = bisect_right(names, cursor.key()) if cursor.last() else 0
-    before = _find_sorted(cursor, names[:known])
-    if len(before) < len(keys):
-        before = pa.concat_arrays([before, no_rows(len(keys) - len(before))])
-    changed = pc.not_equal(before, after)
-    if changed.true_count < len(keys):
-        known = pc.sum(changed[:known]).as_py() or 0
-        keys, before, after = keys.filter(changed), before.filter(changed), after.filter(changed)
-        names = keys.to_pylist()
-    is_put = np.asarray(pc.greater(pc.binary_length(after), 0))
+    before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
+    before += itertools.repeat(b"", len(names) - known)
     rows = after.to_pylist()
-    if is_put.all():
+    changed = list(map(ne, before, rows))
+    if not all(changed):
+        known = sum(changed[:known])
+        names, before, rows = (list(itertools.compress(side, changed)) for side in (names, before, rows))
+        keys, after = binary(names), binary(rows)
+    if all(rows):
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
     else:
         # No delete is of a new key: those would be no change.
-        cursor.putmulti(itertools.compress(zip(names, rows, strict=True), is_put))
-        gone = itertools.compress(names, ~is_put)
-        deque((txn.delete(name, db=db) for name in gone), maxlen=0)
-    return Images(keys, before, after)
-
-
-def _find_sorted(cursor: Any, names: list[bytes]) -> pa.BinaryArray:
-    """The rows of these keys, empty where there is none."""
-    return binary(list(map(cursor.get, names, itertools.repeat(b""))))
+        cursor.putmulti(itertools.compress(zip(names, rows, strict=True), rows))
+        deque(map(partial(txn.delete, db=db), itertools.compress(names, map(not_, rows))), maxlen=0)
+    return Images(keys, binary(before), after)
 
 
 # -- find and scan ----------------------------------------------------------------------------------------------------

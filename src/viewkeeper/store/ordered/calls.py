@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,11 +59,11 @@ def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[p
 
 
 def _encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
-    for piece in _slices(table, typed(table, puts, table.arrow.names)):
+    for piece in _slices(table, puts, table.arrow.names):
         keys, after = encode_keys(table, piece), encode_rows(table, piece)
         refuse_large(table, piece, keys, after)
         yield keys, after
-    for piece in _slices(table, typed(table, deletes, [column.name for column in table.key_columns])):
+    for piece in _slices(table, deletes, [column.name for column in table.key_columns]):
         keys = encode_keys(table, piece)
         yield keys, no_rows(len(keys))
 
@@ -84,12 +84,14 @@ def stream(change: StreamChange) -> Images:
     return join(pieces)
 
 
-def _slices(table: Table, data: pa.Table) -> Iterator[pa.Table]:
-    """Slices that follow each other in key order: a page that two of them touch is written twice."""
+def _slices(table: Table, given: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The named columns, in slices that follow each other in key order: a page that two touch is written twice."""
+    if not given.num_rows:
+        return
+    data = typed(table, given, names)
     parts = max(-(-data.num_rows // _SLICE_ROWS), -(-data.nbytes // _SLICE_BYTES))
     if parts <= 1 or data.num_rows < 2:
-        if data.num_rows:
-            yield data
+        yield data
         return
     keys = encode_keys(table, data)
     large = keys.nbytes > _LARGE

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model.keys import value_bytes
 from viewkeeper.model.naming import key_text
 from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import Table
@@ -86,12 +87,15 @@ def by_key(table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> tuple[p
 
 def refuse_large(table: Table, data: pa.Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
     """TooLarge, with its name, if one of these rows is over the limits; `keys` and `after` are its bytes."""
-    for what, sizes, limit, unit, hint in (
-        ("key", pc.binary_length(keys), LARGEST_KEY, 10, "Use a digest of it as the key."),
-        ("row", pc.binary_length(after), LARGEST_ROW, 20, "Keep large objects elsewhere."),
+    for what, encoded, limit, unit, hint in (
+        ("key", keys, LARGEST_KEY, 10, "Use a digest of it as the key."),
+        ("row", after, LARGEST_ROW, 20, "Keep large objects elsewhere."),
     ):
+        if len(value_bytes(encoded)) <= limit:
+            continue  # all of them together
+        sizes = pc.binary_length(encoded)
         largest = pc.max(sizes).as_py()
-        if largest is not None and largest > limit:
+        if largest > limit:
             row = key_text(table, data, pc.index(sizes, largest).as_py())
             most = f"{limit >> unit} {'KB' if unit == 10 else 'MB'}"
             raise TooLarge(
