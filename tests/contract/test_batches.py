@@ -6,11 +6,14 @@ import pyarrow as pa
 import pytest
 from tests.contract.conftest import ITEMS, PAIRS, Opener, items, no_change, pairs, put, read, summed
 
+from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import MaintainerBusy, NameTaken
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.schema import WEIGHT, Column, KeyPart, Table
+from viewkeeper.operators.duck import Duck
 from viewkeeper.store.base import Batch, Store, ViewChange
+from viewkeeper.store.memory import Memory
 
 TOTALS = Table(
     7, "totals", (Column("category", types.STRING), Column("n", types.BIGINT)), (KeyPart("category"),), is_view=True
@@ -62,6 +65,21 @@ def test_a_commit_replaces_and_deletes_rows(store: Store) -> None:
     store.commit(Batch(2, 0, {}), [ViewChange(TOTALS, totals(b=3).puts, gone)])
     assert read(store, TOTALS) == [{"category": "b", "n": 3}]
     assert store.count(TOTALS) == 1
+
+
+def test_the_one_row_of_a_view_without_a_key_comes_and_goes(store: Store) -> None:
+    """As an aggregate without GROUP BY whose HAVING lets it through, and then does not."""
+    total = Table(7, "total", (Column("n", types.BIGINT),), (), is_view=True)
+    row = pa.table([[5]], schema=total.arrow)
+    store.commit(Batch(1, 0, {}), [ViewChange(total, row, row.select([]).slice(0, 0))])
+    assert store.get(total, ()) == {"n": 5}
+    with Duck(threads=1) as duck:
+        gone = resolve(duck, store, total, [row.append_column(WEIGHT, pa.array([-1]))], Memory(1 << 28))
+    assert isinstance(gone, ViewChange)
+    store.commit(Batch(2, 0, {}), [gone])
+    assert read(store, total) == []
+    assert store.get(total, ()) is None
+    assert store.count(total) == 0
 
 
 def test_a_views_changes_are_in_the_feed(store: Store) -> None:

@@ -174,6 +174,24 @@ def test_a_float_sum_does_not_depend_on_history(make_db: Callable[..., Any], spa
     assert db.get("s", ()) == {"s": 2.0, "a": 1.0}
 
 
+def test_the_row_of_an_aggregate_without_groups_goes_when_having_says_so(
+    make_db: Callable[..., Any], spark: Any
+) -> None:
+    db = make_db("having", spark=spark)
+    db.sql("CREATE TABLE t (k BIGINT, x INT, PRIMARY KEY (k))")
+    db.put("t", [{"k": 1, "x": 5}, {"k": 2, "x": -1}])
+    db.sql("CREATE MATERIALIZED VIEW s AS SELECT sum(x) AS s FROM t HAVING sum(x) > 0")
+    found = [rows(db, "s")]
+    for change in ({"k": 1, "x": 0}, {"k": 1, "x": 9}, None):
+        if change is None:
+            db.delete("t", [1, 2])
+        else:
+            db.put("t", change)
+        db.refresh()
+        found.append(rows(db, "s"))
+    assert found == [[{"s": 4}], [], [{"s": 8}], []]
+
+
 def test_a_value_that_never_survived_the_batch_does_not_raise(make_db: Callable[..., Any], spark: Any) -> None:
     db = make_db("ansi", spark=spark)
     db.sql("CREATE TABLE t (k BIGINT, x BIGINT, PRIMARY KEY (k))")

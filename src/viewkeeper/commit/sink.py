@@ -113,7 +113,9 @@ def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChan
         return StreamChange(table, delta.take(pa.array(np.concatenate([changed, puts]))))
     rows = delta.drop_columns([WEIGHT])
     keys = rows.select([k.column for k in table.key])
-    return ViewChange(table, rows.take(pa.array(puts)), keys.take(pa.array(gone)))
+    # Of rows without columns Arrow's `take` forgets how many there are: the one row of a view without a key would stay.
+    gone_keys = keys.take(pa.array(gone)) if table.key else keys.slice(0, len(gone))
+    return ViewChange(table, rows.take(pa.array(puts)), gone_keys)
 
 
 def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
