@@ -96,6 +96,44 @@ def test_a_table_is_told_of(shop: Any) -> None:
     assert changes(shop.subscribe("items", first.token, timeout=0)) == expected
 
 
+def test_what_a_subscriber_keeps_is_there_until_its_time_is_over(shop: Any, open_db: Callable[..., Any]) -> None:
+    shop.close()
+    shop = open_db(retention=0.0)
+    shop.sql(STREAM.format(name="items_changes", query=planned.WHOLE))
+    first = next(shop.subscribe("items", timeout=0, keep=("mailer", 60)))
+
+    def write(number: int) -> None:
+        shop.put("items", item(number))
+        shop.refresh()
+        shop._maintainer.tidying.after((), now=True)
+
+    for number in range(10, 13):
+        write(number)
+    told = list(shop.subscribe("items", first.token, timeout=0, keep=("mailer", 60)))
+    assert changes(told) == [[(None, item(number))] for number in range(10, 13)]
+    assert [hold.name for hold in shop._store.holds()] == ["subscription:mailer"]
+    table = shop._catalog().table("items")
+    shop._store.hold("subscription:mailer", told[-1].token.position, 1.0, table=table)  # long ago
+    assert shop._store.holds() == []
+    for number in range(13, 16):
+        write(number)
+    for keep in (None, ("mailer", 60)):
+        with pytest.raises(SnapshotGone):
+            list(shop.subscribe("items", first.token, timeout=0, keep=keep))
+    shop._store.release_hold("subscription:mailer")
+
+
+def test_a_stored_view_in_hbase_is_kept_for_nobody(shop: Any) -> None:
+    shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
+    deltas = shop.subscribe("totals", timeout=0, keep=("mailer", 60))
+    if shop._store.capabilities.before_images:
+        assert next(deltas).rows.num_rows == 2
+    else:
+        with pytest.raises(Unsupported, match="200 batches") as error:
+            next(deltas)
+        assert "store = 'none'" in error.value.hint
+
+
 def test_what_is_older_than_the_retention_is_gone(shop: Any, open_db: Callable[..., Any], tmp_path: Path) -> None:
     shop.close()
     shop = open_db(retention=0.0)

@@ -110,11 +110,11 @@ def _deltas(
 ) -> Iterator[Delta]:
     if start is None:
         rows, at = _current(store, table)
-        hold = _Keeper(store, keep, at)
+        hold = _Keeper(store, table, keep, at)
         yield _delta("rows", store, table, rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64))), at)
     else:
         at = start
-        hold = _Keeper(store, keep, at)
+        hold = _Keeper(store, table, keep, at)
     heard = marked = time.monotonic()
     while True:
         hold.move(at)
@@ -246,12 +246,12 @@ def _too_old(table: Table, at: int) -> SnapshotGone:
 class _Keeper:
     """A subscriber's hold on the log, moved on as it goes and renewed well before it expires."""
 
-    def __init__(self, store: Store, keep: tuple[str, float] | None, position: int) -> None:
-        self._store, self._keep, self._next = store, keep, 0.0
+    def __init__(self, store: Store, table: Table, keep: tuple[str, float] | None, position: int) -> None:
+        self._store, self._table, self._keep, self._next = store, table, keep, 0.0
         self.move(position)
 
     def move(self, position: int) -> None:
         if self._keep is not None and time.monotonic() >= self._next:
             name, seconds = self._keep
-            self._store.hold(f"subscription:{name}", position, time.time() + seconds)
+            self._store.hold(f"subscription:{name}", position, time.time() + seconds, table=self._table)
             self._next = time.monotonic() + min(seconds / 4, 10.0)

@@ -173,8 +173,8 @@ class StoreOfParts(Store):
     def truncate(self, upto: int) -> None:
         self.feed.truncate(upto)
 
-    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
-        self.feed.hold(name, position, expiry)
+    def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
+        self.feed.hold(name, position, expiry, table=table)
 
     def release_hold(self, name: str) -> None:
         self.feed.release_hold(name)

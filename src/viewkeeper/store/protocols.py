@@ -252,8 +252,11 @@ class Feed(Protocol):
     def truncate(self, upto: int) -> None:
         """Forget log entries up to and including this position, as far as no hold keeps them."""
 
-    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
-        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
+    def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
+        """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold.
+
+        `table`: only the changes of this table or view are asked for; some stores can keep these and no others.
+        """
         raise Unsupported(f"{self.url} cannot hold its log.")
 
     def release_hold(self, name: str) -> None:

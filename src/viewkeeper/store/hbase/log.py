@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
 from viewkeeper.store.hbase.feed import Feed
@@ -18,7 +19,7 @@ from viewkeeper.store.hbase.opened import Opened
 from viewkeeper.store.hbase.publishing import HBasePublishing
 from viewkeeper.store.hbase.push.attached import Attached, capture_text
 from viewkeeper.store.protocols import Feed as FeedPart
-from viewkeeper.store.terms import Changed, Pending, Seen, Spread
+from viewkeeper.store.terms import Changed, Hold, Pending, Seen, Spread
 
 
 class HBaseFeed(FeedPart):
@@ -81,3 +82,17 @@ class HBaseFeed(FeedPart):
         self._opened.writable()
         self._publishing.forget(upto)
         self._push.truncate(upto)
+
+    def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
+        self._opened.writable()
+        if table is None:
+            raise Unsupported(f"{self.url} keeps no log that could be held.")
+        self._opened.holds.put(Hold(name, position, expiry), self._history.told_by(table))
+
+    def release_hold(self, name: str) -> None:
+        self._opened.writable()
+        self._opened.holds.remove(name)
+
+    def holds(self) -> list[Hold]:
+        self._opened.live()
+        return self._opened.holds.all()

@@ -8,6 +8,7 @@ from typing import Any
 from viewkeeper.errors import BadValue, ReadOnly, StoreError
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.holds import Holds
 from viewkeeper.store.hbase.known import CACHE, Known
 from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.reading import Reader
@@ -41,6 +42,7 @@ class Opened:
         self.known = Known(self.records, state, CACHE if place.cache is None else place.cache)
         self.layouts = Layouts(self.client, place.namespace)
         self.reader = Reader(self.client, self.known)
+        self.holds = Holds(self.records, self.known)
         self.sizes = Sizes(self.client, self.layouts, self.known)
 
     def live(self) -> None:

@@ -43,7 +43,7 @@ class HBasePublishing(Publishing):
         return None if published is None else published.batch
 
     def forget(self, upto: int) -> None:
-        """The next batch forgets the deltas up to a position of views that are not stored."""
+        """The next batch forgets the deltas up to a position of views that are not stored, as far as no hold keeps them."""
         self._forgotten = max(self._forgotten, upto)
 
     def commit(
@@ -66,6 +66,7 @@ class HBasePublishing(Publishing):
             told = [c for c in changes if isinstance(c, StreamChange)]
             streamed = [(c.table.id, streams.write(opened.streams, batch.number, c)) for c in told]
             before = self._known.published()
+            forgotten = self._forgotten if before is None else opened.holds.floor(self._forgotten, before.streams)
             claimed = None
             self._unfinished = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
@@ -74,7 +75,7 @@ class HBasePublishing(Publishing):
                 if change_catalog is not None:
                     current, _, written = opened.records.change(current, change_catalog)
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
-                published = commit.published(before, batch, self._feed.head(), streamed, self._forgotten)
+                published = commit.published(before, batch, self._feed.head(), streamed, forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
                 claimed = steps.claim(opened.records, opened.redos, redo, self._owner, current.version)
             commit.finish(opened.records, opened.redos, claimed)

@@ -127,7 +127,7 @@ class OrderedFeed(Feed):
                 faults.point("commit.5.truncate.middle")
                 records.put_number(state.meta, records.FLOOR, upto)
 
-    def hold(self, name: str, position: int, expiry: float | None = None) -> None:
+    def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
         """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
         with self._opened.write() as state:
             self._opened.check_kept(state, position)

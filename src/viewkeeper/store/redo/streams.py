@@ -40,14 +40,15 @@ class Streams:
 
     kept: tuple[Streamed, ...] = ()
     gone: int = 0
-    """The position up to which they are forgotten."""
+    """The position of the last that is forgotten."""
 
     def of(self, table: int, after: int, upto: int) -> Iterator[Streamed]:
         return (one for one in self.kept if one.table == table and after < one.position <= upto)
 
     def since(self, upto: int) -> Streams:
         """Without those up to a position."""
-        return Streams(tuple(one for one in self.kept if one.position > upto), max(self.gone, upto))
+        gone = max((one.position for one in self.kept if one.position <= upto), default=self.gone)
+        return Streams(tuple(one for one in self.kept if one.position > upto), gone)
 
     def plus(self, more: Sequence[Streamed]) -> Streams:
         return replace(self, kept=(*self.kept, *more))
