@@ -34,7 +34,7 @@ from viewkeeper.store.hbase.connection import Gateway
 from viewkeeper.store.hbase.layout import MARKED
 from viewkeeper.store.hbase.push import admin, settings
 from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.server import Server, _free_port
+from viewkeeper.store.hbase.server import Server, free_port
 
 TABLE = "CREATE TABLE events (id BIGINT PRIMARY KEY, writer INT, number BIGINT)"
 NEWEST = "CREATE MATERIALIZED VIEW newest AS SELECT writer, max(number) AS number FROM events GROUP BY writer"
@@ -73,7 +73,7 @@ class Setting:
 def setting(server: Server, scratch: Path) -> Iterator[Setting]:
     namespace = f"bench_{secrets.token_hex(4)}"
     url = f"hbase://{server.host}:{server.port}/{namespace}?create=true&lease=2&state={scratch / namespace}"
-    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{_free_port()}",), (namespace,))
+    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,))
     with vk.open(url) as db:
         db.sql(TABLE)
         db.put("events", pa.table({"id": range(KEYS), "writer": [0] * KEYS, "number": [0] * KEYS}))

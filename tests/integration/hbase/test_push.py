@@ -8,15 +8,11 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +20,18 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
+from tests.integration.hbase.pushed import HOUR, Process, Shop, eventually, is_pushed, pushed_to
 from tests.integration.hbase.shop import expected, fill, totals
 
-import viewkeeper as vk
-from viewkeeper.errors import MissingDependency, StoreError
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
+from viewkeeper.errors import MissingDependency
 from viewkeeper.store.hbase.layout import MARKED
 from viewkeeper.store.hbase.push import admin, settings
 from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.server import Server, _free_port
+from viewkeeper.store.hbase.server import Server, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep]
 
 KILLS = int(os.environ.get("VK_KILLS", "20"))
-HOUR = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -58,127 +51,10 @@ def pushes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
-@dataclass
-class Shop:
-    """A database to which HBase pushes."""
-
-    server: Server
-    namespace: str
-    state: Path
-    agreed: Agreed
-    admin: admin.Admin
-    spark: Any
-
-    @property
-    def url(self) -> str:
-        """A gateway that starts again may have another port: who tries to connect meanwhile can take its old one."""
-        return f"hbase://{self.server.host}:{self.server.port}/{self.namespace}?create=true&lease=2&state={self.state}"
-
-    def open(self) -> Any:
-        return vk.open(self.url, spark=self.spark)
-
-    def writer(self) -> Writer:
-        with self.open() as db:
-            layout = db._store._layouts.of(db._catalog().table("items"))
-        return Writer(self.server, layout)
-
-    def check(self) -> None:
-        """Views are what Spark makes of the tables, and what the tables say."""
-        with self.open() as db:
-            until_it_works(db.refresh)
-            assert totals(db) == expected(db)
-            assert db.audit().differences == 0
-            assert db.refresh().lane == "none"
-
-
-class Writer:
-    """A plain client: puts with and without times, of some columns, deletes of columns and rows, several versions."""
-
-    def __init__(self, server: Server, layout: Any) -> None:
-        self.name, self._key, self._server = layout.name, layout.keys.encode_one, server
-        self._connect()
-        self._random = random.Random(5)
-        self._stopped = threading.Event()
-        self.acknowledged = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _connect(self) -> None:
-        self._client = Client(Gateway(self._server.host, self._server.port, connect_timeout=2, read_timeout=20))
-
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(timeout=60)
-        self._client.close()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self.write()
-                self.acknowledged += 1
-            except StoreError:  # whether it is done is not known: the table tells
-                self._stopped.wait(0.5)
-                self._client.close()
-                self._connect()
-            self._stopped.wait(0.002)
-
-    def write(self) -> None:
-        chosen = self._random
-        key, now = self._key((chosen.randrange(200),)), int(time.time() * 1000)
-        back = chosen.choice([None, None, now - chosen.randrange(HOUR), now - 10 * HOUR - chosen.randrange(HOUR)])
-        price = struct.pack(">i", 2) + chosen.randrange(100).to_bytes(1, "big")
-        match chosen.randrange(10):
-            case 0:
-                self._client.delete(self.name, key, time=back)
-            case 1:
-                self._client.delete(self.name, key, (b"c:category",), time=back)
-            case 2 | 3:
-                self._client.put(self.name, key, {b"c:price": price}, time=back)
-            case _:
-                cells = {b"c:": MARKED, b"c:category": chosen.choice([b"a", b"b", b"c"]), b"c:price": price}
-                self._client.put(self.name, key, cells, time=back)
-
-
 @pytest.fixture
 def shop(pushes: Server, spark: Any, tmp_path: Path) -> Iterator[Shop]:
-    namespace = f"vk_{secrets.token_hex(4)}"
-    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{_free_port()}",), (namespace,))
-    made = Shop(pushes, namespace, tmp_path / "state", agreed, admin.Admin(pushes.data / "conf"), spark)
-    with made.open() as db:
-        fill(db)
-        secret = settings.secret(settings.place(db._store.state_path), make=True)
-        made.admin.enable(agreed, secret, None, None, 20)
-        db._store.put_note(settings.NOTE, agreed.to_json())
-    yield made
-    with suppress(StoreError):
-        made.admin.remove(agreed.peer)
-
-
-def until_it_works(work: Callable[[], Any], seconds: float = 240) -> Any:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return work()
-        except StoreError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(1)
-
-
-def is_pushed(db: Any) -> bool:
-    db.refresh()
-    note = db._store.note(settings.STATUS)
-    return note is not None and note["by"] == "push"
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    with pushed_to(pushes, spark, tmp_path / "state") as made:
+        yield made
 
 
 def test_everything_that_a_plain_client_writes_comes(shop: Shop) -> None:
@@ -204,7 +80,7 @@ def test_a_batch_that_refreshes_at_once_has_what_was_acknowledged(shop: Shop) ->
         eventually(lambda: is_pushed(db))
         for n in range(100):
             cells = {b"c:": MARKED, b"c:category": b"late", b"c:price": struct.pack(">i", 2) + b"\x01"}
-            writer._client.put(writer.name, writer._key((1000 + n,)), cells, time=int(time.time() * 1000) - HOUR)
+            writer.client.put(writer.name, writer.key(1000 + n), cells, time=int(time.time() * 1000) - HOUR)
             db.refresh()
             assert totals(db)["late"][0] == n + 1
 
@@ -214,9 +90,9 @@ def test_a_peer_that_was_removed_is_noticed(shop: Shop) -> None:
     with shop.open() as db:
         eventually(lambda: is_pushed(db))
         shop.admin.remove(shop.agreed.peer)
-        writer._client.put(
+        writer.client.put(
             writer.name,
-            writer._key((5000,)),
+            writer.key(5000),
             {b"c:": MARKED, b"c:category": b"unseen", b"c:price": struct.pack(">i", 2) + b"\x01"},
             time=int(time.time() * 1000) - HOUR,
         )
@@ -233,7 +109,7 @@ def test_by_tls(pushes: Server, spark: Any, tmp_path: Path) -> None:
     """Region servers believe the receiver's certificate, and no other."""
     right, wrong = certificate(tmp_path / "right"), certificate(tmp_path / "wrong")
     namespace = f"vk_{secrets.token_hex(4)}"
-    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{_free_port()}",), (namespace,), (), *map(str, right))
+    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,), (), *map(str, right))
     made = Shop(pushes, namespace, tmp_path / "state", agreed, admin.Admin(pushes.data / "conf"), spark)
     try:
         with made.open() as db:
@@ -279,7 +155,7 @@ def test_the_commands_enable_and_disable_it(pushes: Server, tmp_path: Path) -> N
         return done.returncode, done.stdout + done.stderr
 
     assert run("init")[0] == 0
-    code, text = run("hbase", "push", "enable", "--receiver", f"127.0.0.1:{_free_port()}", *conf)
+    code, text = run("hbase", "push", "enable", "--receiver", f"127.0.0.1:{free_port()}", *conf)
     assert (code, "sends changes of" in text) == (0, True), text
     code, text = run("hbase", "push", "status", *conf)
     assert code == 1  # nobody maintains
@@ -287,37 +163,6 @@ def test_the_commands_enable_and_disable_it(pushes: Server, tmp_path: Path) -> N
         assert line in text, text
     assert "is removed" in run("hbase", "push", "disable", *conf)[1]
     assert "HBase pushes nothing" in run("hbase", "push", "status", *conf)[1]
-
-
-class Process:
-    """`vk …` in a process of its own, started again whenever it was killed."""
-
-    def __init__(self, log: Path, shop: Shop, *arguments: str) -> None:
-        self._command, self._log, self._shop = [sys.executable, "-m", "viewkeeper", *arguments], log, shop
-        self.start()
-
-    def start(self) -> None:
-        self._url = self._shop.url
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen([*self._command, "--db", self._url], stdout=out, stderr=out)
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def keep(self) -> None:
-        """Start it if it has ended, as a supervisor would, or speaks to a gateway that is elsewhere now."""
-        if self._process.poll() is None and self._url != self._shop.url:
-            self.stop()
-        if self._process.poll() is not None:
-            self.start()
-
-    def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self.kill()
 
 
 @pytest.mark.timeout(7200)

@@ -19,7 +19,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ class Server:
             data=self.data,
             hbase=hbase,
             gateway=gateway,
-            answers=hbase and gateway and _answers(instance.gateway_port),
+            answers=hbase and gateway and answers(instance.gateway_port),
             host=HOST,
             port=instance.gateway_port,
             hbase_pid=instance.hbase.pid if instance.hbase and hbase else None,
@@ -195,7 +195,7 @@ class Server:
     def wait(self, *, timeout: float = 120.0) -> None:
         """Until a Thrift call goes through the gateway to the master and a region server; Timeout otherwise."""
         port = self.instance().gateway_port
-        self._wait(lambda: _answers(port), time.monotonic() + timeout, "HBase", "hbase", "gateway")
+        self._wait(lambda: answers(port), time.monotonic() + timeout, "HBase", "hbase", "gateway")
 
     def instance(self) -> Instance:
         """What is recorded about this instance."""
@@ -242,7 +242,7 @@ class Server:
             raise StoreError(
                 f"{self.data} cannot be written: {error.strerror}.", hint="Choose another directory with --data."
             ) from error
-        self._record(Instance(_free_port(), _free_port()))
+        self._record(Instance(free_port(), free_port()))
 
     def _record(self, instance: Instance) -> None:
         path = self.data / "instance.json"
@@ -256,7 +256,7 @@ class Server:
             return
         # A gateway that still runs knows the old port; without one a port that somebody else took is given up.
         if not processes.runs(instance.gateway) and not _is_free(instance.zookeeper_port):
-            instance = replace(instance, zookeeper_port=_free_port())
+            instance = replace(instance, zookeeper_port=free_port())
         self._configure(instance)
         # At a stop ZooKeeper may go before the region server has signed off there: one more try, not 20 s of them.
         options = ("-Dzookeeper.recovery.retry=1", "-Dzookeeper.recovery.retry.intervalmill=200", "start")
@@ -268,7 +268,7 @@ class Server:
         if processes.runs(instance.gateway):
             return
         if not _is_free(instance.gateway_port):
-            instance = replace(instance, gateway_port=_free_port())
+            instance = replace(instance, gateway_port=free_port())
         self._configure(instance)
         main = "org.apache.hadoop.hbase.thrift2.ThriftServer"
         options = ("start", "-b", HOST, "-p", str(instance.gateway_port), "-f", "--infoport", "-1", "-threadpool")
@@ -307,12 +307,7 @@ class Server:
             "zookeeper.session.timeout.localHBaseCluster": "40000",
             **self.settings,
         }
-        lines = (
-            f"<property><name>{escape(k)}</name><value>{escape(v)}</value></property>" for k, v in properties.items()
-        )
-        site = '<?xml version="1.0"?>\n<configuration>\n' + "\n".join(lines) + "\n</configuration>\n"
-        (self.data / "conf" / "hbase-site.xml").write_text(site)
-        (self.data / "conf" / "log4j.properties").write_text(_LOG4J)
+        write_conf(self.data / "conf", properties)
 
     def _wait(self, condition: Callable[[], bool], deadline: float, what: str, *needed: str) -> None:
         while not condition():
@@ -337,7 +332,15 @@ class Server:
         return ""
 
 
-def _free_port() -> int:
+def write_conf(conf: Path, properties: Mapping[str, str]) -> None:
+    """HBase's settings, and where it logs to."""
+    lines = (f"<property><name>{escape(k)}</name><value>{escape(v)}</value></property>" for k, v in properties.items())
+    site = '<?xml version="1.0"?>\n<configuration>\n' + "\n".join(lines) + "\n</configuration>\n"
+    (conf / "hbase-site.xml").write_text(site)
+    (conf / "log4j.properties").write_text(_LOG4J)
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -361,7 +364,7 @@ def _listens(port: int) -> bool:
         return False
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     """Whether a call gets through to the master (namespaces) and one to a region server (hbase:meta)."""
     if not _listens(port):
         return False

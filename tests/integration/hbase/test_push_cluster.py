@@ -1,0 +1,154 @@
+"""A distributed HBase that pushes: servers die, regions move and split, files are loaded, WALs deleted.
+
+VK_TURNS: how often a region server is killed (3). VK_HBASE_CLUSTER: the directory of a `tools/hbase-cluster` that runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("thriftpy2")
+
+from tests.integration.hbase.pushed import HOUR, Process, Shop, Writer, eventually, is_pushed, pushed_to
+from tests.integration.hbase.shop import expected, totals
+
+from viewkeeper.store.hbase.layout import MARKED
+from viewkeeper.store.hbase.push import settings
+from viewkeeper.store.hbase.server import HOST
+
+pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep]
+
+TURNS = int(os.environ.get("VK_TURNS", "3"))
+TOOL = Path(__file__).parents[3] / "tools" / "hbase-cluster"
+PRICE = struct.pack(">i", 2) + b"\x01"
+
+
+class Cluster:
+    """A running one, by its tool."""
+
+    host = HOST
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+
+    @property
+    def port(self) -> int:
+        return int(json.loads((self.data / "ports.json").read_text())["gateway"])
+
+    def run(self, *arguments: str, said: str = "") -> str:
+        env = {**os.environ, "HBASE_CLUSTER_DIR": str(self.data)}
+        command = [sys.executable, str(TOOL), *arguments]
+        done = subprocess.run(command, env=env, input=said, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    def serves(self, table: str) -> str:
+        """The region server that has a table's first region, by the tool's name for it."""
+        port = int(self.run("do", "regions", table).splitlines()[0].split(",")[1])
+        known = json.loads((self.data / "ports.json").read_text())
+        return next(name for name, taken in known.items() if taken == port)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two region servers."""
+    given = os.environ.get("VK_HBASE_CLUSTER")
+    found = Cluster(Path(given) if given else tmp_path_factory.mktemp("cluster"))
+    found.run("start", "2")
+    yield found
+    if not given:
+        found.run("stop")
+
+
+@pytest.fixture
+def shop(cluster: Cluster, spark: Any, tmp_path: Path) -> Iterator[Shop]:
+    with pushed_to(cluster, spark, tmp_path / "state") as made:
+        yield made
+
+
+@pytest.mark.timeout(3600)
+def test_servers_die_and_regions_move_and_split(shop: Shop, cluster: Cluster, tmp_path: Path) -> None:
+    writer = shop.writer()
+    process = Process(tmp_path / "run.log", shop, "run", "--standby")
+    try:
+        with writer:
+            for turn in range(TURNS):
+                cluster.run("do", "compact", writer.name)  # what has parts of a split one cannot be split
+                cluster.run("do", "split", writer.name, writer.key(20 + 160 * turn // TURNS).hex())
+                written(writer)
+                cluster.run("do", "move", writer.name)
+                written(writer)
+                victim = cluster.serves(writer.name)
+                cluster.run("kill", victim)
+                written(writer)
+                cluster.run("up", victim)
+                written(writer)
+                process.keep()
+    finally:
+        process.stop()
+    assert len(cluster.run("do", "regions", writer.name).splitlines()) == TURNS + 1
+    shop.check()
+
+
+def written(writer: Writer) -> None:
+    """Until plain clients were told that more is done."""
+    upto = writer.acknowledged + 50
+    eventually(lambda: writer.acknowledged > upto, 300)
+
+
+def test_files_that_are_bulk_loaded_come(shop: Shop, cluster: Cluster, tmp_path: Path) -> None:
+    """With times of an hour ago: no window shows them."""
+    writer = shop.writer()
+    at = int(time.time() * 1000) - HOUR
+    cells = {"c:": MARKED, "c:category": b"loaded", "c:price": PRICE}
+    keys = sorted(writer.key(n) for n in range(300, 400))
+    lines = [f"{key.hex()} {name} {at} {value.hex()}" for key in keys for name, value in cells.items()]
+    with shop.open() as db:
+        eventually(lambda: is_pushed(db))
+        cluster.run("do", "load", writer.name, str(tmp_path / "files"), said="\n".join(lines))
+        db.refresh()
+        assert totals(db)["loaded"][0] == 100
+        assert is_pushed(db)
+    shop.check()
+
+
+def test_wals_that_were_deleted_are_noticed(shop: Shop, cluster: Cluster) -> None:
+    """The peer is paused, and what it had to ship is deleted: tables are compared, and nothing is silent about it."""
+    writer = shop.writer()
+    with shop.open() as db:
+        eventually(lambda: is_pushed(db))
+    shop.admin.disable(shop.agreed.peer)
+    cluster.run("do", "roll")
+    cells = {b"c:": MARKED, b"c:category": b"deleted", b"c:price": PRICE}
+    writer.client.put(writer.name, writer.key(500), cells, time=int(time.time() * 1000) - HOUR)
+    cluster.run("do", "roll")
+    cluster.run("do", "flush")
+    wals: dict[str, list[str]] = {}
+    for queue in shop.admin.status(shop.agreed.peer).queues:
+        wals.setdefault(queue.server, []).append(queue.wal)
+    gone = [wal for found in wals.values() for wal in sorted(found)[1:-1]]  # the first is open, the last is written
+    assert gone
+    for wal in gone:
+        for path in (cluster.data / "hbase").rglob(wal):
+            path.unlink()
+    secret = settings.secret(settings.place(str(shop.state)))
+    shop.admin.enable(shop.agreed, secret, None, None, 20)
+    assert {q.wal for q in shop.admin.status(shop.agreed.peer).queues if q.length < 0} <= set(gone)
+    with shop.open() as db:
+        eventually(lambda: not is_pushed(db) and "deleted" in db._store.note(settings.STATUS)["reason"])
+        assert "deleted" in totals(db)
+        assert totals(db) == expected(db)
+        shop.admin.remove(shop.agreed.peer)
+        shop.admin.enable(shop.agreed, secret, None, None, 20)
+        eventually(lambda: is_pushed(db), 120)
+    shop.check()
