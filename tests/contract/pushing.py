@@ -21,7 +21,7 @@ from viewkeeper.store.hbase.push import settings, touched, wire
 from viewkeeper.store.hbase.push.settings import Agreed
 from viewkeeper.store.hbase.push.touched import Touched
 from viewkeeper.store.hbase.push.wire import Caller, Wire
-from viewkeeper.store.hbase.server import _free_port
+from viewkeeper.store.hbase.server import free_port
 
 PEER = "vk_small"
 NAME = "small,16020,1"
@@ -29,13 +29,15 @@ WAL = "small%2C16020%2C1.1"
 
 
 class Pushing:
-    """A region server's endpoint. `epoch`: which life of the peer; `others`: more lines of the list of queues."""
+    """A region server's endpoint. `epoch`: which life of the peer; `others`, `lost`: more lines of the list of
+    queues, and those of WALs that are gone."""
 
     def __init__(self, small: SmallHBase, port: int) -> None:
         self.small, self.receiver = small, f"127.0.0.1:{port}"
         self.secret = b""
         self.epoch = "1"
         self.others: list[str] = []
+        self.lost: list[str] = []
         self.entries: list[tuple[str, bytes, int]] = []
         self.loads: list[str] = []
         self.shipped = 0
@@ -105,6 +107,8 @@ class Pushing:
             if asked.startswith("M"):
                 self._unwanted = frozenset(lines)
                 answer.append(f"{WAL} {len(self.entries)}")
+            elif asked.startswith("L"):
+                answer += self.lost
             else:
                 answer += [f"live {NAME}", f"queue {NAME} {PEER} {WAL} {self.shipped}", *self.others]
             opened.send("\n".join(answer).encode())
@@ -114,7 +118,7 @@ class Pushing:
 def pushing(directory: Path, request: pytest.FixtureRequest) -> Pushing:
     """A small HBase that pushes, until the test ends."""
     small = SmallHBase()
-    found = Pushing(small, _free_port())
+    found = Pushing(small, free_port())
     request.addfinalizer(small.close)
     request.addfinalizer(found.stopped.set)
     return found

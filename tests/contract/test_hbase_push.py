@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 from tests.contract import planned
-from tests.contract.pushing import PEER, Pushing, pushing
+from tests.contract.pushing import NAME, PEER, Pushing, pushing
 
 from viewkeeper.engine import Database
 from viewkeeper.errors import Unsupported
@@ -234,6 +234,26 @@ def test_a_peer_that_was_removed_and_added_again_makes_tables_be_compared(shop: 
     eventually(lambda: bool(shop.store._push.arrivals.inflow.life.endswith(".2")))
     shop.check()
     assert shop.db.get("dear", 74) is not None
+
+
+def test_a_wal_that_was_deleted_makes_tables_be_compared_once(shop: Shop) -> None:
+    table = shop.server.small.tables[shop.name.encode()]
+    told, table.on_add = table.on_add, None
+    shop.plain(74, 14, shop.store.head() - HOUR)  # in a WAL that somebody deletes
+    table.on_add = told
+    wal = "small%2C16020%2C1.0"
+    shop.server.others, shop.server.lost = [f"queue {NAME} {PEER} {wal} 5"], [f"lost {NAME} {PEER} {wal}"]
+    shop.check()
+    assert shop.db.get("dear", 74) is not None
+    note = shop.store.note(settings.STATUS)
+    assert (note["by"], wal in note["reason"], "enable" in note["reason"]) == ("windows", True, True)
+    life = shop.store._push.arrivals.inflow.life
+    shop.put(75, price=15)
+    shop.check()
+    assert shop.store._push.arrivals.inflow.life == life
+    shop.server.others, shop.server.lost, shop.server.epoch = [], [], "2"  # the peer is made anew
+    eventually(shop.is_pushed)
+    shop.check()
 
 
 @pytest.mark.parametrize("damage", ["removed", "flipped"])

@@ -16,6 +16,7 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hbase.regionserver.RegionServerServices;
 import org.apache.hadoop.hbase.regionserver.wal.AbstractFSWAL;
+import org.apache.hadoop.hbase.util.CommonFSUtils;
 import org.apache.hadoop.hbase.wal.AbstractFSWALProvider;
 import org.apache.hadoop.hbase.wal.WAL;
 import org.slf4j.Logger;
@@ -29,7 +30,9 @@ import org.slf4j.LoggerFactory;
  *       'M' number, then for each WAL "name length": what has been acknowledged to writers is in its first bytes
  *   'Q' number
  *       'Q' number, then "live server" for each, "queue server id wal position" for each WAL of the peer's queues
- *   either can be answered by a line "error ..." instead
+ *   'L' number
+ *       'L' number, then "lost server queue wal" for each WAL of these whose file is gone: HBase waits for it for ever
+ *   each can be answered by a line "error ..." instead
  * </pre>
  *
  * A list of unwanted tables is safe where one of wanted ones is not: a table that nobody has spoken of yet is sent.
@@ -152,6 +155,9 @@ final class Control {
                 marks().forEach((wal, length) -> answer.append(wal).append(' ').append(length).append('\n'));
             } else if (lines[0].startsWith("Q ")) {
                 queues.list(answer);
+            } else if (lines[0].startsWith("L ")) {
+                Path root = CommonFSUtils.getWALRootDir(server.getConfiguration());
+                queues.lost(files, root, answer);
             } else {
                 throw new IOException("no such question");
             }

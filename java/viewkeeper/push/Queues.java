@@ -1,10 +1,16 @@
 package viewkeeper.push;
 
 import java.io.IOException;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hbase.ServerName;
 import org.apache.hadoop.hbase.replication.ReplicationException;
+import org.apache.hadoop.hbase.replication.ReplicationQueueInfo;
 import org.apache.hadoop.hbase.replication.ReplicationQueueStorage;
 import org.apache.hadoop.hbase.replication.ReplicationStorageFactory;
 import org.apache.hadoop.hbase.zookeeper.ZKUtil;
@@ -79,6 +85,48 @@ final class Queues {
             Thread.currentThread().interrupt();
             throw new IOException(error);
         }
+    }
+
+    /** "lost server queue wal" for each WAL that waits in a queue and whose file is nowhere any more. */
+    void lost(FileSystem files, Path root, StringBuilder answer) throws IOException {
+        Set<String> lacking = new TreeSet<>();
+        for (String line : waiting()) {
+            String[] words = line.split(" ");
+            if (!exists(files, root, words)) {
+                lacking.add(line);
+            }
+        }
+        if (!lacking.isEmpty()) {
+            lacking.retainAll(waiting()); // what was shipped meanwhile may be forgotten
+        }
+        lacking.forEach(line -> answer.append("lost ").append(line).append('\n'));
+    }
+
+    private List<String> waiting() throws IOException {
+        StringBuilder listed = new StringBuilder();
+        list(listed);
+        List<String> found = new ArrayList<>();
+        for (String line : listed.toString().split("\n")) {
+            if (line.startsWith("queue ")) {
+                found.add(line.substring("queue ".length(), line.lastIndexOf(' ')));
+            }
+        }
+        return found;
+    }
+
+    /** A WAL only ever moves from its server's directory to the one of those that are split, and on to the old ones. */
+    private static boolean exists(FileSystem files, Path root, String[] queued) throws IOException {
+        List<String> servers = new ArrayList<>();
+        servers.add(queued[0]);
+        new ReplicationQueueInfo(queued[1]).getDeadRegionServers().forEach(dead -> servers.add(dead.getServerName()));
+        for (String place : new String[] {"WALs/%s/", "WALs/%s-splitting/", "oldWALs/", "oldWALs/%s/"}) {
+            for (String server : servers) {
+                if (files.exists(new Path(root, String.format(place, server) + queued[2]))) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     private int version() throws KeeperException, InterruptedException {

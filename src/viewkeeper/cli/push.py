@@ -154,9 +154,10 @@ def status(db: Db, conf: ConfDir = _CONF, classpath: ClassPath = None) -> None:
     typer.echo(f"capture   by {by}" if told is not None else f"capture   {by}")
     typer.echo(f"lag       {found.lag / 1000:.1f} s")
     typer.echo(f"held      {sum(q.held for q in found.queues):,} bytes of WAL")
-    rows = [[q.server, q.queue, q.wal, f"{q.position:,} of {q.length:,}"] for q in found.queues]
-    for line in aligned(rows):
+    for line in aligned([[q.server, q.queue, q.wal, q.shipped] for q in found.queues]):
         typer.echo(f"queue     {line}")
+    if any(q.length < 0 for q in found.queues):
+        typer.echo("gone      HBase waits for such a WAL for ever: vk hbase push disable, then enable")
     if found.state != "enabled" or told is None or told["by"] != "push":
         raise typer.Exit(1)
 

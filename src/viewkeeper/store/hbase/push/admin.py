@@ -38,6 +38,11 @@ class Queue:
         """Bytes that HBase keeps for the peer's sake."""
         return max(0, self.length - self.position)
 
+    @property
+    def shipped(self) -> str:
+        """How far it is shipped, in words."""
+        return f"{self.position:,} of {self.length:,}" if self.length >= 0 else "gone before it was shipped"
+
 
 @dataclass(frozen=True)
 class Peer:

@@ -29,6 +29,7 @@ POLL_PAUSE, PUSH_PAUSE = 0.1, 1.0
 
 _LOOKED = 5.0
 _WAITED = 1.0
+_TOLD = 60.0
 
 
 class Attached:
@@ -41,7 +42,7 @@ class Attached:
         self.arrivals.on_reach = self._reached
         self._agreed: Agreed | None = None
         self._looked = 0.0
-        self._told: tuple[bool, float] | None = None
+        self._told: tuple[bool, tuple[str, ...], float] | None = None
         self._began = False
         self.on_news: Callable[[], None] | None = None
         self.pause = POLL_PAUSE
@@ -110,13 +111,19 @@ class Attached:
 
     def _reached(self, found: Reached) -> None:
         self.pause = PUSH_PAUSE if found.complete else POLL_PAUSE
-        if self._told is None or self._told[0] != found.complete or time.monotonic() - self._told[1] > 60:
+        if (
+            self._told is None
+            or self._told[:2] != (found.complete, found.lost)
+            or time.monotonic() - self._told[2] > _TOLD
+        ):
             self._tell(found)
 
     def _tell(self, found: Reached) -> None:
         if self._told is not None and self._told[0] != found.complete:
             LOG.info("changes are %s", "pushed" if found.complete else f"scanned for: {found.reason}")
-        self._told = found.complete, time.monotonic()
+        if found.lost and (self._told is None or self._told[1] != found.lost):
+            LOG.warning("every table is compared with its image: %s", found.reason)
+        self._told = found.complete, found.lost, time.monotonic()
         inflow = self.arrivals.inflow
         with suppress(StoreError):
             self._records.put_note(

@@ -92,6 +92,7 @@ class Inflow:
         self._reached = found.complete
         if len(self.receivers) < len(self.agreed.receivers):  # others write to the spool, too
             self._spool.look()
+        self._spool.lose(found.lost)
         return found
 
     def _ask(self, patience: float) -> Reached:
@@ -105,7 +106,8 @@ class Inflow:
                     self._caller = wire.call(address(receiver), self._secret, caller, timeout=5.0, tls=self._tls)
                     self._caller.settimeout(SHIPPING + 5.0)
                 self._caller.send(question)
-                return Reached(**json.loads(self._caller.receive()))
+                told = json.loads(self._caller.receive())
+                return Reached(told["complete"], told["reason"], tuple(told.get("lost", ())))
             except (OSError, EOFError, Refused) as error:
                 why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
                 if self._caller is not None:

@@ -11,6 +11,9 @@
 A position is noted when the receiver has acknowledged what lies before it, which it does when that is in the spool.
 While step 3 cannot be shown it is asked again, for a while: shipping takes some milliseconds; a dead server's queue may
 take minutes to be claimed.
+
+What will never be shown is asked for then, now and again: a WAL in a queue whose file somebody has deleted. What was
+in it is lost, so every table is compared with its image once. HBase ships nothing behind it, until a new peer is made.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Reached:
 
     complete: bool
     reason: str = ""
+    lost: tuple[str, ...] = ()
+    """WALs that wait in a queue and whose files are gone: HBase waits for them for ever, and nobody will see them."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,11 @@ def read_listing(text: str) -> Listing:
         elif what == "queue":
             queued.append(Queued(rest[0], rest[1], rest[2], int(rest[3])))
     return Listing(frozenset(live), tuple(queued))
+
+
+def read_lost(text: str) -> tuple[str, ...]:
+    """The WALs of an answer to the question for lost ones."""
+    return tuple(sorted(line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("lost ")))
 
 
 def missing(peer: str, marks: Marks, listing: Listing) -> Missing | None:

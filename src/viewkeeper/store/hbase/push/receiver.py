@@ -17,8 +17,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import count
 
 from viewkeeper.errors import StoreError, ViewkeeperError
@@ -36,7 +37,11 @@ _PAUSE = 0.003
 _ANSWER = 5.0
 """Seconds that a region server has for an answer. One that is slower is called again by itself, not waited for."""
 
+_SOUGHT = 10.0
+"""Seconds between two searches for WALs that are gone: each WAL of a queue is looked for."""
+
 _MOST_CALLERS = 512
+_ANEW = "vk hbase push disable and enable make the peer anew"
 
 
 class Receiver:
@@ -56,6 +61,8 @@ class Receiver:
         self._lock = threading.Lock()
         self._epochs = threading.Lock()
         self._reaching = threading.Lock()
+        self._sought = float("-inf")
+        self._gone: tuple[str, ...] = ()
         self._closed = False
         self._server = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         try:
@@ -110,11 +117,27 @@ class Receiver:
                     return Reached(False, "no region server says what is in the queues")
                 lacks = reach.missing(self._peer, marks, reach.read_listing(told))  # 3
                 if lacks is None:
+                    self._gone = ()
                     return Reached(True)
                 if not lacks.soon or time.monotonic() >= deadline:
                     break
                 time.sleep(_PAUSE)
+            lost = self._lost(controls)
+            if lost:
+                return Reached(False, f"the WAL {lost[0]} was deleted before it was shipped: {_ANEW}", lost)
             return Reached(False, lacks.text if lacks is not None else "")
+
+    def _lost(self, controls: Mapping[str, Control]) -> tuple[str, ...]:
+        """The WALs that are gone, asked for every few seconds while not all has come."""
+        if time.monotonic() - self._sought > _SOUGHT:
+            self._sought = time.monotonic()
+            for control in controls.values():
+                number = control.send("L", ())
+                told = None if number is None else control.receive("L", number)
+                if told is not None:
+                    self._gone = reach.read_lost(told)
+                    break
+        return self._gone
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
@@ -214,7 +237,7 @@ class Receiver:
         while not self._closed:
             asked = json.loads(opened.receive())
             found = self.reach(asked["unwanted"], min(float(asked["timeout"]), 30.0))
-            opened.send(json.dumps({"complete": found.complete, "reason": found.reason}).encode())
+            opened.send(json.dumps(asdict(found)).encode())
 
 
 class Control:

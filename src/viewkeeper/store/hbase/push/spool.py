@@ -2,6 +2,7 @@
 
     push/id                       names this spool: one that was lost, or lost a file, is not mistaken for a whole one
     push/epoch                    the life of the peer whose changes it holds
+    push/lost                     WALs that were deleted before they were shipped, for which tables were compared
     push/<writer>-<number>.touched
                                   "VKS1", XXH3 of the rest (8 bytes), a frame's rows (`touched`)
 
@@ -19,7 +20,7 @@ import secrets
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,12 @@ class Spool:
         """From now on, what comes is of this life of the peer. What lay between two lives was never sent."""
         if self.epoch != epoch:
             self.epoch = self._name("epoch", epoch)
+
+    def lose(self, wals: Sequence[str]) -> None:
+        """What these WALs held will never come: no mark is believed any more, so every table is compared, once."""
+        if wals and not set(wals) <= set((self._named("lost") or "").split()):
+            self.id = self._name("id", secrets.token_hex(6))
+            self._name("lost", "\n".join(wals))
 
     def _named(self, name: str) -> str | None:
         path = self._directory.fetch(name, again=True)
