@@ -43,7 +43,7 @@ class HBasePublishing(Publishing):
         return None if published is None else published.batch
 
     def forget(self, upto: int) -> None:
-        """The next batch forgets the deltas up to a position of views that are not stored, as far as no hold keeps them."""
+        """The next batch forgets the deltas up to a position of views that are not stored, but what is held."""
         self._forgotten = max(self._forgotten, upto)
 
     def commit(
