@@ -22,7 +22,8 @@ import org.apache.hadoop.hbase.tool.BulkLoadHFiles;
 import org.apache.hadoop.hbase.util.Bytes;
 
 /**
- * What an administrator does and Thrift has no calls for. Keys and values are in hexadecimal digits.
+ * What an administrator does and Thrift has no calls for, one after another with "then" between. Keys and values are in
+ * hexadecimal digits.
  *
  * <pre>
  *   regions TABLE                     "SERVER START" of each region, its start key in hexadecimal digits
@@ -42,44 +43,51 @@ public final class HBaseCluster {
     public static void main(String[] said) throws Exception {
         Configuration configuration = HBaseConfiguration.create();
         try (Connection hbase = ConnectionFactory.createConnection(configuration); Admin admin = hbase.getAdmin()) {
-            TableName table = said.length > 1 ? TableName.valueOf(said[1]) : null;
-            switch (said[0]) {
-                case "regions":
-                    for (HRegionLocation one : hbase.getRegionLocator(table).getAllRegionLocations()) {
-                        System.out.println(one.getServerName() + " " + Bytes.toHex(one.getRegion().getStartKey()));
-                    }
-                    break;
-                case "move":
-                    move(hbase, admin, table);
-                    break;
-                case "split":
-                    admin.splitRegionAsync(hbase.getRegionLocator(table)
-                            .getRegionLocation(Bytes.fromHex(said[2]), true).getRegion().getRegionName(),
-                            Bytes.fromHex(said[2])).get();
-                    break;
-                case "flush":
-                    for (TableName one : table == null ? admin.listTableNames() : new TableName[] {table}) {
-                        admin.flush(one);
-                    }
-                    break;
-                case "compact":
-                    admin.flush(table);
-                    admin.majorCompact(table);
-                    do {
-                        Thread.sleep(300);
-                    } while (!admin.getCompactionState(table).name().equals("NONE"));
-                    break;
-                case "roll":
-                    for (ServerName server : admin.getRegionServers()) {
-                        admin.rollWALWriter(server);
-                    }
-                    break;
-                case "load":
-                    load(configuration, table, new Path(said[2]));
-                    break;
-                default:
-                    throw new IllegalArgumentException(said[0]);
+            for (String one : String.join(" ", said).split(" then ")) {
+                perform(configuration, hbase, admin, one.split(" "));
             }
+        }
+    }
+
+    private static void perform(Configuration configuration, Connection hbase, Admin admin, String[] said)
+            throws Exception {
+        TableName table = said.length > 1 ? TableName.valueOf(said[1]) : null;
+        switch (said[0]) {
+            case "regions":
+                for (HRegionLocation one : hbase.getRegionLocator(table).getAllRegionLocations()) {
+                    System.out.println(one.getServerName() + " " + Bytes.toHex(one.getRegion().getStartKey()));
+                }
+                break;
+            case "move":
+                move(hbase, admin, table);
+                break;
+            case "split":
+                admin.splitRegionAsync(hbase.getRegionLocator(table)
+                        .getRegionLocation(Bytes.fromHex(said[2]), true).getRegion().getRegionName(),
+                        Bytes.fromHex(said[2])).get();
+                break;
+            case "flush":
+                for (TableName one : table == null ? admin.listTableNames() : new TableName[] {table}) {
+                    admin.flush(one);
+                }
+                break;
+            case "compact":
+                admin.flush(table);
+                admin.majorCompact(table);
+                do {
+                    Thread.sleep(300);
+                } while (!admin.getCompactionState(table).name().equals("NONE"));
+                break;
+            case "roll":
+                for (ServerName server : admin.getRegionServers()) {
+                    admin.rollWALWriter(server);
+                }
+                break;
+            case "load":
+                load(configuration, table, new Path(said[2]));
+                break;
+            default:
+                throw new IllegalArgumentException(said[0]);
         }
     }
 

@@ -52,9 +52,9 @@ class Cluster:
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
-    def serves(self, table: str) -> str:
-        """The region server that has a table's first region, by the tool's name for it."""
-        port = int(self.run("do", "regions", table).splitlines()[0].split(",")[1])
+    def serves(self, region: str) -> str:
+        """The region server that has a region, by the tool's name for it."""
+        port = int(region.split(",")[1])
         known = json.loads((self.data / "ports.json").read_text())
         return next(name for name, taken in known.items() if taken == port)
 
@@ -83,12 +83,12 @@ def test_servers_die_and_regions_move_and_split(shop: Shop, cluster: Cluster, tm
     try:
         with writer:
             for turn in range(TURNS):
-                cluster.run("do", "compact", writer.name)  # what has parts of a split one cannot be split
-                cluster.run("do", "split", writer.name, writer.key(20 + 160 * turn // TURNS).hex())
+                table, at = writer.name, writer.key(20 + 160 * turn // TURNS).hex()
+                # What has parts of a split one cannot be split: it is compacted first.
+                done = f"compact {table} then split {table} {at} then move {table} then regions {table}"
+                regions = cluster.run("do", *done.split(" ")).splitlines()[-2 - turn :]
                 written(writer)
-                cluster.run("do", "move", writer.name)
-                written(writer)
-                victim = cluster.serves(writer.name)
+                victim = cluster.serves(regions[0])
                 cluster.run("kill", victim)
                 written(writer)
                 cluster.run("up", victim)
@@ -131,8 +131,7 @@ def test_wals_that_were_deleted_are_noticed(shop: Shop, cluster: Cluster) -> Non
     cluster.run("do", "roll")
     cells = {b"c:": MARKED, b"c:category": b"deleted", b"c:price": PRICE}
     writer.client.put(writer.name, writer.key(500), cells, time=int(time.time() * 1000) - HOUR)
-    cluster.run("do", "roll")
-    cluster.run("do", "flush")
+    cluster.run("do", "roll", "then", "flush")
     wals: dict[str, list[str]] = {}
     for queue in shop.admin.status(shop.agreed.peer).queues:
         wals.setdefault(queue.server, []).append(queue.wal)
