@@ -2,7 +2,7 @@
 
     idle      look at the log's head every few milliseconds; a writer of this process also wakes it
     changes   begin a batch at once, unless the last one ended just now: then rest first, in proportion to what that
-              batch took (`priority`), at most `max_delay`, and not at all when `max_changes` rows wait already
+              batch took (`priority`), at most `max_delay`, and not at all when it was about as large as it may be
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -217,7 +217,7 @@ class Maintenance:
         return None
 
     def _maintain(self, maintainer: Maintainer) -> None:
-        seen, ended, took = -1, 0.0, 0.0
+        seen, ended, rest = -1, 0.0, 0.0
         failures = 0 if self._store.note(NOTE) is None else 1  # of an earlier maintainer: taken away by success
         heard = time.monotonic()
         self._store.on_news(self._news.set)
@@ -231,7 +231,7 @@ class Maintenance:
                         continue
                     self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
                     continue
-                self._rest(ended, took)
+                self._stopping.wait(max(0.0, ended + rest - time.monotonic()))
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
             except Exception as error:
                 failures += 1
@@ -243,7 +243,7 @@ class Maintenance:
             if failures:
                 failures = 0
                 self._note(None, 0)
-            ended, took = time.monotonic(), report.seconds
+            ended, rest = time.monotonic(), self._rest_after(report)
             if report.lane != "none":
                 heard = ended
                 continue
@@ -267,14 +267,11 @@ class Maintenance:
         if self._on_batch is not None:
             self._on_batch(report)
 
-    def _rest(self, ended: float, took: float) -> None:
-        """Leave the machine to the writers for a while after a batch."""
-        until = ended + min(self.pace.max_delay, took * (1 / SHARES[self.pace.priority] - 1))
-        while not self._stopping.is_set():
-            left = until - time.monotonic()
-            if left <= 0 or self._lag() >= self.pace.max_changes:
-                return
-            self._stopping.wait(min(left, 0.01))
+    def _rest_after(self, report: BatchReport) -> float:
+        """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear."""
+        if 2 * report.changes >= self.pace.max_changes:  # more than that may wait
+            return 0.0
+        return min(self.pace.max_delay, report.seconds * (1 / SHARES[self.pace.priority] - 1))
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:
