@@ -180,6 +180,8 @@ class Publisher:
             "batches": self.recent.listed(),
             "merges": self.merger.counts(),
         }
+        if skipped := self.recent.skipped():
+            record["skipped"] = skipped
         if self.sets:
             self.sets = {v: m for v, m in self.sets.items() if v in catalog.views_by_id}
             record["sets"] = {str(v): m.to_json() for v, m in self.sets.items()}

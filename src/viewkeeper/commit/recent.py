@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,15 @@ class Recent:
     def __init__(self) -> None:
         self._done: deque[_Done] = deque(maxlen=_KEPT)
         self._listed: deque[dict[str, Any]] = deque(maxlen=_LISTED)
+        self._skipped: dict[int, Mapping[str, int]] = {}
+        """By batch."""
         self._operators: deque[tuple[Mapping[str, float], Mapping[str, int]]] = deque(maxlen=_TIMED)
+
+    def looked_ahead(self, number: int, skipped: Mapping[str, int]) -> None:
+        """Rows that the lookups of a batch did not make, by operator: they lead nowhere."""
+        self._skipped[number] = skipped
+        for old in [n for n in self._skipped if n <= number - _TIMED]:
+            del self._skipped[old]
 
     def begun(self, number: int, changes: int, lane: str, capture: float, rounds: float) -> None:
         """A batch is about to be committed: all but its last stage is known."""
@@ -68,6 +76,13 @@ class Recent:
     def add(self, seconds: float, changes: int, stages: tuple[float, float, float]) -> None:
         """`stages`: seconds spent reading changes, running the rounds, and committing."""
         self._done.append(_Done(time.time(), seconds, changes, stages))
+
+    def skipped(self) -> dict[str, Any]:
+        """The same of the last batches together, as JSON; nothing if none was left out."""
+        found: Counter[str] = Counter()
+        for skipped in self._skipped.values():
+            found.update(skipped)
+        return {"rows": dict(found), "batches": len(self._skipped)} if found else {}
 
     def summary(self) -> dict[str, Any]:
         """Percentiles of batch time, and rates, as JSON."""

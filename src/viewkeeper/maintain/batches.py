@@ -17,6 +17,7 @@ from viewkeeper.maintain.crossover import rows_beyond
 from viewkeeper.maintain.fitting import fitting
 from viewkeeper.maintain.stage import Stage, choose_lane
 from viewkeeper.operators.duck import Duck
+from viewkeeper.plan.wishes import wishes
 from viewkeeper.store.base import StreamChange, ViewChange
 
 _MERGING = "merging runs"
@@ -63,14 +64,15 @@ class Batches:
         changes = sum(d.count or 0 for d in deltas.values())
         faults.point("commit.2.before")
         captured = time.perf_counter()
-        apart = frozenset(v.table.id for v in publisher.catalog.special if not v.is_shared)
-        outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names, apart=apart)
+        asked = wishes(publisher.catalog)
+        outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names, wishes=asked)
         faults.point("commit.2.after")
         ran = time.perf_counter()
         views, entries = self._resolve(outcome.reached), outcome.entries
         del deltas, outcome  # the store needs memory too
         recent = publisher.recent
         recent.begun(number, changes, chosen, captured - started, ran - captured)
+        recent.looked_ahead(number, self.stage.skipped)
         publisher.publish(number, cut, publisher.state.manifest.plus(entries), views, seen=seen)
         done = time.perf_counter()
         recent.committed(done - ran)

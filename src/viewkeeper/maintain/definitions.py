@@ -3,6 +3,7 @@
 options of a view    store = 'none'       keep no rows; changes stream to subscribers, `read` works the rows out
                      load_rate = n        scan at most n rows a second when the view is loaded
                      share = false        look its rows up by itself, and not together with other views
+                     lookahead = 'none'   how far lookups see whether a row leads anywhere: none, local, global, auto
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from viewkeeper import faults
 from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.maintain.indexes import following
-from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.catalog import LOOKAHEAD, USUAL_LOOKAHEAD, Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
 from viewkeeper.plan import alterations, indexing, statements
@@ -27,7 +28,7 @@ from viewkeeper.plan.nodes import Node, Scan
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
-_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding", "share"})
+_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead"})
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
@@ -321,6 +322,10 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
         raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
     if options.get("share", "true").lower() not in ("true", "false"):
         raise BadValue(f"share = {options['share']!r} is unknown.", hint="Write true or false.")
+    if options.get("lookahead", USUAL_LOOKAHEAD).lower() not in LOOKAHEAD:
+        raise BadValue(
+            f"lookahead = {options['lookahead']!r} is unknown.", hint=f"Write one of {', '.join(LOOKAHEAD)}."
+        )
     for name in ("load_rate", "interval"):
         try:
             if float(options.get(name, 1)) <= 0:

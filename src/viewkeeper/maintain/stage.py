@@ -28,6 +28,7 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.paths import shared
+from viewkeeper.plan.wishes import Wishes
 from viewkeeper.rounds.blame import NOBODYS
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
@@ -46,6 +47,9 @@ _OPERATORS_FOR_MORE = 24
 
 _ROWS_AT_ONCE = 1_000_000
 """A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
+
+
+_NO_WISHES = Wishes()
 
 
 @dataclass
@@ -101,6 +105,8 @@ class Stage:
         """Seconds of the last run in the driver lane, by operator."""
         self.made: Mapping[str, int] = {}
         """Rows that it gave, by operator."""
+        self.skipped: Mapping[str, int] = {}
+        """Rows that its lookups did not make, since they lead nowhere."""
 
     def close(self) -> None:
         self.crew.close()
@@ -152,18 +158,18 @@ class Stage:
         new: frozenset[str] = frozenset(),
         only: frozenset[str] | None = None,
         told: Callable[[int, int], None] | None = None,
-        apart: frozenset[int] = frozenset(),
+        wishes: Wishes = _NO_WISHES,
     ) -> Outcome:
         """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
 
         `told` hears, in the driver lane, how many operators have run, and of how many. In a batch the paths of
-        different views are made together, but for views that are `apart`. If that fails, each is made alone: then it is
-        known whose error it is.
+        different views are made together, as far as these wish it. If that fails, each is made alone: then it is known
+        whose error it is.
         """
         if new or active != flow.in_batches:
             return self._run(number, lane, flow, None, active, given, names, new, only, told)
         changed = {flow.operators[name].changes_of for name, g in given.items() if g.count != 0}
-        together = shared(flow, frozenset(t for t in changed if t is not None), apart)
+        together = shared(flow, frozenset(t for t in changed if t is not None), wishes)
         try:
             return self._run(number, lane, flow, together, active, given, names, new, only, told)
         except _Together:
@@ -216,7 +222,7 @@ class Stage:
         if told is not None:
             site.told = told
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
-        self.clock, self.made = _told(flow, site.clock), site.made
+        self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
 

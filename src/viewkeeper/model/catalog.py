@@ -19,6 +19,10 @@ from viewkeeper.model.clusters import Cluster
 from viewkeeper.model.indexes import Index as Index
 from viewkeeper.model.schema import Table
 
+LOOKAHEAD = ("none", "local", "auto", "global")
+"""How far lookups see whether a row leads anywhere, the least first."""
+USUAL_LOOKAHEAD = "auto"
+
 
 @dataclass(frozen=True)
 class Suspension:
@@ -85,6 +89,11 @@ class View:
     def is_shared(self) -> bool:
         """Whether its work may be done together with that of other views."""
         return self.options.get("share", "true").lower() != "false"
+
+    @property
+    def lookahead(self) -> str:
+        """How far its lookups see whether a row leads anywhere."""
+        return self.options.get("lookahead", USUAL_LOOKAHEAD).lower()
 
     @property
     def reads(self) -> frozenset[int]:

@@ -109,6 +109,11 @@ class Run:
         return {}
 
     @cached_property
+    def ahead(self) -> dict[str, Any]:
+        """Which of its rows lead somewhere (`ahead`), by who asks."""
+        return {}
+
+    @cached_property
     def _directory(self) -> _Directory:
         return _Directory.over(self.hashes)
 

@@ -55,6 +55,8 @@ class Site(Protocol):
 
     duck: Duck
     memory: Memory
+    skipped: dict[str, int]
+    """Rows that lookups did not make, by operator: they lead nowhere."""
 
     @property
     def old(self) -> Callable[[str], Arrangement]:

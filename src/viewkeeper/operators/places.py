@@ -11,10 +11,10 @@ Hashes collide, so the real keys are compared, but for one integer: its hash is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,13 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import NULL_HASH, hashes, is_bijective
 
 Flags = npt.NDArray[np.bool_]
+
+
+class Narrow(Protocol):
+    """Some rows of a run."""
+
+    def narrowed(self, start: Places, stop: Places) -> Iterable[tuple[Places, Places, Places]]:
+        """Those that lie in each of the ranges: the first, how many, and the list of places in which they are."""
 
 
 class Lying:
@@ -91,20 +98,35 @@ class Lying:
         found = list(self.matched(probe, key, _ALL))
         return found[0] if found else (_NONE, _NONE, _NONE)
 
-    def matched(self, probe: Probe, key: Sequence[str], most: int) -> Iterator[tuple[Places, Places, Places]]:
-        """The same, at most so many at a time. How many there are is known before any is looked at."""
+    def matched(
+        self, probe: Probe, key: Sequence[str], most: int, among: Sequence[Narrow] | None = None
+    ) -> Iterator[tuple[Places, Places, Places]]:
+        """The same, at most so many at a time. How many there are is known before any is looked at. `among`: of each
+        run these rows only."""
         asked = probe.present
-        ranges = [(i, *run.ranges(probe.hashes[asked])) for i, run in enumerate(self.runs)]
-        met = [(i, start, stop - start) for i, start, stop in ranges if bool((stop > start).any())]
-        if sum(int(count.sum()) for *_, count in met) <= most:
-            parts = [self._met(probe, key, i, np.repeat(asked, count), spans(start, count)) for i, start, count in met]
-            if parts:
-                index, place, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
+        met: list[tuple[int, Places, Places, Places | None]] = []
+        for i, run in enumerate(self.runs):
+            start, stop = run.ranges(probe.hashes[asked])
+            parts = [(start, stop - start, None)] if among is None else among[i].narrowed(start, stop)
+            met += [(i, first, count, listed) for first, count, listed in parts if bool(count.any())]
+        if sum(int(count.sum()) for _, _, count, _ in met) <= most:
+            found = [
+                self._met(probe, key, i, np.repeat(asked, count), _placed(listed, spans(first, count)))
+                for i, first, count, listed in met
+            ]
+            if found:
+                index, place, weight = (np.concatenate(each) for each in zip(*found, strict=True))
                 yield index, place, weight
             return
-        for i, start, count in met:
-            for first, last, begin, length in portions(start, count, most):
-                yield self._met(probe, key, i, np.repeat(asked[first:last], length), spans(begin, length))
+        for i, first, count, listed in met:
+            for low, high, begin, length in portions(first, count, most):
+                places = _placed(listed, spans(begin, length))
+                yield self._met(probe, key, i, np.repeat(asked[low:high], length), places)
+
+    def count(self, probe: Probe) -> int:
+        """How many rows have a probe's hash."""
+        found = (run.ranges(probe.hashes[probe.present]) for run in self.runs)
+        return sum(int((stop - start).sum()) for start, stop in found)
 
     def _met(
         self, probe: Probe, key: Sequence[str], number: int, index: Places, place: Places
@@ -231,6 +253,10 @@ def _numbers(array: pa.Array) -> npt.NDArray[Any] | None:
         return None
     found: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], _WIDTHS[width])[array.offset :][: len(array)]
     return found
+
+
+def _placed(listed: Places | None, places: Places) -> Places:
+    return places if listed is None else listed[places]
 
 
 _NONE = np.zeros(0, np.int64)

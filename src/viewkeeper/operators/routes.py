@@ -18,7 +18,7 @@ What an exit gives is what the lookups that it stands for would have given, but 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -31,15 +31,21 @@ from viewkeeper.errors import Defect
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.delta import identical
 from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.operators.ahead import Ahead, Look
 from viewkeeper.operators.arrangement import Places, Run, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.outlooks import Modes, Outlook, outlooks
 from viewkeeper.operators.places import Lying
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.steps import stacked
-from viewkeeper.operators.stretches import ALL_BITS, BITS, DELTA, Exit, Stretch, word_count, words_of
+from viewkeeper.operators.stretches import DELTA, Exit, Stretch, bits_of, steps_of, word_count, words_of
 from viewkeeper.operators.underway import Underway
+
+_NOTHING = pa.table({WEIGHT: pa.array([], pa.int64())})
+_WIDTH = 64
+"""Bytes of a row on its way: a few places, the weight, the bits."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Routes(Operator):
     read: tuple[tuple[str, frozenset[str]], ...]
     fresh: tuple[str, ...]
     lookups: tuple[str, ...]
+    modes: Modes
     kind: ClassVar[str] = "routes"
     keyed: ClassVar[bool] = False
     together: ClassVar[bool] = True
@@ -105,24 +112,25 @@ class Routes(Operator):
                 lying[arrangement, fresh] = Lying((site.fresh(slot) if fresh else site.old(slot)).runs)
             return lying[arrangement, fresh]
 
+        ahead = Ahead(site.duck, self.outlooks, self.modes, self.id, look)
         for piece in site.memory.pieces(stacked(ports[0])):
-            yield from followed(site.duck, self, piece.combine_chunks(), look, site.memory.rows(_WIDTH))
+            yield from followed(ahead, self, piece.combine_chunks(), look, site.memory.rows(_WIDTH))
+        for step in steps_of(self.stretch):
+            for lookup in step.lookups if step.place in ahead.skipped else ():
+                site.skipped[lookup] = ahead.skipped[step.place]
 
-
-_NOTHING = pa.table({WEIGHT: pa.array([], pa.int64())})
-_WIDTH = 64
-"""Bytes of a row on its way: a few places, the weight, the bits."""
-
-Look = Callable[[str, bool], Lying]
+    @cached_property
+    def outlooks(self) -> Mapping[int, Outlook]:
+        return outlooks(self.stretch)
 
 
 class Found:
-    """Rows that have arrived at exits."""
+    """Underway that have arrived at exits."""
 
     def __init__(self) -> None:
         self.num_rows = 0
         self.by_source: Counter[str] = Counter()
-        """Rows by the lookup that would have given them."""
+        """Underway by the lookup that would have given them."""
         self._parts: dict[int, list[tuple[Underway, Places]]] = {}
 
     def add(self, exit_: Exit, rows: Underway, some: Places) -> None:
@@ -133,7 +141,7 @@ class Found:
     def at(self, way: Segment | None) -> pa.Table:
         """What arrived at the exit before this segment."""
         if not isinstance(way, Leaf):
-            raise Defect("Rows leave their routes by exits only.")
+            raise Defect("Underway leave their routes by exits only.")
         parts = self._parts.get(way.exit.number, ())
         if not parts:
             return _NOTHING
@@ -146,17 +154,15 @@ def arrived(output: pa.Table | Found) -> Mapping[str, int]:
     return output.by_source if isinstance(output, Found) else {}
 
 
-def followed(duck: Duck, routes: Routes, delta: pa.Table, look: Look, most: int) -> Iterator[Found]:
+def followed(ahead: Ahead, routes: Routes, delta: pa.Table, look: Look, most: int) -> Iterator[Found]:
     """The rows that arrive at the exits, about so many at a time."""
     count = delta.num_rows
-    everyone = [
-        np.full(count, routes.exits >> (BITS * w) & ALL_BITS, np.uint64) for w in range(word_count(routes.exits))
-    ]
+    everyone = [np.full(count, bits_of(routes.exits, w)) for w in range(word_count(routes.exits))]
     lying = {DELTA: Lying([Run(delta)])}
-    rows = Underway(duck, lying, {DELTA: np.arange(count)}, weights_of(delta), everyone)
+    rows = Underway(ahead, lying, {DELTA: np.arange(count)}, weights_of(delta), everyone)
     for check in routes.stretch.checks:
         rows.judge(check, routes.exits)
-    _cancel(duck, routes, delta, rows)
+    _cancel(ahead.duck, routes, delta, rows)
     found = Found()
     for exit_, mine, some in _exits(routes.stretch, rows, look, most):
         found.add(exit_, mine, some)
@@ -201,7 +207,7 @@ def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None
         first, second = one[is_same], other[is_same]
         for word in words_of(exits):
             bits = rows.bits[word]
-            both = bits[first] & bits[second] & np.uint64(exits >> (BITS * word) & ALL_BITS)
+            both = bits[first] & bits[second] & bits_of(exits, word)
             bits[first] &= ~both
             bits[second] &= ~both
 

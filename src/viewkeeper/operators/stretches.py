@@ -10,7 +10,7 @@ A set of exits is a number, with a bit for each; rows have theirs in words of 64
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +26,6 @@ Ref = tuple[int, str]
 """A column of the row at a place: (number of the place, its name there). Place 0 is the delta's."""
 
 BITS = 64
-ALL_BITS = (1 << BITS) - 1
 DELTA = 0
 
 
@@ -65,7 +64,7 @@ class Check:
         """For each word of bits that are asked for, the bits of the exits whose conditions a row meets."""
         shown = []
         for word in words_of(self.exits):
-            parts = [(where_sql(conjuncts), exits >> (BITS * word) & ALL_BITS) for conjuncts, exits in self.tests]
+            parts = [(where_sql(conjuncts), int(bits_of(exits, word))) for conjuncts, exits in self.tests]
             cases = (f"CASE WHEN {test} THEN {mask}::UBIGINT ELSE 0::UBIGINT END" for test, mask in parts if mask)
             shown.append(f"({' | '.join(cases)})::UBIGINT AS w{word}")
         return f"SELECT {', '.join(shown)} FROM input"
@@ -82,6 +81,8 @@ class Step:
     by: tuple[str, ...]
     exits: int
     checks: tuple[Check, ...] = ()
+    lookups: tuple[str, ...] = ()
+    """The operators for which it is made."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,23 @@ class Stretch:
     onward: tuple[tuple[Step, Stretch], ...]
 
 
+def steps_of(stretch: Stretch) -> Iterator[Step]:
+    """All lookups."""
+    yield from stretch.steps
+    for step, after in stretch.onward:
+        yield step
+        yield from steps_of(after)
+
+
 def words_of(exits: int) -> list[int]:
     """The words in which any of these bits lies."""
-    return [word for word in range(word_count(exits)) if exits >> (BITS * word) & ALL_BITS]
+    return [word for word in range(word_count(exits)) if exits >> (BITS * word) & (1 << BITS) - 1]
 
 
 def word_count(exits: int) -> int:
     return -(-exits.bit_length() // BITS)
+
+
+def bits_of(exits: int, word: int) -> np.uint64:
+    """The bits that lie in one word."""
+    return np.uint64(exits >> (BITS * word) & (1 << BITS) - 1)

@@ -16,10 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.ahead import Ahead
+from viewkeeper.operators.alive import Alive
 from viewkeeper.operators.arrangement import Places, Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.places import Lying, Picked, Probe
-from viewkeeper.operators.stretches import ALL_BITS, BITS, DELTA, Check, Ref, Step, Words, words_of
+from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_of, words_of
 
 _ROWS_FOR_BITS = 2
 """All bits of a run are worked out when those of the half of its rows were asked for."""
@@ -32,15 +34,16 @@ class Underway:
     """Rows as places, with their weights and, in words of bits, the exits that want them."""
 
     def __init__(
-        self, duck: Duck, lying: dict[int, Lying], places: dict[int, Places], weight: Places, bits: list[Words]
+        self, ahead: Ahead, lying: dict[int, Lying], places: dict[int, Places], weight: Places, bits: list[Words]
     ) -> None:
-        self.duck, self.lying, self.places, self.weight, self.bits = duck, lying, places, weight, bits
+        self.ahead, self.lying, self.places, self.weight, self.bits = ahead, lying, places, weight, bits
+        self.duck = ahead.duck
 
     def wanted(self, exits: int) -> Places:
         """The rows that one of these exits wants."""
         is_wanted: npt.NDArray[np.bool_] | None = None
         for word in words_of(exits):
-            mine = self.bits[word] & np.uint64(exits >> (BITS * word) & ALL_BITS) != 0
+            mine = self.bits[word] & bits_of(exits, word) != 0
             is_wanted = mine if is_wanted is None else is_wanted | mine
         return np.flatnonzero(is_wanted) if is_wanted is not None else np.zeros(0, np.int64)
 
@@ -56,7 +59,7 @@ class Underway:
         else:
             told = _bits(self.duck, check, self._columns(check.refs, some))
         for word, bits in told.items():
-            kept = bits | np.uint64(~(asked >> (BITS * word)) & ALL_BITS)
+            kept = bits | ~bits_of(asked, word)
             if whole:
                 self.bits[word] &= kept
             else:
@@ -92,24 +95,56 @@ class Underway:
             return
         places[some] = found = lying.find(self._probe(step.key, some), step.by)
         self._forget(some[found < 0], step.exits)
+        if (alive := self.ahead.of(step)) is not None:
+            there = some[found >= 0]
+            self._look_ahead(step, alive, there)
+            self.ahead.skip(step, len(there) - len(self.wanted(step.exits)))
         for check in step.checks:
             self.judge(check, step.exits)
+        if self.ahead.learns_from(step):
+            self.ahead.wasted(step, len(some) - len(self.wanted(step.exits)))
 
     def matches(self, step: Step, lying: Lying, most: int) -> Iterator[Underway]:
         """Every row that is wanted with every row that has its key, some at a time."""
         some = self.wanted(step.exits)
         if not len(some) or not lying.runs:
             return
-        for index, place, weight in lying.matched(self._probe(step.key, some), step.by, most):
+        probe, alive = self._probe(step.key, some), self.ahead.of(step)
+        made, in_vain, is_met = 0, 0, np.zeros(len(some), np.bool_)
+        for index, place, weight in lying.matched(probe, step.by, most, alive):
             origin = some[index]
             places = {number: known[origin] for number, known in self.places.items()} | {step.place: place}
             bits = [word[origin] for word in self.bits]
             for word, mine in enumerate(bits):  # what others want of these rows is not followed here
-                mine &= np.uint64(step.exits >> (BITS * word) & ALL_BITS)
-            found = Underway(self.duck, self.lying | {step.place: lying}, places, self.weight[origin] * weight, bits)
+                mine &= bits_of(step.exits, word)
+            found = Underway(self.ahead, self.lying | {step.place: lying}, places, self.weight[origin] * weight, bits)
+            made += len(index)
+            if alive is not None:
+                found._look_ahead(step, alive, np.arange(len(index)))
             for check in step.checks:
                 found.judge(check, step.exits)
+            if self.ahead.learns_from(step):
+                is_met[index] = True
+                in_vain += len(index) - len(found.wanted(step.exits))
             yield found
+        if alive is not None:
+            self.ahead.skip(step, lying.count(probe) - made)
+        if self.ahead.learns_from(step):
+            self.ahead.wasted(step, len(some) - int(is_met.sum()))
+            self.ahead.made_in_vain(step, in_vain)
+
+    def _look_ahead(self, step: Step, alive: Sequence[Alive], some: Places) -> None:
+        """Take the bits of exits that what was found cannot reach."""
+        if not len(some):
+            return
+        lying = self.lying[step.place]
+        places = self.places[step.place][some]
+        number = np.searchsorted(lying.first, places, "right") - 1
+        for run in np.unique(number):
+            mine = some[number == run]
+            told = alive[run].bits(self.places[step.place][mine] - lying.first[run])
+            for word, bits in told.items():
+                self.bits[word][mine] &= bits | ~bits_of(step.exits, word)
 
     def table(self, taken: Sequence[tuple[str, Ref]], some: Places) -> pa.Table:
         """Columns of some rows, as an exit calls them, and their weights."""
@@ -139,7 +174,7 @@ class Underway:
     def _forget(self, some: Places, exits: int) -> None:
         if len(some):
             for word in words_of(exits):
-                self.bits[word][some] &= np.uint64(~(exits >> (BITS * word)) & ALL_BITS)
+                self.bits[word][some] &= ~bits_of(exits, word)
 
 
 @dataclass

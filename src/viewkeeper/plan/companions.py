@@ -9,19 +9,20 @@ lookups a batch of all its tables: 4 by itself, 1.4 shared (a lookup for n views
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from viewkeeper.operators.routes import Routes
-from viewkeeper.operators.stretches import Step, Stretch
+from viewkeeper.operators.stretches import steps_of
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.paths import shared
+from viewkeeper.plan.wishes import Wishes
 
 
-def companions(flow: Flow, view: int, apart: frozenset[int], names: Mapping[int, str]) -> list[str]:
+def companions(flow: Flow, view: int, wishes: Wishes, names: Mapping[int, str]) -> list[str]:
     """The lines of EXPLAIN about a view's shared lookups; none if nobody shares one with it."""
-    if view in apart:
+    if view in wishes.apart:
         return ["paths: by itself (share = false)"]
-    together = shared(flow, frozenset(flow.used), apart)
+    together = shared(flow, frozenset(flow.used), wishes)
     users = _users(flow)
     lines, alone, in_parts = [], 0, 0.0
     for operator in together.operators.values():
@@ -32,7 +33,7 @@ def companions(flow: Flow, view: int, apart: frozenset[int], names: Mapping[int,
         if not mine:
             continue
         told = []
-        for step in _steps(operator.stretch):
+        for step in steps_of(operator.stretch):
             if not step.exits & mine:
                 continue
             others = len(frozenset().union(*(of for i, of in enumerate(views) if step.exits >> i & 1)) - {view})
@@ -52,13 +53,6 @@ def companions(flow: Flow, view: int, apart: frozenset[int], names: Mapping[int,
 
 def _with(others: int) -> str:
     return f"with {others} other{'s' if others > 1 else ''}" if others else "alone"
-
-
-def _steps(stretch: Stretch) -> Iterator[Step]:
-    yield from stretch.steps
-    for step, after in stretch.onward:
-        yield step
-        yield from _steps(after)
 
 
 def _users(flow: Flow) -> Mapping[str, frozenset[int]]:

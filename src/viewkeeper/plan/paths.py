@@ -14,7 +14,7 @@ runs at the exit, over the rows that it would have seen alone, so an error is st
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,7 @@ from viewkeeper.operators.routes import Leaf, Routes
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.stretches import DELTA, Check, Exit, Ref, Step, Stretch, ref_of, referred, refs_of
 from viewkeeper.plan.flow import Flow, Way
+from viewkeeper.plan.wishes import Wishes
 
 _KEYS = frozenset({Kind.INT, Kind.BIGINT, Kind.DATE, Kind.STRING})
 """Types of keys whose values are equal where their bytes are."""
@@ -34,25 +35,26 @@ _APART = (Family.NESTED, Family.OTHER)
 """Types whose values are not compared column by column."""
 
 
+_NO_WISHES = Wishes()
 _FORMS = "forms of the flow"
 _KEPT = 8
 """Forms that are kept: batches tend to change the same few sets of tables."""
 
 
-def shared(flow: Flow, changed: frozenset[int], apart: frozenset[int] = frozenset()) -> Flow:
-    """The flow as a batch runs it in which these base tables changed. Views that are `apart` share no path."""
-    forms: dict[tuple[frozenset[int], frozenset[int]], Flow] = flow.orders.setdefault(_FORMS, {})
-    known = forms.get((changed, apart))
+def shared(flow: Flow, changed: frozenset[int], wishes: Wishes = _NO_WISHES) -> Flow:
+    """The flow as a batch runs it in which these base tables changed."""
+    forms: dict[tuple[frozenset[int], Wishes], Flow] = flow.orders.setdefault(_FORMS, {})
+    known = forms.get((changed, wishes))
     if known is None:
-        known = forms[changed, apart] = _folded(flow, changed, apart)
+        known = forms[changed, wishes] = _folded(flow, changed, wishes)
         for oldest in list(forms)[:-_KEPT]:
             forms.pop(oldest, None)
     return known
 
 
-def _folded(flow: Flow, changed: frozenset[int], apart: frozenset[int]) -> Flow:
+def _folded(flow: Flow, changed: frozenset[int], wishes: Wishes) -> Flow:
     made: list[Routes] = []
-    alone = _alone(flow, apart)
+    alone = wishes.alone(flow)
     folded: set[str] = set()
     consumers = dict(flow.consumers)
     for name, operator in flow.operators.items():
@@ -61,7 +63,7 @@ def _folded(flow: Flow, changed: frozenset[int], apart: frozenset[int]) -> Flow:
         paths = _Paths(flow, operator, changed, alone)
         if not paths.worthwhile:
             continue
-        routes = paths.routes()
+        routes = paths.routes(wishes)
         made.append(routes)
         folded.update(paths.folded)
         taken = {id(way) for way in paths.taken}
@@ -83,12 +85,6 @@ def _folded(flow: Flow, changed: frozenset[int], apart: frozenset[int]) -> Flow:
     )
 
 
-def _alone(flow: Flow, apart: frozenset[int]) -> frozenset[str]:
-    """The operators that only such views need."""
-    needed = Counter(name for view in apart & flow.views.keys() for name in flow.views[view].operators)
-    return frozenset(name for name, count in needed.items() if count == flow.counted.operators.get(name))
-
-
 @dataclass(eq=False)
 class _Step:
     """A lookup, while it is not known yet who makes it."""
@@ -100,6 +96,7 @@ class _Step:
     exits: int = 0
     tests: dict[int, list[Expr]] = field(default_factory=lambda: defaultdict(list))
     """The conditions to judge after it, by exit."""
+    lookups: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -209,6 +206,7 @@ class _Paths:
         key = tuple(ref_of(columns[k]) for k in segment.key)
         fresh = seek.fresh and arranged.arranges in self.changed
         rows, step = self._step(at.rows, arranged, fresh, key)
+        step.lookups[operator.id] = None
         columns |= {c.name: referred(step.place, name, c.type, c.nullable) for name, c in seek.take}
         conditions = (*at.conditions, *(at.see(c) for c in at.open(segment.where)))
         return _At(operator, rows, columns, conditions, (*at.steps, step), frozenset(pairs))
@@ -285,7 +283,7 @@ class _Paths:
 
     # -- the operator -------------------------------------------------------------------------------------------------
 
-    def routes(self) -> Routes:
+    def routes(self, wishes: Wishes) -> Routes:
         table = self.source.changes_of
         if table is None:
             raise TypeError("Only a table's changes have routes.")
@@ -315,6 +313,7 @@ class _Paths:
             tuple((name, frozenset(found)) for name, found in reads.items()),
             tuple(dict.fromkeys(s.arrangement.id for s in steps if s.fresh)),
             tuple(self.folded),
+            wishes.modes(self.flow, [name for name, _, _ in self.ways]),
         )
 
     def _refs_of_changes(self) -> Iterator[tuple[str, int]]:
@@ -361,7 +360,9 @@ def set_of(rows: _Rows) -> Iterator[_Rows]:
 
 def _finished(step: _Step) -> Step:
     by = step.arrangement.arranged_by
-    return Step(step.place, step.arrangement.id, step.fresh, step.key, by, step.exits, _checks(step))
+    return Step(
+        step.place, step.arrangement.id, step.fresh, step.key, by, step.exits, _checks(step), tuple(step.lookups)
+    )
 
 
 def _checks(step: _Step) -> tuple[Check, ...]:

@@ -29,8 +29,10 @@ from viewkeeper.plan.companions import companions
 from viewkeeper.plan.compiled import Compiled
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.foresight import foresight
 from viewkeeper.plan.levels import Sizes
 from viewkeeper.plan.spelling import create_table, created, indexed
+from viewkeeper.plan.wishes import wishes
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.store.base import Batch, Store
@@ -251,8 +253,9 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     for table, columns in flow.used.items():
         if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
             notes.append(text)
-    apart = frozenset(v.table.id for v in catalog.special if not v.is_shared)
-    notes = [*companions(flow, view.table.id, apart, names), *notes]
+    asked = wishes(catalog)
+    ahead = foresight(flow, view, asked, names, *_skipped(store))
+    notes = [*companions(flow, view.table.id, asked, names), *ahead, *notes]
     return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
 
 
@@ -268,6 +271,13 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
             hashes = run.hashes[:_SAMPLED]
             found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
     return found
+
+
+def _skipped(store: Store) -> tuple[Mapping[str, int], int]:
+    """Rows that lookups left out, by operator, and in how many of the last batches."""
+    batch = store.published()
+    told = {} if batch is None else batch.record.get("skipped", {})
+    return told.get("rows", {}), told.get("batches", 0)
 
 
 def _sizes(store: Store) -> Sizes:

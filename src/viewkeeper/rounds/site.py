@@ -53,6 +53,8 @@ class Site:
     """Seconds that each operator took, with the segments over it."""
     made: dict[str, int] = field(default_factory=dict)
     """Rows that each gave."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Rows that look-ahead spared lookups."""
     told: Callable[[int, int], None] = lambda done, of: None
     """Hears of every piece of work that is done: how many operators have run, and of how many."""
 
