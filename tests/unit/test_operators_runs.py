@@ -7,12 +7,15 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
+from viewkeeper.operators import runs as module
 from viewkeeper.operators.arrangement import Run, arrange
-from viewkeeper.operators.runs import RunEntry, open_run, write_container
+from viewkeeper.operators.runs import RunEntry, open_run, wholes, write_container
+from viewkeeper.store.files import Directory
 
 
 def run(rows: int, first: int = 0) -> Run:
@@ -127,3 +130,28 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(StoreError, match="No space left"):
         write_container(tmp_path, "f", {"s": run(1)}, fsync=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_run_behind_a_url_is_written_in_pieces_that_are_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "PIECE_ROWS", 100)
+    hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, 1000, np.uint64))
+    long = Run(pa.table({"k": np.arange(1000), "_h": hashes}))
+    few = Run(long.rows.slice(0, 50))
+    there = Directory((tmp_path / "there").as_uri())
+    there.make()
+    entries = write_container(there, "b1-a.vkr", {"x/0": few, "y/0": long}, fsync=False)
+    assert [e.slot for e in entries[:2]] == ["x/0", "y/0"]
+    assert len(entries) == 1 + 16
+    assert [tuple(e.slot for e in pieces) for pieces in wholes(entries[1:])] == [("y/0",) * 16]
+    assert [e.rows for e in write_container(tmp_path, "b1-b.vkr", {"y/0": long}, fsync=False)] == [1000]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    back = [open_run(there, e, verify=True) for e in entries[1:]]
+    assert pa.concat_tables(r.rows for r in back).equals(long.rows)
+    low, high = 2**63, 2**63 + 2**60
+    some = [e for e in entries[1:] if e.has(low, high)]
+    assert 1 <= len(some) <= 3
+    within = np.concatenate([open_run(there, e, verify=True).hashes for e in some])
+    assert set(hashes[(hashes >= low) & (hashes <= high)]) <= set(within)

@@ -10,7 +10,9 @@ import pytest
 from pyarrow import fs
 
 from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.store import copies, sweeping
 from viewkeeper.store.files import Directory
+from viewkeeper.store.sweeping import Sweep
 
 
 @pytest.fixture(params=["path", "file://", "mock://", "options"])
@@ -86,6 +88,95 @@ def test_old_copies_go_and_come_again_when_they_are_needed(tmp_path: Path, monke
     assert directory.fetch("a").read_text() == "x"
 
 
+def test_a_range_is_read_without_the_rest(
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.make()
+    write(directory, "a", "0123456789")
+    path, start = directory.fetch_range("a", 3, 4)
+    assert path.read_text()[start : start + 4] == "3456"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    elsewhere = Directory(str(directory))
+    for _ in range(2):
+        path, start = elsewhere.fetch_range("a", 3, 4)
+        assert path.read_text()[start : start + 4] == "3456"
+    if not directory.is_local:
+        assert path.read_text() == "3456", "and nothing else was copied"
+        path.write_text("????")
+        path, _ = elsewhere.fetch_range("a", 3, 4, again=True)
+        assert path.read_text() == "3456"
+        elsewhere.remove("a")
+        assert not path.exists()
+
+
+def test_copies_take_no_more_than_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(copies, "_YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("viewkeeper.store.elsewhere.parse_size", lambda text, _: int(text))
+    directory = Directory(f"{(tmp_path / 'there').as_uri()}?cache_bytes=350")
+    directory.make()
+    for name in "abcde":
+        write(directory, name, name * 100)
+        os.utime(directory / name, (time.time() - 100 + ord(name),) * 2)
+        (directory / name).unlink()
+    for name in "abcab":  # b was opened after c
+        directory.fetch(name)
+        time.sleep(0.01)
+    directory.fetch("d")
+    assert sorted(p.name for p in Path(directory).iterdir()) == ["a", "b", "d"]
+    assert directory.fetch("c").read_text() == "c" * 100
+
+
+def test_copies_are_found_again_whatever_their_limit(tmp_path: Path) -> None:
+    place = (tmp_path / "there").as_uri()
+    assert Path(Directory(place)) == Path(Directory(f"{place}?cache_bytes=1GB"))
+    assert str(Directory(f"{place}?cache_bytes=1GB").below("redo")) == f"{place}/redo?cache_bytes=1GB"
+    with pytest.raises(BadValue, match="cache_bytes is 'much'"):
+        Directory(f"{place}?cache_bytes=much")
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_garbage_goes_and_what_could_not_be_removed_goes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_far: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(Directory, "is_far", is_far)
+    directory = Directory((tmp_path / "there").as_uri())
+    directory.make()
+    for name in "abcd":
+        write(directory, name, name)
+    swept = Sweep(directory, "*")
+    refused = {"b"}
+    remove = directory.remove
+
+    def refusing(name: str) -> None:
+        if name in refused:
+            raise StoreError("no")
+        remove(name)
+
+    monkeypatch.setattr(directory, "remove", refusing)
+
+    def sweep() -> str | None:
+        try:
+            swept.remove(lambda name: name in "abc")
+        except StoreError as error:
+            return error.message
+        finally:
+            swept.wait()
+        return None
+
+    told = [sweep(), sweep()]  # of what failed in the background it is the next one that tells
+    assert told == ([None, "no"] if is_far else ["no", "no"])
+    refused.clear()
+    told = [sweep(), sweep()]
+    assert told == (["no", None] if is_far else [None, None])
+    assert directory.names("*") == ["d"]
+    write(directory, "c", "of another machine")
+    monkeypatch.setattr(sweeping, "_LISTED_SECONDS", 0.0)
+    sweep()
+    assert directory.names("*") == ["d"]
+
+
 def test_what_cannot_be_opened_is_named() -> None:
     with pytest.raises(BadValue, match=r"gopher://x/y cannot be opened"):
         Directory("gopher://x/y")
@@ -118,7 +209,8 @@ class Grudging(fs.LocalFileSystem):  # type: ignore[misc]
 def test_a_file_system_that_cannot_say_that_nothing_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory = Directory((tmp_path / "there").as_uri())
-    directory._remote = (Grudging(), str(tmp_path / "there"))
+    assert directory._there is not None
+    directory._there.filesystem = Grudging()
     directory.make()
     write(directory, "a", "x")
     directory.remove("a")

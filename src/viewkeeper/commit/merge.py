@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from viewkeeper.operators.arrangement import Run, choose_merges
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.ranges import in_ranges
-from viewkeeper.operators.runs import RunEntry, write_container
+from viewkeeper.operators.runs import RunEntry, wholes, write_container
 from viewkeeper.plan.flow import Flow
 from viewkeeper.store.memory import Memory
 
@@ -71,10 +72,11 @@ class Merger:
         for slot in self._behind:
             entries = self.state.manifest.runs.get(slot, ())
             operator = flow.operators.get(slot.split("/")[0])
-            newest = choose_merges([e.rows for e in entries])
+            runs = wholes(entries)
+            newest = choose_merges([sum(e.rows for e in pieces) for pieces in runs])
             if newest and operator is not None:
-                runs = self.state.arrangement(slot).runs[-newest:]
-                tasks.append(_Task(slot, operator, tuple(entries[-newest:]), runs))
+                merged = tuple(e for pieces in runs[-newest:] for e in pieces)
+                tasks.append(_Task(slot, operator, merged, self.state.arrangement(slot).runs[-len(merged) :]))
         self._behind.clear()
         if tasks:
             self._tasks = tasks
@@ -87,12 +89,16 @@ class Merger:
         Raises what a merge failed on, with everything as if it had not begun."""
         if self._work is None:
             return
-        if not self._work.done() and all(len(r) <= MOST_RUNS for r in self.state.manifest.runs.values()):
+        if not self._work.done() and all(
+            len(r) <= MOST_RUNS or len(wholes(r)) <= MOST_RUNS for r in self.state.manifest.runs.values()
+        ):
             return
         work, tasks = self._work, self._tasks
         self._work, self._tasks, self._file = None, (), None
         try:
-            written = {e.slot: e for e in work.result()}
+            written: dict[str, list[RunEntry]] = defaultdict(list)
+            for entry in work.result():
+                written[entry.slot].append(entry)
         except Exception:
             # The runs that were to be merged are there and count; a later batch begins again.
             self._behind.update(task.slot for task in tasks)
@@ -101,7 +107,7 @@ class Merger:
         for task in tasks:
             # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
             if set(task.entries) <= set(manifest.runs.get(task.slot, ())):
-                manifest = manifest.replaced(task.slot, task.entries, [written[task.slot]])
+                manifest = manifest.replaced(task.slot, task.entries, written[task.slot])
         self.state.adopt(manifest)
         faults.point("merge.adopted")
 

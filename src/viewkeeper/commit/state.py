@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.operators.arrangement import Arrangement, Run
-from viewkeeper.operators.runs import RunEntry, open_run, write_container
+from viewkeeper.operators.runs import RunEntry, open_run, wholes, write_container
+from viewkeeper.store.elsewhere import side_by_side
 from viewkeeper.store.files import Directory
+from viewkeeper.store.sweeping import sweep
 
 _KEPT_ROWS = 100_000
+"""Fewer than are ever written in several pieces."""
 
 
 class State:
@@ -21,9 +24,19 @@ class State:
         self.directory.make()
         self.manifest = manifest
         self._open: dict[RunEntry, Run] = {}
+        self._sweep = sweep(self.directory, "b*.vkr")
+        self._sweep.know(manifest.files())
 
     def arrangement(self, slot: str) -> Arrangement:
-        return Arrangement(tuple(self._run(e) for e in self.manifest.runs.get(slot, ())))
+        entries = self.manifest.runs.get(slot, ())
+        if self.directory.is_far:
+            side_by_side(self._run, [e for e in entries if e not in self._open])
+        return Arrangement(tuple(self._run(e) for e in entries))
+
+    def columns(self, slot: str) -> Iterator[frozenset[str]]:
+        """Those of each run. One piece of it tells, and the smallest is soonest read."""
+        for pieces in wholes(self.manifest.runs.get(slot, ())):
+            yield frozenset(self._run(min(pieces, key=lambda e: e.length)).rows.column_names)
 
     def rows(self, slot: str) -> int:
         return sum(e.rows for e in self.manifest.runs.get(slot, ()))
@@ -38,7 +51,7 @@ class State:
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
         entries = write_container(self.directory, name, runs, fsync=durable)
         # A small run stays in memory as it is; a large one is mapped when it is needed, so that it can be paged out.
-        self._open |= {e: runs[e.slot] for e in entries if e.rows <= _KEPT_ROWS}
+        self._open |= {e: runs[e.slot] for e in entries if runs[e.slot].num_rows <= _KEPT_ROWS}
         return entries
 
     def mapped(self, entry: RunEntry) -> Run:
@@ -48,6 +61,7 @@ class State:
     def adopt(self, manifest: Manifest) -> None:
         """The manifest was published: it is the state from now on."""
         self.manifest = manifest
+        self._sweep.know(manifest.files())
         live = {e for runs in manifest.runs.values() for e in runs}
         self._open = {e: r for e, r in self._open.items() if e in live}
 
@@ -58,10 +72,7 @@ class State:
         successor that this process does not know of yet.
         """
         live = self.manifest.files() | keep
-        garbage = [n for n in self.directory.names("b*.vkr") if n not in live and (upto is None or _batch(n) <= upto)]
-        for name in garbage:
-            self.directory.remove(name)
-        return len(garbage)
+        return self._sweep.remove(lambda name: name not in live and (upto is None or _batch(name) <= upto))
 
     def _run(self, entry: RunEntry) -> Run:
         run = self._open.get(entry)

@@ -50,8 +50,7 @@ def missing_state(flow: Flow, state: State) -> set[str]:
     found = unlisted(flow, state.manifest)
     for image in (i for images in flow.images.values() for i in images if i.id not in found):
         wanted = {c.name for c in flow.held[image.id]}
-        runs = state.arrangement(slots(image)[0]).runs
-        if not all(wanted <= set(run.rows.column_names) for run in runs):
+        if not all(wanted <= columns for columns in state.columns(slots(image)[0])):
             found.add(image.id)
     return found
 

@@ -39,6 +39,7 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Image, Input
 from viewkeeper.operators.kinds.image import taken_back
+from viewkeeper.operators.runs import wholes
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.store.base import Pinned, Store
@@ -82,7 +83,7 @@ def remake(
     state = State(store.state_path, known or Manifest())
     stage = Stage(store, state, spark, durable=durable, threads=1, memory=memory)
     try:
-        runs = max((len(r) for r in known.runs.values()), default=0) if known is not None else 0
+        runs = max((len(wholes(r)) for r in known.runs.values()), default=0) if known is not None else 0
         if strategy.tracks and known is not None and view.at is not None and runs < FULL_EVERY:
             # The log does not reach back, or has no images to compare with, or the store no state to pin: a full one.
             with suppress(SnapshotGone, Unsupported):

@@ -2,7 +2,8 @@
 
     merge(r₁, r₂, …)  =  merge(r₁[a,b), r₂[a,b), …), merge(r₁[b,c), r₂[b,c), …), …
 
-The ranges are cut where the longest run has so many rows, so each is about as long, whatever the hashes are.
+The ranges are cut where a sample of all runs has so many rows, so each is about as long, whatever the hashes are and
+however a run was cut into pieces.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ _PIECES = 4
 """Pieces that are one range's work."""
 
 
+_SAMPLED = 64
+"""Rows of the sample for each range."""
+
+
 def in_ranges(runs: Sequence[Run], memory: Memory, work: Callable[[Sequence[Run]], Run]) -> Run:
     """`work` on the runs: at once if they are small, else by ranges, whose results are one run again."""
     size = sum(int(run.rows.nbytes) for run in runs)
     parts = -(-size // (_PIECES * memory.piece))
     if parts <= 1:
         return work(runs)
-    edges = _edges(max(runs, key=lambda run: run.num_rows).hashes, parts)
+    step = max(1, sum(run.num_rows for run in runs) // (parts * _SAMPLED))
+    edges = _edges(np.sort(np.concatenate([run.hashes[::step] for run in runs])), parts)
     places = [np.concatenate([[0], np.searchsorted(run.hashes, edges, "left"), [run.num_rows]]) for run in runs]
     done = []
     for part in range(len(edges) + 1):

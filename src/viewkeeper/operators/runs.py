@@ -5,6 +5,9 @@
     64   run     Arrow IPC stream: schema, one record batch, end; zero-padded to a multiple of 64
     …    run     …
 
+Where the directory is behind a URL, a long run is written in pieces by ranges of its hashes, each with an entry of its
+own: who needs a share of the hashes reads only the pieces that have some of it.
+
 The manifest's entries say where each run lies; a file that no entry names is garbage. So a writer needs no temporary
 name: the caller's name carries batch and attempt. Reading maps the file and copies nothing: a lookup touches the pages
 that it needs. The checksum is XXH3 over a run's bytes: CRC-32 would take longer than writing them.
@@ -13,12 +16,14 @@ that it needs. The checksum is XXH3 over a run's bytes: CRC-32 would take longer
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -31,6 +36,9 @@ from viewkeeper.store.files import Directory, flush_directory
 
 MAGIC = b"VKRUNS\r\n"
 VERSION = 1
+PIECE_ROWS = 1 << 20
+"""About so many rows are a piece, in a directory behind a URL."""
+_MOST_PIECES = 64
 _ALIGNMENT = 64
 _HEADER = (MAGIC + VERSION.to_bytes(4, "little")).ljust(_ALIGNMENT, b"\0")
 
@@ -48,6 +56,10 @@ class RunEntry:
     high: int
     checksum: int
 
+    def has(self, low: int, high: int) -> bool:
+        """Whether some of its hashes may lie between these, both included."""
+        return self.low <= high and low <= self.high
+
     def to_json(self) -> list[Any]:
         # A list, and no `asdict`: a batch record names hundreds of runs.
         return [self.slot, self.file, self.offset, self.length, self.rows, self.low, self.high, self.checksum]
@@ -55,6 +67,11 @@ class RunEntry:
     @staticmethod
     def from_json(data: Sequence[Any]) -> RunEntry:
         return RunEntry(*data)
+
+
+def wholes(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
+    """The runs of a slot, each as the pieces in which it was written: those of one file."""
+    return [tuple(pieces) for _, pieces in groupby(entries, key=lambda entry: entry.file)]
 
 
 def write_container(
@@ -68,7 +85,7 @@ def write_container(
         path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            entries = _write_runs(file, name, runs)
+            entries = _write_runs(file, name, runs, whole=place.is_local)
             faults.point("run.write.middle")
             if fsync:
                 file.flush()
@@ -92,20 +109,23 @@ def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool) -
     """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify`."""
     place = Directory(directory)
     try:
-        return _opened(place.fetch(entry.file), entry, verify)
+        return _opened(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify)
     except CorruptState:
         if place.is_local:
             raise
-    return _opened(place.fetch(entry.file, again=True), entry, verify)  # the copy may be damaged, and the file not
+    # The copy may be damaged, and the file not.
+    return _opened(*place.fetch_range(entry.file, entry.offset, entry.length, again=True), entry, verify)
 
 
-def _opened(path: Path, entry: RunEntry, verify: bool) -> Run:
+def _opened(path: Path, offset: int, entry: RunEntry, verify: bool) -> Run:
+    """`offset`: where the run begins in the file at `path`, which is the container or, from byte 0 on, just the run."""
     try:
         with pa.memory_map(str(path), "r") as file:
-            _check_header(path, file.read_at(_ALIGNMENT, 0))
-            if file.size() < entry.offset + entry.length:
-                raise _corrupt(path, f"it has {file.size()} bytes where {entry.offset + entry.length} were written")
-            file.seek(entry.offset)
+            if offset:
+                _check_header(path, file.read_at(_ALIGNMENT, 0))
+            if file.size() < offset + entry.length:
+                raise _corrupt(path, f"it has {file.size()} bytes where {offset + entry.length} were written")
+            file.seek(offset)
             buffer = file.read_buffer(entry.length)
     except OSError as error:
         raise _corrupt(path, f"it cannot be read ({error.strerror or error})") from error
@@ -121,11 +141,12 @@ def _opened(path: Path, entry: RunEntry, verify: bool) -> Run:
     return Run(rows)
 
 
-def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run]) -> list[RunEntry]:
+def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], whole: bool) -> list[RunEntry]:
     sink = Checked(file)
     sink.write(_HEADER)
     entries = []
-    for slot, run in runs.items():
+    pieces = ((slot, piece) for slot, run in runs.items() for piece in ([run] if whole else _pieces(run)))
+    for slot, run in pieces:
         offset = sink.position
         sink.checksum.reset()
         with pa.ipc.new_stream(sink, run.rows.schema) as writer:
@@ -134,6 +155,16 @@ def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run]) -> list[Run
         sink.pad(_ALIGNMENT)
         entries.append(RunEntry(slot, name, offset, length, run.num_rows, run.low, run.high, checksum))
     return entries
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    """The run by ranges of its hashes; one of few rows as it is."""
+    count = min(_MOST_PIECES, 1 << max(0, (run.num_rows // PIECE_ROWS).bit_length()))
+    edges = np.array([(1 << 64) * i // count for i in range(1, count)], np.uint64)
+    places = [0, *(int(p) for p in np.searchsorted(run.hashes, edges, "left")), run.num_rows]
+    for first, last in pairwise(places):
+        if last > first or count == 1:
+            yield run if count == 1 else Run(run.rows.slice(first, last - first))
 
 
 def _check_header(path: Path, header: bytes) -> None:

@@ -22,7 +22,7 @@ from viewkeeper.model.schema import Table
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.runs import RunEntry, open_run
+from viewkeeper.operators.runs import RunEntry, open_run, wholes
 from viewkeeper.store.base import Store
 from viewkeeper.store.memory import Memory
 from viewkeeper.store.registry import open_store
@@ -131,10 +131,11 @@ class ImageRows:
         )
 
     def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
-        runs = [_between(open_run(self.directory, e, verify=False), self.low, self.high) for e in self.entries]
+        entries = [e for e in self.entries if e.has(self.low, self.high)] or self.entries[:1]
+        runs = [_between(open_run(self.directory, e, verify=False), self.low, self.high) for e in entries]
         rows = Arrangement(tuple(runs)).rows(list(self.columns))
         # One run is consolidated by itself: merging consolidates, and a first load's rows are distinct by key.
-        return rows if len(runs) == 1 else consolidate(duck, rows)
+        return rows if len(wholes(entries)) == 1 else consolidate(duck, rows)
 
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         edges = [2**64 * i // parts for i in range(parts + 1)]

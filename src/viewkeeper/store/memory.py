@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import StoreError
 from viewkeeper.store.budget import LEAST, budget, sharers
-from viewkeeper.store.files import copies
+from viewkeeper.store.copies import directory_of
 
 PIECE_ROWS = 1 << 19
 """Rows of a piece at most: more are not faster."""
@@ -140,7 +140,7 @@ def once(state: str | os.PathLike[str]) -> Memory:
     """For what is asked once, such as a query or an audit: a part of the budget, and files beside the state if this
     process may write there."""
     memory = Memory(budget()).divided(_ONCE)
-    place = copies(str(state)) if "://" in str(state) else Path(state)
+    place = directory_of(str(state)) if "://" in str(state) else Path(state)
     return memory.beside(place) if os.access(place, os.W_OK) else memory
 
 

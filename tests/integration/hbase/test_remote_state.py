@@ -16,6 +16,7 @@ from tests.integration.hbase.shop import expected, fill, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.operators import runs
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase import commit
 
@@ -35,6 +36,7 @@ def test_a_successor_on_another_machine_goes_on_from_the_files_behind_the_url(
     url = f"hbase://{small.host}:{small.port}/shop?create=true&lease=1&state={place.as_uri()}"
     workers = Directory(place.as_uri())  # Spark's workers have the environment that they were started with
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    monkeypatch.setattr(runs, "PIECE_ROWS", 16)  # what the driver writes is in pieces, also when runs are merged
     try:
         with vk.open(url, spark=spark) as db:
             fill(db)
@@ -51,8 +53,9 @@ def test_a_successor_on_another_machine_goes_on_from_the_files_behind_the_url(
 
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
         with vk.open(url, spark=spark) as db:
-            db.put("items", {"id": 500, "category": "new", "price": 5})
-            db.refresh(lane)
+            for n in range(8):
+                db.put("items", {"id": 500 + n, "category": "new", "price": 5})
+                db.refresh(lane)
             assert totals(db) == expected(db)
             assert totals(db)["late"][0] == 50
             assert all(finding.ok for finding in db.doctor().findings if finding.check.startswith("state"))

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.store.files import Directory, flush_directory
+from viewkeeper.store.sweeping import sweep
 
 _MAGIC = b"VKREDO1\n"
 _SUFFIX = ".redo"
@@ -82,6 +83,7 @@ def write(directory: Directory, redo: Redo) -> tuple[str, str]:
         os.fsync(file.fileno())
     flush_directory(directory)
     directory.save(name)
+    sweep(directory, f"b*{_SUFFIX}").know([name])
     return name, sink.digest.hexdigest()
 
 
@@ -116,10 +118,12 @@ def read(directory: Directory, name: str, digest: str) -> Redo:
 
 def collect(directory: Directory, below: int) -> None:
     """Delete the redos of batches before this one."""
-    for name in directory.names(f"b*{_SUFFIX}"):
+
+    def is_garbage(name: str) -> bool:
         number = name[1:].split("-")[0]
-        if number.isdigit() and int(number) < below:
-            directory.remove(name)
+        return number.isdigit() and int(number) < below
+
+    sweep(directory, f"b*{_SUFFIX}").remove(is_garbage)
 
 
 class _Digested:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.names import COUNT, WEIGHT
 from viewkeeper.store.files import Directory, flush_directory
+from viewkeeper.store.sweeping import sweep
 from viewkeeper.store.terms import StreamChange
 
 _SUFFIX = ".stream"
@@ -78,6 +79,7 @@ def write(directory: Directory, number: int, change: StreamChange) -> str:
         os.fsync(file.fileno())
     flush_directory(directory)
     directory.save(name)
+    sweep(directory, f"b*{_SUFFIX}").know([name])
     return name
 
 
@@ -97,7 +99,11 @@ def read(directory: Directory, streamed: Streamed) -> pa.Table:
 def collect(directory: Directory, streams: Streams, published: int) -> None:
     """Delete the files of batches up to the published one that its record does not list."""
     kept = {one.file for one in streams.kept}
-    for name in directory.names(f"b*{_SUFFIX}"):
+
+    def is_garbage(name: str) -> bool:
         number = name[1:].split("-")[0]
-        if name not in kept and number.isdigit() and int(number) <= published:
-            directory.remove(name)
+        return name not in kept and number.isdigit() and int(number) <= published
+
+    swept = sweep(directory, f"b*{_SUFFIX}")
+    swept.know(kept)
+    swept.remove(is_garbage)
