@@ -13,7 +13,6 @@ from viewkeeper.store.files import Directory
 from viewkeeper.store.sweeping import sweep
 
 _KEPT_ROWS = 100_000
-"""Fewer than are ever written in several pieces."""
 
 
 class State:
@@ -51,7 +50,8 @@ class State:
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
         entries = write_container(self.directory, name, runs, fsync=durable)
         # A small run stays in memory as it is; a large one is mapped when it is needed, so that it can be paged out.
-        self._open |= {e: runs[e.slot] for e in entries if runs[e.slot].num_rows <= _KEPT_ROWS}
+        # (One that was written in pieces is no piece of itself.)
+        self._open |= {e: runs[e.slot] for e in entries if e.rows == runs[e.slot].num_rows <= _KEPT_ROWS}
         return entries
 
     def mapped(self, entry: RunEntry) -> Run:
