@@ -94,7 +94,7 @@ def test_sigterm_ends_it_in_order(place: Path) -> None:
 
 def test_sigterm_ends_a_load(tmp_path: Path, planned_views: None) -> None:
     """It does not wait for it: the statement is told, nothing was made, and the next one resumes."""
-    place, rows = tmp_path / "db", np.arange(60_000)
+    place, rows = tmp_path / "db", np.arange(600_000)
     with vk.open(f"lmdb:{place}") as db:
         db.sql(planned.TABLES[0])
         db.put("items", pa.table({"item_id": rows, "category": pa.array(["a"] * len(rows)), "price": rows % 100}))
@@ -112,7 +112,7 @@ def test_sigterm_ends_a_load(tmp_path: Path, planned_views: None) -> None:
             rest = "\n".join(lines)
         assert "The server is stopping: nothing was made." in rest
         assert server.end(signal.SIGTERM) == 0
-        assert time.monotonic() - began < 5, "six seconds of the load were left"
+        assert time.monotonic() - began < 40, "a minute of the load was left"
     finally:
         if server.process.poll() is None:
             server.end(signal.SIGKILL)

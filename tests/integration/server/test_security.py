@@ -200,14 +200,14 @@ def test_slow_clients_are_let_go(shop: None, start: Callable[..., Running]) -> N
     begun = b"GET /v1/items/rows/1 HTTP/1.1\r\nhost: loc"
     for data in (b"", begun, POST + b"content-length: 50\r\n\r\n[{"):
         started = time.monotonic()
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
             for byte in data:
                 connection.sendall(bytes([byte]))
             answer = connection.recv(65536)
             assert b" 408 " in answer
             while connection.recv(65536):
                 pass
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 19, "without the limit it would be 20 seconds"
     assert running.http.get("/v1/items/rows/1").status_code == 200
 
 
