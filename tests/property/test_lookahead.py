@@ -1,4 +1,4 @@
-"""Views are the same however far lookups look ahead, and Spark's: rows come, go, and lead somewhere again."""
+"""Views are the same however far lookups look ahead and whether sums are made below joins, and Spark's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_views_do_not_depend_on_look_ahead(
                         db.delete(table, [key if len(key) > 1 else key[0] for key in by_key])
                 db.refresh(lane if mode == "global" else "driver")
                 for name, query in queries.items() if not number else ():
-                    db.sql(f"CREATE MATERIALIZED VIEW {name} WITH (lookahead = '{mode}') AS {query}")
+                    options = f"lookahead = '{mode}', presum = '{'always' if mode == 'auto' else 'none'}'"
+                    db.sql(f"CREATE MATERIALIZED VIEW {name} WITH ({options}) AS {query}")
             for mode, db in dbs.items():
                 for name, query in queries.items():
                     told = f"{name} {mode} after batch {number}: {query}"

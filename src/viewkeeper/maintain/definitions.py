@@ -4,6 +4,7 @@ options of a view    store = 'none'       keep no rows; changes stream to subscr
                      load_rate = n        scan at most n rows a second when the view is loaded
                      share = false        look its rows up by itself, and not together with other views
                      lookahead = 'none'   how far lookups see whether a row leads anywhere: none, local, global, auto
+                     presum = 'none'      whether rows are summed before they are joined: none, auto, always
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from viewkeeper.plan.compiled import plan_of
 from viewkeeper.plan.families.lifting import lift
 from viewkeeper.plan.families.texts import FAMILY, parameters_name
 from viewkeeper.plan.nodes import Node, Scan
+from viewkeeper.plan.presums import PRESUM, USUAL_PRESUM
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
-_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead"})
+_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead", "presum"})
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
@@ -326,6 +328,8 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
         raise BadValue(
             f"lookahead = {options['lookahead']!r} is unknown.", hint=f"Write one of {', '.join(LOOKAHEAD)}."
         )
+    if options.get("presum", USUAL_PRESUM).lower() not in PRESUM:
+        raise BadValue(f"presum = {options['presum']!r} is unknown.", hint=f"Write one of {', '.join(PRESUM)}.")
     for name in ("load_rate", "interval"):
         try:
             if float(options.get(name, 1)) <= 0:

@@ -22,6 +22,7 @@ from viewkeeper.plan.families.texts import lateral, parameters_name
 from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.nodes import Query, Sort
 from viewkeeper.plan.planner import plan_view
+from viewkeeper.plan.presums import USUAL_PRESUM, presummed
 from viewkeeper.plan.templates import Templates
 from viewkeeper.store.base import Store
 
@@ -104,6 +105,7 @@ def _planned(
     query = _read(spark, statement.query, templates, catalog)
     scanned = (catalog.views_by_id.get(scan.table) for scan in scans(query.root))
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in scanned if v is not None))}
+    query = presummed(query, tables, sizes, options.get("presum", USUAL_PRESUM).lower())
     named = (statement.name, number, query, statement.key)
     table, made = plan_view(*named, tables, Plans(catalog), sizes, options, attempt)
     return View(table, statement.query, made.to_json(), options)

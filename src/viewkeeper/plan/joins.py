@@ -82,7 +82,7 @@ def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]
 
 def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch]:
     """Inner joins that touch, with the filters and projections on them."""
-    inputs, conditions, output = _flatten(node)
+    inputs, conditions, output = flattened(node)
     owner = {c.name: i for i, child in enumerate(inputs) for c in child.columns}
     wanted = {name: expr for name, expr in output.items() if name in needed}
     edges, local, rest = _classify(conditions, owner)
@@ -103,23 +103,23 @@ def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch
     return [b.projected(exprs) for b in branches]
 
 
-def _flatten(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
+def flattened(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
     """The relations below touching inner joins, all conditions, and the node's columns over the relations' columns."""
     if isinstance(node, Join):
         node = keyed(node)
     if isinstance(node, Join) and node.how == "semi" and presence.equalities(node):
-        return _flatten(presence.as_inner(node))
+        return flattened(presence.as_inner(node))
     if isinstance(node, Join) and node.how == "inner":
-        left, left_conditions, left_columns = _flatten(node.left)
-        right, right_conditions, right_columns = _flatten(node.right)
+        left, left_conditions, left_columns = flattened(node.left)
+        right, right_conditions, right_columns = flattened(node.right)
         columns = left_columns | right_columns
         own = [substitute(c, columns) for c in conjuncts(node.condition)]
         return left + right, left_conditions + right_conditions + own, columns
     if isinstance(node, Filter) and holds_join(node.child):
-        inputs, conditions, columns = _flatten(node.child)
+        inputs, conditions, columns = flattened(node.child)
         return inputs, conditions + [substitute(c, columns) for c in conjuncts(node.condition)], columns
     if isinstance(node, Project) and not isinstance(node, Keyed) and holds_join(node.child):
-        inputs, conditions, columns = _flatten(node.child)
+        inputs, conditions, columns = flattened(node.child)
         return inputs, conditions, {n.name: substitute(n.expr, columns) for n in node.exprs}
     return [node], [], {c.name: reference(c) for c in node.columns}
 

@@ -26,11 +26,12 @@ from viewkeeper.operators.runs import open_run
 from viewkeeper.operators.telling import FanOut
 from viewkeeper.plan import flows
 from viewkeeper.plan.companions import companions
-from viewkeeper.plan.compiled import Compiled
+from viewkeeper.plan.compiled import Compiled, plan_of
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.foresight import foresight
 from viewkeeper.plan.levels import Sizes
+from viewkeeper.plan.presums import told
 from viewkeeper.plan.spelling import create_table, created, indexed
 from viewkeeper.plan.wishes import wishes
 from viewkeeper.read.findings import NOTE as AUDIT
@@ -255,7 +256,8 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
             notes.append(text)
     asked = wishes(catalog)
     ahead = foresight(flow, view, asked, names, *_skipped(store))
-    notes = [*companions(flow, view.table.id, asked, names), *ahead, *notes]
+    summed = told(plan_of(view).query.root, names)
+    notes = [*companions(flow, view.table.id, asked, names), *ahead, *summed, *notes]
     return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
 
 
