@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -80,28 +80,47 @@ class AsyncClient:
         limit: int | None = None,
         level: Level = ANY,
         *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
         after: After = None,
         timeout: float = levels.TIMEOUT,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
+
+        `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
+        """
         wire.refuse(limit)
+        chosen = wire.selecting(where, columns, order_by)
         table = await self.table(name)
         ranges = {"prefix": prefix, "start": start, "stop": stop}
-        async for page in self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout):
+        async for page in self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout, chosen):
             for row in python_rows(table, page):
                 yield row
 
     async def read(
-        self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT
+        self,
+        name: str,
+        level: Level = ANY,
+        *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
+        limit: int | None = None,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
     ) -> pa.Table:
-        """All rows of a table or view, one consistent state, in key order."""
+        """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
+        for, as in `scan`."""
+        wire.refuse(limit)
+        chosen = wire.selecting(where, columns, order_by)
         table = await self.table(name)
-        if not table.is_stored:
+        if not table.is_stored and not chosen and limit is None:
             return wire.arrow_of((await self._checked(wire.read_call(table)))[1]).cast(table.outside)
-        found = [table.outside.empty_table()]
-        async for page in self._pages(table, {}, None, wire.level_pairs(level, after, timeout), timeout):
-            found.append(page)
-        return pa.concat_tables(found).combine_chunks()
+        pairs = wire.level_pairs(level, after, timeout)
+        return wire.together(
+            table, columns, [page async for page in self._pages(table, {}, limit, pairs, timeout, chosen)]
+        )
 
     async def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
         """Run one statement, and give its rows or what it did."""
@@ -173,12 +192,18 @@ class AsyncClient:
         return found
 
     async def _pages(
-        self, table: Table, ranges: Mapping[str, Any], limit: int | None, pairs: list[tuple[str, str]], timeout: float
+        self,
+        table: Table,
+        ranges: Mapping[str, Any],
+        limit: int | None,
+        pairs: list[tuple[str, str]],
+        timeout: float,
+        chosen: list[tuple[str, str]],
     ) -> AsyncIterator[pa.Table]:
         cursor, left = None, limit
         while left is None or left > 0:
             most = wire.PAGE if left is None else min(left, wire.PAGE)
-            status, headers, body = await self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout))
+            status, headers, body = await self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout, chosen))
             wire.check(status, body)
             page = wire.arrow_of(body)
             left = None if left is None else left - page.num_rows

@@ -7,7 +7,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, Full, Queue
 from types import TracebackType
@@ -117,27 +117,48 @@ class Client:
         limit: int | None = None,
         level: Level = ANY,
         *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
         after: After = None,
         timeout: float = levels.TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
-        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one batch."""
+        """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
+
+        `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
+        """
         wire.refuse(limit)
+        chosen = wire.selecting(where, columns, order_by)
         table = self.table(name)
         ranges = {"prefix": prefix, "start": start, "stop": stop}
-        pages = self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout)
+        pages = self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout, chosen)
         return (row for page in pages for row in python_rows(table, page))
 
-    def read(self, name: str, level: Level = ANY, *, after: After = None, timeout: float = levels.TIMEOUT) -> pa.Table:
-        """All rows of a table or view, one consistent state, in key order."""
+    def read(
+        self,
+        name: str,
+        level: Level = ANY,
+        *,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | str | None = None,
+        limit: int | None = None,
+        after: After = None,
+        timeout: float = levels.TIMEOUT,
+    ) -> pa.Table:
+        """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
+        for, as in `scan`."""
+        wire.refuse(limit)
+        chosen = wire.selecting(where, columns, order_by)
         table = self.table(name)
-        if not table.is_stored:
+        if not table.is_stored and not chosen and limit is None:
             return wire.arrow_of(self._checked(wire.read_call(table))[1]).cast(table.outside)
-        pages = self._pages(table, {}, None, wire.level_pairs(level, after, timeout), timeout)
-        return pa.concat_tables([table.outside.empty_table(), *pages]).combine_chunks()
+        pairs = wire.level_pairs(level, after, timeout)
+        return wire.together(table, columns, list(self._pages(table, {}, limit, pairs, timeout, chosen)))
 
     def pages(self, name: str, prefix: Any = None, limit: int | None = None) -> Iterator[pa.Table]:
         """`scan` as Arrow tables, as they come."""
-        return self._pages(self.table(name), {"prefix": prefix}, limit, [], levels.TIMEOUT)
+        return self._pages(self.table(name), {"prefix": prefix}, limit, [], levels.TIMEOUT, [])
 
     def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
         """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`."""
@@ -204,12 +225,18 @@ class Client:
         return found
 
     def _pages(
-        self, table: Table, ranges: Mapping[str, Any], limit: int | None, pairs: list[tuple[str, str]], timeout: float
+        self,
+        table: Table,
+        ranges: Mapping[str, Any],
+        limit: int | None,
+        pairs: list[tuple[str, str]],
+        timeout: float,
+        chosen: list[tuple[str, str]],
     ) -> Iterator[pa.Table]:
         cursor, left = None, limit
         while left is None or left > 0:
             most = wire.PAGE if left is None else min(left, wire.PAGE)
-            status, headers, body = self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout))
+            status, headers, body = self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout, chosen))
             wire.check(status, body)
             page = wire.arrow_of(body)
             left = None if left is None else left - page.num_rows

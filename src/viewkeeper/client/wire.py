@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlencode
@@ -135,8 +136,9 @@ def page_call(
     cursor: str | None,
     levels: list[tuple[str, str]],
     timeout: float,
+    selected: list[tuple[str, str]],
 ) -> Call:
-    given = [("limit", str(limit))]
+    given = [("limit", str(limit)), *selected]
     if cursor is not None:
         given.append(("cursor", cursor))
     else:
@@ -162,6 +164,35 @@ def arrow_of(body: bytes) -> pa.Table:
 
 def level_pairs(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
     return _levels(level, after, timeout)
+
+
+def selecting(
+    where: str | Mapping[str, Any] | None, columns: Sequence[str] | None, order_by: Sequence[str] | str | None
+) -> list[tuple[str, str]]:
+    """The parameters that say which rows, columns and order: of every page, as they tell what its cursor is of."""
+    found = []
+    if where is not None:
+        text = json.dumps({n: _plain(v) for n, v in where.items()}) if isinstance(where, Mapping) else where
+        if not isinstance(text, str):
+            raise BadValue(f"where is a {type(where).__name__}.", hint="Give a condition, or columns and their values.")
+        found.append(("where", text))
+    for name, given in (("columns", columns), ("order_by", order_by)):
+        listed = [given] if isinstance(given, str) else [] if given is None else list(given)
+        if (given is not None and not listed) or not all(isinstance(one, str) for one in listed):
+            raise BadValue(f"{name} names no column.", hint="Give a list of column names.")
+        found += [(name, one) for one in listed]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value, or several, as JSON has them; what it has no exact one for as text, which the server reads by column."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _levels(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
@@ -268,3 +299,11 @@ def address_of(url: str) -> str:
 def refuse(limit: int | None) -> None:
     if limit is not None and limit < 0:
         raise BadValue("scan's limit is negative.", hint="")
+
+
+def together(table: Table, columns: Sequence[str] | None, pages: Sequence[pa.Table]) -> pa.Table:
+    """All pages as one table; where none was asked for, one without rows."""
+    if pages:
+        return pa.concat_tables(pages).combine_chunks()
+    named = table.outside.names if columns is None else [table.by_name[name.lower()].name for name in columns]
+    return table.outside.empty_table().select(named)

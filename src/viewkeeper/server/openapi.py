@@ -22,6 +22,9 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "stop": ({"type": "array", "items": _TEXT}, "The key behind the last one."),
     "limit": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "Rows of a page."),
     "cursor": (_TEXT, "From the page before: the next page of the same state."),
+    "where": (_TEXT, "A condition, as in SQL, or a JSON object of columns and their values (an array: one of them)."),
+    "columns": ({"type": "array", "items": _TEXT}, "Only these columns, each as a parameter of its own."),
+    "order_by": ({"type": "array", "items": _TEXT}, "By these columns, each maybe with DESC, instead of by key."),
     "since": (_TEXT, "A token or a position: only what follows. now: only what comes. Last-Event-ID goes before it."),
 }
 _COLUMN = {

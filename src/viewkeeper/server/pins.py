@@ -4,7 +4,7 @@ A page's cursor names the state (its log position) and where to go on; the state
 cursors of the same position, until nobody asked for it for a while. A kept state costs the store space, so there are
 only so many, and none grows old.
 
-    cursor ::= base64url of the JSON  [database, position, table id, next key, rows of it to leave out, end]
+    cursor ::= base64url of the JSON  [database, position, table id, next key, rows to leave out, end, what is selected]
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ class Cursor:
     start: bytes
     skip: int
     stop: bytes | None
+    chosen: str = ""
+    """Of a read by conditions: which (`selected.digest`)."""
 
     def text(self) -> str:
         stop = None if self.stop is None else self.stop.hex()
-        data = [self.uuid, self.position, self.table, self.start.hex(), self.skip, stop]
+        data = [self.uuid, self.position, self.table, self.start.hex(), self.skip, stop, self.chosen]
         return base64.urlsafe_b64encode(json.dumps(data, separators=(",", ":")).encode()).decode().rstrip("=")
 
     @staticmethod
     def parse(text: str) -> Cursor:
         try:
             data = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-            uuid, position, table, start, skip, stop = data
+            uuid, position, table, start, skip, stop, chosen = data
             numbers = (position, table, skip)
-            if not isinstance(uuid, str) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
+            texts = isinstance(uuid, str) and isinstance(chosen, str)
+            if not texts or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
                 raise ValueError
             end = None if stop is None else bytes.fromhex(stop)
-            return Cursor(uuid, position, table, bytes.fromhex(start), skip, end)
+            return Cursor(uuid, position, table, bytes.fromhex(start), skip, end, chosen)
         except (ValueError, TypeError, binascii.Error, RecursionError):
             raise Refused(400, f"{text[:60]!r} is no cursor.", "Use the one of the page before.") from None
 

@@ -3,6 +3,7 @@
 ETag            the position at which the table or view last changed; If-None-Match then reads nothing
 after=, level=  how new the state must be; the request waits in the event loop, not in a thread
 cursor=         the next page of the same state
+where=, …       some rows, some columns, another order (`selected`)
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import COUNT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
+from viewkeeper.read.access.ranges import Bounds
+from viewkeeper.read.access.sources import Pins, Positions, Source
 from viewkeeper.read.levels import ANY, LATEST
 from viewkeeper.read.reader import checked_key, outside, scan_range
-from viewkeeper.server import exact, formats
+from viewkeeper.server import exact, formats, selected
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.paths import first_of, key_of
 from viewkeeper.server.pins import Cursor
 from viewkeeper.server.problems import Refused
 from viewkeeper.server.serving import Serving
+from viewkeeper.store.terms import Pinned
 
 PAGE = 1_000
 """Rows of a page, unless the request says how many."""
@@ -69,6 +73,7 @@ async def page(serving: Serving, asked: Asked) -> Reply:
 def _page(
     serving: Serving, asked: Asked, table: Table, media: str, tag: str | None, text: str | None, limit: int
 ) -> Reply:
+    chosen = selected.digest(asked)
     if text is None:
         low, high = scan_range(
             table,
@@ -80,21 +85,25 @@ def _page(
         pinned, skip = serving.pins.newest(), 0
     else:
         if asked.many("prefix") or asked.many("start") or asked.many("stop"):
-            raise Refused(400, "A cursor knows its range.", "Give the cursor alone, with a limit if you like.")
+            raise Refused(400, "A cursor knows its range.", "Give the cursor without it, with a limit if you like.")
         cursor = Cursor.parse(text)
-        if cursor.uuid != serving.store.uuid or cursor.table != table.id:
-            raise Refused(400, "The cursor is of another table.", "Use it with the request that it came from.")
+        if (cursor.uuid, cursor.table, cursor.chosen) != (serving.store.uuid, table.id, chosen):
+            raise Refused(400, "The cursor is of another request.", "Use it with the request that it came from.")
         pinned = serving.pins.at(cursor.position)
-        low, high, skip = cursor.start, cursor.stop, cursor.skip
+        low, high, skip = cursor.start or None, cursor.stop, cursor.skip
     more = None
     try:
         current = pinned.catalog.table(table.name) if text is not None else table
-        batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
-        rows, more = _cut(serving, current, batches, limit, skip)
+        if chosen:
+            found = _selected(serving, asked, pinned, current, (low, high), skip, limit)
+            rows, more = found.rows, found.next
+        else:
+            batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
+            rows, more = _cut(serving, current, batches, limit, skip)
         position = pinned.batch.cut if table.is_view else pinned.head
         following = None
         if more is not None:
-            following = Cursor(serving.store.uuid, pinned.head, table.id, more[0], more[1], high).text()
+            following = Cursor(serving.store.uuid, pinned.head, table.id, more[0], more[1], high, chosen).text()
         token = str(Token(serving.store.uuid, position))
         headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(pinned.batch.number)}
     finally:
@@ -106,6 +115,16 @@ def _page(
     about = {"next": following, "epoch": pinned.batch.number, "token": token}
     body = formats.writer(media, rows.schema, asked.native).whole(rows, about)
     return Reply(200, body, media, headers)
+
+
+def _selected(
+    serving: Serving, asked: Asked, pinned: Pinned, table: Table, within: Bounds, skip: int, limit: int
+) -> selected.Page:
+    wanted = selected.wanted_of(asked, table, within)
+    source: Source = Pins(serving.store, pinned, at_cut=False)
+    if not table.is_view and not serving.store.capabilities.snapshot_scan:
+        source = Positions(serving.store, pinned.head, pinned.batch)
+    return selected.page_of(serving.store, source, wanted, within[0], skip, limit)
 
 
 def _cut(

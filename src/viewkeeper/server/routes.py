@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from viewkeeper.server import asking, changes, formats, intake, looking, metrics, reading, writing
+from viewkeeper.server import asking, changes, formats, intake, looking, metrics, reading, selected, writing
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.pulse import Pulse
 from viewkeeper.server.serving import Serving
@@ -65,7 +65,9 @@ def endpoints(pulse: Pulse) -> tuple[Endpoint, ...]:
             (formats.JSON, asking.SQL),
         ),
         Endpoint("GET", "/v1/{name}", looking.table, "reader", answer="Table"),
-        Endpoint("GET", "/v1/{name}/rows", reading.page, "reader", (*_LEVELS, *_RANGE), formats.ROWS, "Page"),
+        Endpoint(
+            "GET", "/v1/{name}/rows", reading.page, "reader", (*_LEVELS, *_RANGE, *selected.NAMES), formats.ROWS, "Page"
+        ),
         Endpoint("POST", "/v1/{name}/rows", writing.put, "writer", (), json_in, "Written", "Rows", arrow_in),
         Endpoint("PATCH", "/v1/{name}/rows", writing.update, "writer", (), json_in, "Written", "Rows", arrow_in),
         Endpoint("DELETE", "/v1/{name}/rows", writing.delete, "writer", (), json_in, "Written", "Keys", arrow_in),
