@@ -156,7 +156,10 @@ class Latest:
 
     def __init__(self, store: Store, pinned: Pinned, view: View, ahead: Ahead) -> None:
         self._store, self._pinned, self._view, self._ahead = store, pinned, view, ahead
-        self.position = pinned.head
+        self.table, self.position, self.epoch = view.table, pinned.head, pinned.batch.number
+
+    def close(self) -> None:
+        self._pinned.close()
 
     def get(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
         try:

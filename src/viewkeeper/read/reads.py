@@ -54,10 +54,10 @@ class Reads:
     # -- what a database answers --------------------------------------------------------------------------------------
 
     def get(self, name: str, key: Any, level: Level, after: After, timeout: float) -> dict[str, Any] | None:
-        if level is ANY and after is None and not self._shown:  # most reads, and the fastest
+        if level is ANY and after is None and not self.ahead:  # most reads, and the fastest
             return get_row(self._store, self._table(name, level, after, timeout), key)
         found = checked_key(self._store.catalog().table(name), key)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
+        if (latest := self.latest(name, level, after, timeout)) is not None:
             return latest.get(found)
         return get_row(self._store, self._table(name, level, after, timeout), key)
 
@@ -78,7 +78,7 @@ class Reads:
         bounds = scan_range(table, *keys, limit)
         plain = where is None and columns is None and order_by is None
         wanted = None if plain else self._asked(table, where, columns, order_by, limit, bounds)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
+        if (latest := self.latest(name, level, after, timeout)) is not None:
             rows = latest.read(wanted or self._asked(table, None, None, None, limit, bounds))
             return iter(python_rows(table, rows))
         if wanted is None:
@@ -101,7 +101,7 @@ class Reads:
         table = self._store.catalog().table(name)
         plain = where is None and columns is None and order_by is None and limit is None
         wanted = None if plain else self._asked(table, where, columns, order_by, limit)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
+        if (latest := self.latest(name, level, after, timeout)) is not None:
             return latest.read(wanted or self._asked(table, *_ALL))
         table = self._table(name, level, after, timeout)
         if wanted is not None:
@@ -142,6 +142,11 @@ class Reads:
             return Token(self._store.uuid, self._store.head())
         return Token(self._store.uuid, max(batch.cut, self._newest))
 
+    @property
+    def ahead(self) -> bool:
+        """Whether LATEST has shown of a view what no batch may have yet: a plain read has to look."""
+        return bool(self._shown)
+
     # -- new enough ---------------------------------------------------------------------------------------------------
 
     def _clustered(self, name: str, key: Any, level: Level, after: After, timeout: float) -> pa.Table:
@@ -153,7 +158,7 @@ class Reads:
         table = catalog.table(name)
         bounds = scan_range(table, checked_key(cluster_of(catalog, name), name, key), None, None, None)
         wanted = self._asked(table, *_ALL, bounds)
-        if (latest := self._latest(name, level, after, timeout)) is not None:
+        if (latest := self.latest(name, level, after, timeout)) is not None:
             return latest.read(wanted)
         return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
 
@@ -161,7 +166,7 @@ class Reads:
         """The table behind a name, once it is as new as asked for."""
         levels.checked(level, timeout)
         table = self._store.catalog().table(name)
-        after = self._not_before(name, level, after)
+        after = self.not_before(name, level, after)
         if level is ANY and after is None:
             return table
         levels.bring(self._store, self._store.catalog(), name, level, after, timeout, self._refresh(name))
@@ -176,10 +181,10 @@ class Reads:
         is_alone = isinstance(found, View) and found.at is not None
         return maintainer.refresh_all if is_alone else maintainer.refresh
 
-    def _latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
+    def latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
         """A view as new as asked for, if that needs no batch to be waited for."""
         levels.checked(level, timeout)
-        after = self._not_before(name, level, after)
+        after = self.not_before(name, level, after)
         if (level is ANY and after is None) or not self._store.catalog().table(name).is_view:
             return None
         if self._holding.current is not None:
@@ -194,7 +199,7 @@ class Reads:
             self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
         return found
 
-    def _not_before(self, name: str, level: Level, after: After) -> After:
+    def not_before(self, name: str, level: Level, after: After) -> After:
         """No read of a view is older than one before it: what LATEST has shown counts until a batch has it."""
         shown = self._shown.get(name.lower()) if level is ANY and after is None else None
         if shown is None:

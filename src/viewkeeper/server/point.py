@@ -49,6 +49,8 @@ class Point:
         started, headers, serving = time.perf_counter(), dict(given), self._serving
         if headers.get(b"accept") not in _ACCEPTS or any(name in headers for name in _REFUSED):
             return None
+        if serving.db._reads.ahead:
+            return None
         try:
             self._hosts.check(headers)
             if serving.keyring is not None:

@@ -1,7 +1,8 @@
 """Rows over HTTP: one by its key, or a range of one state in pages.
 
 ETag            the position at which the table or view last changed; If-None-Match then reads nothing
-after=, level=  how new the state must be; the request waits in the event loop, not in a thread
+after=, level=  how new the state must be: worked out, for views of one table where this process does not maintain;
+                else the request waits, in the event loop and not in a thread
 cursor=         the next page of the same state
 where=, …       some rows, some columns, another order (`selected`)
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,10 @@ from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.access.ranges import Bounds
 from viewkeeper.read.access.sources import Pins, Positions, Source
-from viewkeeper.read.levels import ANY, LATEST
+from viewkeeper.read.levels import ANY, LATEST, Level
+from viewkeeper.read.overlay import Latest
 from viewkeeper.read.reader import checked_key, outside, scan_range
+from viewkeeper.read.reads import Reads
 from viewkeeper.server import exact, formats, selected
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.paths import first_of, key_of
@@ -40,17 +44,22 @@ _LEASE_SECONDS = 0.25
 
 async def one(serving: Serving, asked: Asked) -> Reply:
     """The row with a key."""
-    table = await fresh(serving, asked)
     media = formats.chosen(asked.header("accept"))
-    tag = tag_of(serving, table, media, asked)
-    if asked.has(tag):
-        return Reply(304, headers={"etag": tag or ""})
+    table = serving.store.catalog().table(asked.name)
     key = checked_key(table, key_of(table, asked.key))
-    row = serving.store.get(table, key)
+    latest = await _latest(serving, asked)
+    if latest is not None:
+        table = latest.table
+        row, headers = await serving.call(latest.get, key), _token(serving, latest.position)
+    else:
+        table = await fresh(serving, asked)
+        tag = tag_of(serving, table, media, asked)
+        if asked.has(tag):
+            return Reply(304, headers={"etag": tag or ""})
+        row, headers = serving.store.get(table, key), _headers(serving, table, tag)
     serving.metrics.reads["get"].inc()
     if row is None:
         raise RowAbsent(f"{table.name} has no row with this key.")
-    headers = _headers(serving, table, tag)
     if media == formats.JSON:
         return Reply(200, exact.row_bytes(row, exact.converters(table.outside, asked.native)), media, headers)
     rows = pa.Table.from_pylist([row], table.outside)
@@ -58,10 +67,15 @@ async def one(serving: Serving, asked: Asked) -> Reply:
 
 
 async def page(serving: Serving, asked: Asked) -> Reply:
-    """A page of rows in key order."""
-    table = await fresh(serving, asked)
+    """A page of rows in key order, or as `where`, `columns` and `order_by` say."""
     media = formats.chosen(asked.header("accept"))
     text = asked.one("cursor")
+    latest = await _latest(serving, asked) if text is None else None
+    if latest is not None:
+        found = await serving.call(_page_ahead, serving, asked, latest, media)
+        if found is not None:
+            return found
+    table = await fresh(serving, asked)
     tag = tag_of(serving, table, media, asked) if text is None else None
     if asked.has(tag):
         return Reply(304, headers={"etag": tag or ""})
@@ -117,6 +131,25 @@ def _page(
     return Reply(200, body, media, headers)
 
 
+def _page_ahead(serving: Serving, asked: Asked, latest: Latest, media: str) -> Reply | None:
+    """A view ahead of its batch, if a page holds it; the state of a second page is that of a batch."""
+    table, limit = latest.table, asked.number("limit", PAGE, most=serving.limits.page)
+    try:
+        prefix, start, stop = (_given(table, asked.many(name)) for name in ("prefix", "start", "stop"))
+        wanted = selected.wanted_of(asked, table, scan_range(table, prefix, start, stop, limit))
+    except BaseException:
+        latest.close()
+        raise
+    rows = latest.read(replace(wanted, limit=limit + 1))
+    if rows.num_rows > limit:
+        return None
+    serving.metrics.reads["scan"].inc()
+    headers = _token(serving, latest.position)
+    about = {"next": None, "epoch": latest.epoch, "token": headers["viewkeeper-token"]}
+    body = formats.writer(media, rows.schema, asked.native).whole(rows, about)
+    return Reply(200, body, media, {**headers, "viewkeeper-epoch": str(latest.epoch)})
+
+
 def _selected(
     serving: Serving, asked: Asked, pinned: Pinned, table: Table, within: Bounds, skip: int, limit: int
 ) -> selected.Page:
@@ -165,16 +198,31 @@ def _given(table: Table, texts: list[str]) -> tuple[Any, ...] | None:
 # -- how new -----------------------------------------------------------------------------------------------------------
 
 
-async def fresh(serving: Serving, asked: Asked) -> Table:
-    """The table of a request, as new as it asks for."""
-    catalog = serving.store.catalog()
-    after, level = asked.one("after"), asked.one("level")
+async def _latest(serving: Serving, asked: Asked) -> Latest | None:
+    """A view as new as asked for, if that needs no batch to be waited for: as an open database reads it."""
+    level, after = _level(asked), asked.one("after")
+    reads: Reads = serving.db._reads
+    if level is ANY and after is None and not reads.ahead:
+        return None
+    name = serving.store.catalog().table(asked.name).name
+    return await serving.call(reads.latest, name, level, after, levels.TIMEOUT)
+
+
+def _level(asked: Asked) -> Level:
+    level = asked.one("level")
     if level not in (None, "any", "latest"):
         raise BadValue(f"There is no level {level[:40]!r}.", hint="Levels: any, latest.")
+    return LATEST if level == "latest" else ANY
+
+
+async def fresh(serving: Serving, asked: Asked) -> Table:
+    """The table of a request, as new as it asks for."""
+    catalog, level = serving.store.catalog(), _level(asked)
     table = catalog.table(asked.name)
-    if after is None and level in (None, "any"):
+    after = serving.db._reads.not_before(table.name, level, asked.one("after"))
+    if after is None and level is ANY:
         return table
-    wanted = levels.wanted_of(serving.store, catalog, table.name, LATEST if level == "latest" else ANY, after)
+    wanted = levels.wanted_of(serving.store, catalog, table.name, level, after)
     if wanted is not None:
         await _wait(serving, table.name, wanted, asked.seconds("timeout", levels.TIMEOUT, serving.limits.seconds))
     return serving.store.catalog().table(asked.name)
@@ -216,3 +264,7 @@ def tag_of(serving: Serving, table: Table, media: str, asked: Asked) -> str | No
 def _headers(serving: Serving, table: Table, tag: str | None) -> dict[str, str]:
     found = {"viewkeeper-token": str(serving.db.token(table.name))}
     return found if tag is None else {**found, "etag": tag}
+
+
+def _token(serving: Serving, position: int) -> dict[str, str]:
+    return {"viewkeeper-token": str(Token(serving.store.uuid, position))}

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from tests.contract import planned
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
@@ -195,11 +196,32 @@ def test_levels(served: Running) -> None:
 
 def test_a_wait_that_is_in_vain_says_how_far_the_view_is(shop: None, start: Callable[..., Running]) -> None:
     running = start()
+    running.db.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")  # of two tables: nobody works it out alone
+    running.stop()
+    running = start()
     token = running.put({"item_id": 0, "category": "z", "price": 1})
-    found = running.http.get("/v1/totals/rows/z", params={"after": token})
+    found = running.http.get("/v1/bosses/rows", params={"after": token})
     assert (found.status_code, found.json()["code"], found.headers["retry-after"]) == (503, "VK603", "1")
     assert "is at position" in found.json()["detail"]
     assert "nobody maintains" in found.json()["detail"]
+
+
+def test_the_latest_of_a_view_of_one_table_waits_for_nobody(shop: None, start: Callable[..., Running]) -> None:
+    running = start()
+    for price in (7, 8):
+        token = running.put({"item_id": 0, "category": "z", "price": price})
+        for asked in ({"level": "latest"}, {"after": token}):
+            found = running.http.get("/v1/totals/rows/z", params=asked)
+            assert (found.status_code, found.json()["total"]) == (200, str(price))
+            assert found.headers["viewkeeper-token"] == token
+            rows = running.http.get("/v1/totals/rows", params={**asked, "where": "category = 'z'"}).json()["rows"]
+            assert [row["total"] for row in rows] == [str(price)]
+        # What was shown once is not taken back: neither by the short way, nor by pages, nor for other clients.
+        assert running.http.get("/v1/totals/rows/z").json()["total"] == str(price)
+        assert running.http.get("/v1/totals/rows").json()["rows"][-1]["total"] == str(price)
+    assert running.http.get("/v1/totals/rows/none", params={"level": "latest"}).status_code == 404
+    # More than a page has only a batch's state, which nobody makes here.
+    assert running.http.get("/v1/totals/rows", params={"level": "latest", "limit": "1"}).status_code == 503
 
 
 def test_tables_views_plan_and_status(served: Running) -> None:
