@@ -77,8 +77,7 @@ def delete(url: str, name: str, words: Sequence[str]) -> bool:
 
 def sql(url: str, text: str | None, output: str, engine: str) -> None:
     """Run statements; without any, a shell for them."""
-    from viewkeeper.cli.output import print_answer
-    from viewkeeper.plan.statements import split
+    from viewkeeper.cli.script import run_script
 
     with connected(url) as client:
         if text is None:
@@ -87,12 +86,7 @@ def sql(url: str, text: str | None, output: str, engine: str) -> None:
             client.status()  # a server that is not there, or a wrong token, is said at once
             shell(client, output, url)
             return
-        for one in split(text) or [text]:
-            answer = client.sql(one, engine=engine)
-            if answer.has_rows:
-                print_answer(answer.to_arrow(), output)
-            elif answer.done and output == "table":
-                typer.echo(answer.done)
+        run_script(client, text, output, engine)
 
 
 def status(url: str, output: str, watch: bool) -> None:

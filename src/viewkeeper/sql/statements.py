@@ -51,10 +51,10 @@ def needs(text: str) -> str:
     return "write" if words is not None and any(words.at(start[0]) for start, _ in _WRITES) else "define"
 
 
-def create_together(db: Any, texts: Sequence[str]) -> Result:
+def create_together(db: Any, texts: Sequence[str], progress: Progress | None = None) -> Result:
     """CREATE MATERIALIZED VIEW statements that follow each other in a script: all are made, or none."""
     wanted = [s for s in map(spelt.parse, texts) if isinstance(s, spelt.CreateView)]
-    create_views(db, wanted)
+    create_views(db, wanted, progress)
     return Result(done=f"{len(wanted)} views created")
 
 
@@ -67,16 +67,21 @@ def run(
     leash: Leash | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Run one statement of any kind.
+    """Run one statement of any kind, or several that make views: these are one batch.
 
     `parameters`: values for its open names. `engine`: who answers a query. `leash`: it is run for somebody who
     may only reach the database's own rows, and only so many. `progress` is told how far the load of a view is.
     """
     text = arguments.text(text, "A statement", f"Statements: {STATEMENTS}.")
     arguments.one_of(engine, "engine", ENGINES)
+    found = list(spelling.statements(text))
+    if len(found) > 1 and not parameters:
+        groups = list(spelt.together(spelt.split(text)))
+        if len(groups) == 1:
+            return create_together(db, groups[0], progress)
     if parameters or ":" in text:
         text = bound(text, parameters or {})
-    found = list(spelling.statements(text))
+        found = list(spelling.statements(text))
     if not found:
         raise BadStatement("There is no statement in the text.", hint=f"Statements: {STATEMENTS}.")
     if len(found) == 1:

@@ -14,6 +14,7 @@ from typing import Any
 import pexpect
 import pyarrow as pa
 import pytest
+from tests.contract import planned
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
@@ -218,6 +219,8 @@ def test_for_asyncio(served: Running) -> None:
 
 def test_what_goes_wrong_on_the_way(shop: None, start: Callable[..., Running], tmp_path: Path) -> None:
     token = TokenFile(tmp_path / "tokens").create("reader")
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        db.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")  # of two tables: it waits for its batch
     running = start(tokens=str(tmp_path / "tokens"))
     with vk.connect(running.address, token=token) as client:
         assert client.get("items", 1) is not None
@@ -225,7 +228,10 @@ def test_what_goes_wrong_on_the_way(shop: None, start: Callable[..., Running], t
             client.put("items", {"item_id": 1})
         running.db.put("items", {"item_id": 1, "category": "z"})
         with pytest.raises(Timeout):
-            client.get("totals", "z", vk.LATEST)
+            client.read("bosses", vk.LATEST)
+        latest = client.get("totals", "z", vk.LATEST)
+        assert latest is not None
+        assert latest["n"] == 1
     with vk.connect(running.address) as client, pytest.raises(Unauthorized):
         client.get("items", 1)
     with vk.connect("http://127.0.0.1:9", retry=0.1) as client, pytest.raises(Unreachable):
@@ -271,3 +277,32 @@ def test_commands_on_a_server(
     with pytest.raises(SystemExit):
         main(["get", "items", "999"])
     assert "has no row" in capsys.readouterr().err
+
+
+def test_a_script_makes_views_in_one_batch_and_says_where_it_fails(
+    served: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = served.db.status().epoch
+    script = tmp_path / "views.sql"
+    views = (
+        f"CREATE MATERIALIZED VIEW dear AS {planned.DEAR};\n-- a word;\nCREATE MATERIALIZED VIEW b AS {planned.BOSSES};"
+    )
+    script.write_text(f"SHOW TABLES;\n\n{views}\nSELECT count(*) AS n FROM items;\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["sql", "-f", str(script), "--db", served.address])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out.split()
+    assert " ".join(out).startswith("items kinds 2 views created n 20")
+    assert served.db.status().epoch == before + 1
+    script.write_text(f"SHOW TABLES;\n\n{views}\n")
+    with pytest.raises(SystemExit):
+        main(["sql", "-f", str(script), "--db", served.address])
+    assert "Statement 2 to 3 (line 3): The name 'dear' is in use." in capsys.readouterr().err
+
+
+def test_only_views_are_made_by_several_statements(served: Running) -> None:
+    with vk.connect(served.address) as far:
+        for text in ("SHOW TABLES; SHOW VIEWS", "DELETE FROM items WHERE item_id = 1; DROP TABLE items"):
+            with pytest.raises(vk.ViewkeeperError, match="one"):
+                far.sql(text)
+        assert far.get("items", 1) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,7 +23,7 @@ from viewkeeper.cli.options import (
 )
 from viewkeeper.cli.remote import is_remote
 from viewkeeper.cli.remote import sql as remote_sql
-from viewkeeper.errors import ViewkeeperError
+from viewkeeper.cli.script import run_script
 from viewkeeper.model.shown import counted
 
 
@@ -82,7 +82,7 @@ def sql(
 
             shell(database, output, db)
         else:
-            _run(database, text, output, engine)
+            run_script(database, text, output, engine)
 
 
 def _creates(text: str) -> bool:
@@ -90,35 +90,6 @@ def _creates(text: str) -> bool:
     from viewkeeper.plan.statements import split
 
     return any(statement[:6].upper() == "CREATE" for statement in split(text))
-
-
-def _run(database: Any, text: str, output: str, engine: str) -> None:
-    from viewkeeper.cli.hush import hushed, waiting_for
-    from viewkeeper.cli.output import print_answer
-    from viewkeeper.plan.statements import split, together
-    from viewkeeper.sql.statements import create_together
-
-    found, end, number = split(text) or [text], 0, 1
-    for group in together(found):
-        start = text.index(group[0], end)
-        end = text.index(group[-1], start) + len(group[-1])
-        lines = text[:start].count("\n")
-        try:
-            with waiting_for(group[0]), hushed():
-                if len(group) > 1:
-                    answer = create_together(database, group)
-                else:  # so that errors count lines in the whole text
-                    answer = database.sql("\n" * lines + group[0], engine=engine)
-        except ViewkeeperError as error:
-            if len(found) > 1:
-                last = f" to {number + len(group) - 1}" if len(group) > 1 else ""
-                error.message = f"Statement {number}{last} (line {lines + 1}): {error.message}"
-            raise
-        number += len(group)
-        if answer.has_rows:
-            print_answer(answer.to_arrow(), output)
-        elif answer.done and output == "table":
-            typer.echo(answer.done)
 
 
 def _read(context: typer.Context, file: Path) -> str:
