@@ -131,6 +131,8 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
     if statement.parameters:
         _create_family(db, statement, old, progress)
         return
+    if "sync" in statement.options and _create_synchronous(db, statement, old, progress):
+        return
     maintainer = db._maintain()
     with maintainer.publisher.defining:
         maintainer.refresh()
@@ -143,6 +145,24 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
             definitions.refuse_reshaped(db._store.catalog(), old, view)
             users = db._store.catalog().dependents([old.table.id])
             maintainer.definer.replace(old, view, frozenset(users), progress=progress)
+
+
+def _create_synchronous(
+    db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None
+) -> bool:
+    """A view that writes keep, for which nobody has to maintain; False if batches keep it."""
+    from viewkeeper.maintain import planning, synchronous
+    from viewkeeper.plan.templates import Templates
+
+    view = synchronous.planned(db._store, planning.plan(db._store, db._spark, statement, Templates()))
+    if view.sync is None:
+        return False
+    if old is not None:
+        raise Unsupported(
+            f"{statement.name} is there; a synchronous view is not replaced.", hint="Drop it and create it again."
+        )
+    synchronous.create(db._store, view, progress)
+    return True
 
 
 def _create_family(db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None) -> None:
@@ -169,6 +189,14 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
 def _alter_view(db: Database, statement: alterations.AlterView, progress: Progress | None) -> None:
     db._writable(f"alter {statement.name}")
     view = db._store.catalog().view(statement.name)
+    if view.sync is not None:
+        from viewkeeper.maintain import synchronous
+
+        if statement.action == "suspend" and view.suspended is None:
+            synchronous.suspend(db._store, view, "suspended by hand")
+        if statement.action == "resume" and view.suspended is not None:
+            synchronous.resume(db._store, view, progress)
+        return
     if statement.action == "suspend" and view.suspended is None:
         db._maintain().suspender.suspend(frozenset([view.table.id]), "suspended by hand")
     if statement.action == "resume" and view.suspended is not None:
@@ -189,9 +217,20 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
     db._store.catalog().refuse_index(statement.name, "DROP INDEX")
     view = db._store.catalog().view(statement.name)
     definitions.refuse_used(db._store.catalog(), view.table)
-    db._maintain().definer.drop(view.table)
+    _drop_made(db, view)
     if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
         _drop(db, parameters)
+
+
+def _drop_made(db: Database, view: View) -> None:
+    """A view, or an index. One that writes keep needs nobody who maintains, unless it has indexes that batches keep."""
+    from viewkeeper.maintain import synchronous
+
+    if view.sync is not None and not db._store.catalog().indexes.get(view.table.id):
+        synchronous.drop(db._store, view)
+        return
+    db._maintain().definer.drop(view.table)
+    synchronous.drop_state(db._store, view)
 
 
 def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progress | None) -> None:
@@ -206,6 +245,13 @@ def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progr
     if found is not None:
         raise NameTaken(f"The name {statement.name!r} is in use.")
     db._store.catalog().table(statement.on)  # what is not there is not maintained first
+    if "sync" in statement.options:
+        from viewkeeper.maintain import synchronous
+
+        view = synchronous.planned(db._store, plan_index(db._store, statement))
+        if view.sync is not None:
+            synchronous.create(db._store, view, progress)
+            return
     maintainer = db._maintain()
     with maintainer.publisher.defining:
         maintainer.refresh()
@@ -244,7 +290,7 @@ def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
         return
     index = catalog.index(statement.name)
     definitions.refuse_used(catalog, index.table)
-    db._maintain().definer.drop(index.table)
+    _drop_made(db, index)
 
 
 def _rename_index(db: Database, statement: indexing.RenameIndex) -> None:

@@ -26,6 +26,7 @@ from viewkeeper.errors import Defect
 POINTS: Mapping[str, str] = {
     "write.before": "a write call begins its transaction",
     "write.middle": "its rows and log entries are written, nothing is committed",
+    "write.kept": "so are those of the synchronous views",
     "commit.1.before": "a batch begins",
     "commit.1.after": "its cut is chosen",
     "commit.2.before": "its changes are read",
@@ -52,6 +53,7 @@ POINTS: Mapping[str, str] = {
     "load.part.after": "a part of a large table is scanned and kept",
     "load.1.after": "a view is loaded, nothing is published",
     "load.2.after": "it has caught up",
+    "view.kept": "a synchronous view is listed, nothing is committed",
     "view.published": "a new definition is published, the old one's rows are there",
     "view.dropped": "a view is out of the catalog, its rows are there",
     "remake.after": "a scheduled view is made anew, nothing is published",

@@ -5,6 +5,7 @@ options of a view    store = 'none'       keep no rows; changes stream to subscr
                      share = false        look its rows up by itself, and not together with other views
                      lookahead = 'none'   how far lookups see whether a row leads anywhere: none, local, global, auto
                      presum = 'none'      whether rows are summed before they are joined: none, auto, always
+                     sync = true          keep it in the transaction of each write to its table (`synchronous`)
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from viewkeeper.plan.presums import PRESUM, USUAL_PRESUM
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
-_KNOWN = frozenset({"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead", "presum"})
+_KNOWN = frozenset(
+    {"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead", "presum", "sync"}
+)
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
@@ -322,8 +325,9 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
         )
     if options.get("store", "table") not in STORE:
         raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
-    if options.get("share", "true").lower() not in ("true", "false"):
-        raise BadValue(f"share = {options['share']!r} is unknown.", hint="Write true or false.")
+    for name in ("share", "sync"):
+        if options.get(name, "true").lower() not in ("true", "false"):
+            raise BadValue(f"{name} = {options[name]!r} is unknown.", hint="Write true or false.")
     if options.get("lookahead", USUAL_LOOKAHEAD).lower() not in LOOKAHEAD:
         raise BadValue(
             f"lookahead = {options['lookahead']!r} is unknown.", hint=f"Write one of {', '.join(LOOKAHEAD)}."

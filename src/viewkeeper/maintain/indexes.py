@@ -26,7 +26,7 @@ from viewkeeper.plan.nodes import Query, Scan
 from viewkeeper.plan.planner import compile_plan
 from viewkeeper.store.base import Store
 
-_OPTIONS = frozenset({"load_rate", "hbase.encoding"})
+_OPTIONS = frozenset({"load_rate", "hbase.encoding", "sync"})
 
 
 def plan_index(store: Store, statement: CreateIndex) -> View:

@@ -18,6 +18,7 @@ from viewkeeper.model import arguments
 from viewkeeper.model.clusters import Cluster
 from viewkeeper.model.indexes import Index as Index
 from viewkeeper.model.schema import Table
+from viewkeeper.model.synchronous import Sync
 
 LOOKAHEAD = ("none", "local", "auto", "global")
 """How far lookups see whether a row leads anywhere, the least first."""
@@ -76,6 +77,8 @@ class View:
     """Of what it is an index, if it is one."""
     cluster: Cluster | None = None
     """Which tables it keeps next to each other, if it is clustered."""
+    sync: Sync | None = None
+    """Of which table's writes it is a part, if it is synchronous."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -117,7 +120,7 @@ class View:
         suspended = None if self.suspended is None else asdict(self.suspended)
         at = None if self.at is None else asdict(self.at)
         family = {"parameters": self.parameters, "given": self.given, "body": self.body} if self.parameters else {}
-        kinds = {"index": self.index, "cluster": self.cluster}
+        kinds = {"index": self.index, "cluster": self.cluster, "sync": self.sync}
         kind = {name: one.to_json() for name, one in kinds.items() if one is not None}
         return {**data, "suspended": suspended, "since": self.since, "at": at, **family, **kind}
 
@@ -129,7 +132,8 @@ class View:
         since, family = data.get("since", 0), (data.get("parameters", 0), data.get("given", 0), data.get("body", ""))
         index = Index.from_json(data["index"]) if data.get("index") else None
         cluster = Cluster.from_json(data["cluster"]) if data.get("cluster") else None
-        kinds = (*family, index, cluster)
+        sync = Sync.from_json(data["sync"]) if data.get("sync") else None
+        kinds = (*family, index, cluster, sync)
         return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *kinds)
 
 
@@ -237,6 +241,21 @@ class Catalog:
             if view.index is not None:
                 found.setdefault(view.index.on, []).append(view)
         return {number: tuple(views) for number, views in found.items()}
+
+    @cached_property
+    def synchronous(self) -> Mapping[int, tuple[View, ...]]:
+        """For each base table the views that are kept in its writes, if there are any."""
+        found: dict[int, list[View]] = {}
+        for view in self.special:
+            for table in view.sync.of if view.sync is not None and view.suspended is None else ():
+                found.setdefault(table, []).append(view)
+        return {number: tuple(views) for number, views in found.items()}
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Of all that has rows in the store: tables, views, and the state of those that are synchronous."""
+        state = (number for view in self.special if view.sync is not None for number in view.sync.state)
+        return frozenset([*self._tables, *self._views, *state])
 
     @cached_property
     def named_views(self) -> tuple[View, ...]:

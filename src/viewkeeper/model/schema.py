@@ -26,6 +26,7 @@ import pyarrow as pa
 from viewkeeper.model import types
 from viewkeeper.model.names import COUNT as COUNT
 from viewkeeper.model.names import WEIGHT as WEIGHT
+from viewkeeper.model.synchronous import WITH_WRITES
 from viewkeeper.model.types import Type
 
 FIRST_NAME = "_first_name"
@@ -82,6 +83,11 @@ class Table:
     def is_stored(self) -> bool:
         """Whether its rows are kept in the store; a view WITH (store = 'none') only streams its changes."""
         return dict(self.options).get("store") != "none"
+
+    @cached_property
+    def with_writes(self) -> bool:
+        """Whether its rows are as new as the last write call: those of a base table, and of a synchronous view."""
+        return not self.is_view or WITH_WRITES in dict(self.options)
 
     @cached_property
     def stored(self) -> tuple[Column, ...]:

@@ -36,6 +36,7 @@ from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.store.memory import Memory
 
 if TYPE_CHECKING:
+    from viewkeeper.operators.shelves import Shelf
     from viewkeeper.operators.telling import Drawn, Told
 
 Ports = Sequence[Sequence[pa.Table]]
@@ -206,6 +207,16 @@ class Operator:
     def slots(self) -> int:
         """How many arrangements of its own it keeps."""
         return 0
+
+    @property
+    def shelves(self) -> tuple[tuple[Shelf, ...], ...]:
+        """For each slot how its rows lie in a store, so that a write call can keep it; none if they cannot."""
+        return ()
+
+    @property
+    def fits_in_writes(self) -> bool:
+        """Whether it can run within a write call: all it needs is what arrives, and what lies on its shelves."""
+        return not self.reads and not self.is_arrangement and len(self.shelves) == self.slots
 
     def merged(self, duck: Duck, slot: int, runs: Sequence[Run]) -> Run:
         """Runs of one of its slots as one."""

@@ -27,7 +27,11 @@ _KEPT = 3
 
 def maintained(store: Store, catalog: Catalog) -> Flow:
     """The flow of the batches. A suspended view is still a definition that others may use."""
-    return _flows(store).of("maintained", catalog, lambda v: v.suspended is None and not strategy_of(v).runs_alone)
+    return _flows(store).of("maintained", catalog, _in_batches)
+
+
+def _in_batches(view: View) -> bool:
+    return view.suspended is None and view.sync is None and not strategy_of(view).runs_alone
 
 
 def everything(store: Store, catalog: Catalog) -> Flow:

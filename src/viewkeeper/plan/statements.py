@@ -168,8 +168,9 @@ def _is_plain_view(text: str) -> bool:
         found = parse(text)
     except BadStatement:
         return False
-    apart = isinstance(found, CreateView) and (found.parameters or {"strategy", "load_rate"} & set(found.options))
-    return isinstance(found, CreateView) and not apart
+    if not isinstance(found, CreateView):
+        return False
+    return not found.parameters and not {"strategy", "load_rate", "sync"} & set(found.options)
 
 
 # -- statements --------------------------------------------------------------------------------------------------------

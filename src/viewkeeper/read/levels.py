@@ -149,6 +149,8 @@ def cut_of(store: Store, name: str) -> int:
     found = store.catalog().find(name)
     if isinstance(found, View) and found.at is not None:
         return found.at.low
+    if isinstance(found, View) and found.table.with_writes:
+        return store.head()
     batch = store.published()
     return store.head() if batch is None else batch.cut
 

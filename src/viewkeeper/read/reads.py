@@ -137,8 +137,8 @@ class Reads:
 
     def token(self, name: str | None) -> Token:
         batch = self._store.published()
-        is_view = name is None or self._store.catalog().table(name).is_view
-        if not is_view or batch is None:
+        with_writes = name is not None and self._store.catalog().table(name).with_writes
+        if with_writes or batch is None:
             return Token(self._store.uuid, self._store.head())
         return Token(self._store.uuid, max(batch.cut, self._newest))
 
@@ -185,7 +185,7 @@ class Reads:
         """A view as new as asked for, if that needs no batch to be waited for."""
         levels.checked(level, timeout)
         after = self.not_before(name, level, after)
-        if (level is ANY and after is None) or not self._store.catalog().table(name).is_view:
+        if (level is ANY and after is None) or self._store.catalog().table(name).with_writes:
             return None
         if self._holding.current is not None:
             return None

@@ -18,6 +18,7 @@ from viewkeeper.errors import SnapshotGone
 from viewkeeper.maintain.continuous import NOTE
 from viewkeeper.maintain.crossover import crossover_text
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.arrangement import choose_merges
@@ -205,6 +206,8 @@ def _view(
     state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in made.slots]
     if view.at is not None:
         epoch, cut = view.at.epoch, view.at.cut
+    elif view.sync is not None:  # its state lies among the store's rows, which nobody weighs
+        cut, state = store.head(), [(store.count(Table(n, "", (), ())), 0) for n in view.sync.state]
     lag, seconds = lag_of(cut if suspended is None else suspended.cut, tuple(sorted(made.tables)))
     return ViewStatus(
         view.table.name,
@@ -215,7 +218,7 @@ def _view(
         _catch_up(recent, lag) if suspended is None else None,
         sum(rows for rows, _ in state),
         sum(size for _, size in state),
-        strategy_of(view).name,
+        strategy_of(view).name if view.sync is None else "sync",
         None if suspended is None else suspended.reason,
         created(catalog, view),
         None if view.index is None else indexed(catalog, view).name,
@@ -254,6 +257,10 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     for table, columns in flow.used.items():
         if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
             notes.append(text)
+    if view.sync is not None:
+        tables = ", ".join(names[t] for t in view.sync.of)
+        notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
+        return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
     asked = wishes(catalog)
     ahead = foresight(flow, view, asked, names, *_skipped(store))
     summed = told(plan_of(view).query.root, names)

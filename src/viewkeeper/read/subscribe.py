@@ -153,7 +153,7 @@ def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
     try:
         # A base table's pinned rows are those of the batch's cut: what came after follows as changes.
         rows = outside(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
-        return rows, pinned.head if table.is_view else pinned.batch.cut
+        return rows, pinned.batch.cut if table.with_writes else pinned.head
     finally:
         pinned.close()
 

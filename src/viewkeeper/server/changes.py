@@ -137,7 +137,7 @@ async def _rows(serving: Serving, table: Table, form: str) -> AsyncGenerator[tup
     else:
         pinned = await serving.call(store.pin)
         try:
-            position = pinned.head if source.is_view else pinned.batch.cut
+            position = pinned.batch.cut if source.with_writes else pinned.head
             batches = pinned.scan(source)
             piece = await serving.call(_next_piece, batches, source)
             while True:

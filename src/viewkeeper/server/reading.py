@@ -114,7 +114,7 @@ def _page(
         else:
             batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
             rows, more = _cut(serving, current, batches, limit, skip)
-        position = pinned.batch.cut if table.is_view else pinned.head
+        position = pinned.head if table.with_writes else pinned.batch.cut
         following = None
         if more is not None:
             following = Cursor(serving.store.uuid, pinned.head, table.id, more[0], more[1], high, chosen).text()

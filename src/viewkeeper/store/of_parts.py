@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Store
 from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
@@ -64,6 +64,14 @@ class StoreOfParts(Store):
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
         return self.rows.update(table, key, columns)
+
+    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+        self.rows.place(view, changes)
+
+    def follow(
+        self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
+    ) -> tuple[int, bool]:
+        return self.rows.follow(view, after, publish)
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         return self.rows.get(table, key)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from viewkeeper.errors import CorruptState, MaintainerBusy, Unsupported
-from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Table
 from viewkeeper.store.terms import (
@@ -86,6 +86,20 @@ class Rows(Protocol):
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
         """Change the same columns of existing rows; `key` and `columns` have a row for each. One row is changed
         atomically, several where the store has atomic batches. An absent key raises UnknownName."""
+
+    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+        """Write the first rows of a synchronous view and of its state, which no catalog lists yet.
+
+        From when one does, every write to its tables keeps it (`store.keeping`).
+        """
+        raise Unsupported(f"{self.url} keeps no synchronous views.")
+
+    def follow(
+        self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
+    ) -> tuple[int, bool]:
+        """Bring such a view on from a position, with what the log says: to the published batch's, or, if it is there
+        already, to the head, where `publish` lists it. Where it is then, and whether it is listed."""
+        raise Unsupported(f"{self.url} keeps no synchronous views.")
 
     @abstractmethod
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:

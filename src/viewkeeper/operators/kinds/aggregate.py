@@ -30,8 +30,8 @@ from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.operators import aggregate_shelves, extremes, finish
 from viewkeeper.operators import aggregate_sql as sql
-from viewkeeper.operators import extremes, finish
 from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
@@ -39,6 +39,7 @@ from viewkeeper.operators.groups import group
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.shelves import Shelf
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.steps import stepped, touched
 from viewkeeper.operators.telling import Drawn, Told
@@ -88,6 +89,10 @@ class Aggregate(Operator):
         state = site.state(self)
         size = touched(site, state, ports) if self.spec.keys else 0
         return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part), size)
+
+    @property
+    def shelves(self) -> tuple[tuple[Shelf, ...], ...]:
+        return aggregate_shelves.of(self.spec)
 
     def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
         return compacted(duck, self.spec, port, deltas)

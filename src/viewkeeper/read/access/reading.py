@@ -34,7 +34,7 @@ def state_for(store: Store, *, view: bool) -> Iterator[Source]:
 
 def rows_wanted(store: Store, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """Row by row, as Python values."""
-    with state_for(store, view=wanted.table.is_view) as source:
+    with state_for(store, view=not wanted.table.with_writes) as source:
         yield from rows_from(source, wanted)
 
 
@@ -52,5 +52,5 @@ def table_wanted(store: Store, wanted: Wanted) -> pa.Table:
 
 
 def _table(store: Store, wanted: Wanted) -> pa.Table:
-    with state_for(store, view=wanted.table.is_view) as source:
+    with state_for(store, view=not wanted.table.with_writes) as source:
         return fetch(source, wanted)

@@ -71,7 +71,7 @@ class Pins:
         return self._pinned.find(table, keys, columns, at_cut=self._at_cut)
 
     def later(self, table: Table) -> Changed | None:
-        if table.is_view:
+        if not table.with_writes:
             return self.ahead(table)
         return None if self._at_cut else self._pinned.later(table)
 
@@ -119,7 +119,7 @@ class Positions:
         """Up to now, so that it does not matter whether a batch was published since: what an index shows of any other
         row, it showed at the position too."""
         now, cut = self._store.head(), self._batch.cut
-        if table.is_view or now <= cut:
+        if not table.with_writes or now <= cut:
             return None
         names = [c.name for c in table.key_columns]
         if self._store.capabilities.before_images:

@@ -207,7 +207,7 @@ class LmdbDatabase(Database):
         with environment.read() as txn:
             catalog = records.read_catalog(LmdbMap(txn, environment.meta))
             found = [int(name[1:]) for name in txn.cursor().iternext(values=False) if _is_table(name)]
-        alive = {table.id for table in catalog.tables} | {view.table.id for view in catalog.views}
+        alive = catalog.numbers
         # An id that was never given is not dead: a commit may be about to give it.
         for number in found:
             if number < catalog.next_id and number not in alive:

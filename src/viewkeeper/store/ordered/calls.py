@@ -35,8 +35,11 @@ class Call:
         self.head: int = records.read_number(state.meta, records.HEAD)
         self.changed = self.chunk = 0
 
-    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
-        self.append(table, self.state.rows(table.id).apply(table, keys, after))
+    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+        """Change rows, and note in the log what really changed."""
+        images = self.state.rows(table.id).apply(table, keys, after)
+        self.append(table, images)
+        return images
 
     def append(self, table: Table, images: Images) -> None:
         """Note changed rows in the log."""

@@ -147,7 +147,7 @@ class PinnedState(Pinned):
 
     def _undo(self, table: Table) -> Images:
         """The keys that changed after the cut, each with its row at the cut (empty: there was none)."""
-        if table.is_view or self.batch.cut >= self.head:
+        if not table.with_writes or self.batch.cut >= self.head:
             return NOTHING
         found = self._undone.get(table.id)
         if found is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from viewkeeper import faults
 from viewkeeper.errors import BadValue, TooLarge, UnknownName
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.codec import WrittenLater, decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys, encode_whole_key
@@ -18,10 +20,12 @@ from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.ordered import log, records
 from viewkeeper.store.ordered.calls import Call, delta, encoded
 from viewkeeper.store.ordered.images import NOTHING, first_of_each_key, join, present, refuse_large, within
+from viewkeeper.store.ordered.keeping import OrderedKeeping, numbers, take_along
+from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.ordered.pinned import PinnedState
 from viewkeeper.store.protocols import Rows
-from viewkeeper.store.terms import Batch, Capabilities, Written
+from viewkeeper.store.terms import Batch, Capabilities, ViewChange, Written
 
 CAPABILITIES = Capabilities(
     change_feed=True, atomic_batch=True, snapshot_scan=True, before_images=True, cell_versions=False
@@ -37,6 +41,7 @@ class OrderedRows(Rows):
         self.url = opened.url
         self._opened = opened
         self._records = known
+        self._keeping = OrderedKeeping(opened, known)
         self._batch: Batch | None = None
         """The last one that was pinned: its record is long, and is the same for its number."""
 
@@ -63,18 +68,36 @@ class OrderedRows(Rows):
         slices = encoded(table, puts, deletes)
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
         faults.point("write.before")
-        with self._opened.write([table.id]) as state:
+        with self._writing(table) as (state, catalog):
             call = Call(state)
             if once is not None:
                 noted = records.read_note(state.meta, once[0])
                 if noted is not None and noted["number"] >= once[1]:
                     return call.finish()
                 records.put_note(state.meta, once[0], {"number": once[1]})
+            pieces = []
             while first is not None:
-                call.apply(table, *first)
+                images = call.apply(table, *first)
+                if table.id in catalog.synchronous:
+                    pieces.append(images)
                 first = next(slices, None)
             faults.point("write.middle")
+            if pieces:
+                take_along(call, catalog, table, pieces)
             return call.finish()
+
+    @contextmanager
+    def _writing(self, table: Table) -> Iterator[tuple[State, Catalog]]:
+        """A transaction over a table and all that is kept in its writes, and the catalog as it is in there."""
+        while True:
+            kept = numbers(self._records.known.synchronous.get(table.id, ()))
+            with ExitStack() as stack:
+                state = stack.enter_context(self._opened.write([table.id, *kept]))
+                catalog = self._records.shown(state)
+                if not set(numbers(catalog.synchronous.get(table.id, ()))) <= set(kept):
+                    continue  # nothing is written yet; handles are opened before a transaction
+                yield state, catalog
+                return
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
         self._opened.writable()
@@ -87,9 +110,9 @@ class OrderedRows(Rows):
             )
         new = dict(zip(names, typed(table, columns.rename_columns(names), names).columns, strict=True))
         keys = encode_keys(table, typed(table, key, [column.name for column in table.key_columns]))
-        with self._opened.write([table.id]) as state:
+        with self._writing(table) as (state, catalog):
             # As it is now: a column that another process has just added keeps its value.
-            table = next((t for t in self._records.shown(state).tables if t.id == table.id), table)
+            table = catalog.tables_by_id.get(table.id, table)
             there = state.rows(table.id)
             old = [there.find(name) for name in keys.to_pylist()]
             if None in old:
@@ -102,8 +125,18 @@ class OrderedRows(Rows):
             after = encode_rows(table, row)
             refuse_large(table, row, keys, after)
             call = Call(state)
-            call.apply(table, keys, after)
+            images = call.apply(table, keys, after)
+            if table.id in catalog.synchronous:
+                take_along(call, catalog, table, [images])
             return call.finish()
+
+    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+        self._keeping.place(view, changes)
+
+    def follow(
+        self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
+    ) -> tuple[int, bool]:
+        return self._keeping.follow(view, after, publish)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,201 @@
+"""Synchronous views: a write call takes its views with it, or is refused with them.
+
+    Δ of the call  ─▶  the view's operators, over the shelves of their state  ─▶  Δ of the view, Δ of the shelves
+
+The law is that of a batch: old is what the state shows before the call, new is old + Δ. Only where the state lies is
+another: in the store, by key, in the transaction that writes the rows (`operators.shelves`). So a view is right after
+every single call, whoever wrote, and whether or not anybody maintains; and a change that it cannot follow (a sum that
+overflows, a division by zero) is an error before anything is written.
+
+What can be kept so are operators that need no other rows than those that arrive and those on their shelves: filters,
+projections, and aggregates.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from viewkeeper import expressions
+from viewkeeper.commit.sink import resolve
+from viewkeeper.errors import EvaluationError, Unsupported
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.schema import Table
+from viewkeeper.operators.arrangement import Arrangement
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.kinds import Input
+from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.operators.shelves import Fetched, fetched, summed
+from viewkeeper.operators.steps import joined
+from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.flows import Plans
+from viewkeeper.plan.union import assemble
+from viewkeeper.rounds.driver import run_in_driver
+from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.site import Site
+from viewkeeper.store.budget import budget
+from viewkeeper.store.keeping import Reading
+from viewkeeper.store.memory import Memory
+from viewkeeper.store.terms import ViewChange
+
+_KEPT = 256
+"""Flows that a process remembers."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A view's flow by itself: its operators, sources first, and the tables of each one's shelves, by slot."""
+
+    flow: Flow
+    active: frozenset[str]
+    shelved: Mapping[str, Sequence[tuple[Table, ...]]]
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        return tuple(sorted(self.flow.used))
+
+
+def made(catalog: Catalog, view: View, numbers: Sequence[int] | None = None) -> Made:
+    """The flow of a view, its state under these numbers. Unsupported, with the reason, if no write can keep it."""
+    flow = assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id])
+    active = flow.behind([flow.sink(view.table.id).id])
+    stateful: dict[str, Sequence[tuple[Table, ...]]] = {}
+    left = iter(numbers if numbers is not None else range(1 << 30))
+    for name in flow.ordered(active):
+        operator = flow.operators[name]
+        if not operator.fits_in_writes:
+            raise Unsupported(
+                f"{view.table.name} cannot be synchronous: it needs rows beside those of the write ({operator.kind}).",
+                hint="Synchronous views filter, project and aggregate (count, sum, avg, min, max, DISTINCT); leave"
+                " sync out, and batches keep it.",
+            )
+        if operator.shelves:
+            stateful[name] = [tuple(shelf.table(next(left)) for shelf in slot) for slot in operator.shelves]
+    return Made(flow, frozenset(active), stateful)
+
+
+class Keeper:
+    """Of one process: its DuckDB, and the flows of the views that it has met."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._process = 0
+        self._own: Duck | None = None
+        self._memory = Memory(budget())
+        self._known: dict[int, tuple[View, Sequence[Table | None], Made]] = {}
+
+    def columns(self, catalog: Catalog, view: View, table: int) -> Sequence[str]:
+        return [c.name for c in self._made(catalog, view).flow.used[table]]
+
+    def changes(
+        self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reading: Reading
+    ) -> list[ViewChange]:
+        given: dict[str, Given] = {Input(table).id: Rows(delta) for table, delta in deltas.items()}
+        with self._lock:
+            try:
+                return self._run(self._made(catalog, view), view, given, reading)
+            except Exception as error:
+                found = expressions.error_code(error)
+                if found is None:
+                    raise
+                raise EvaluationError(
+                    f"{view.table.name} is synchronous and cannot follow this write, which is refused: {found.message}",
+                    hint="Nothing was written. Correct the rows, or drop the view.",
+                ) from error
+
+    def first(self, catalog: Catalog, view: View, tables: Mapping[int, pa.Table]) -> list[ViewChange]:
+        """The rows of a view and of its state, from whole tables as deltas from nothing."""
+        given: dict[str, Given] = {Input(table).id: Rows(delta) for table, delta in tables.items()}
+        with self._lock:
+            try:
+                return self._run(self._made(catalog, view), view, given, _NOTHING, first=True)
+            except Exception as error:
+                found = expressions.error_code(error)
+                raise error if found is None else EvaluationError(f"{view.table.name}: {found.message}") from error
+
+    def _run(
+        self, made: Made, view: View, given: Mapping[str, Given], reading: Reading, *, first: bool = False
+    ) -> list[ViewChange]:
+        duck = self.duck
+        site = _Call(duck, made.flow, lambda _: Arrangement(), made.active, self._memory)
+        site.shelved, site.reading = made.shelved, reading
+        seeds = [(n, *fed) for n in made.active for fed in made.flow.operators[n].seed(duck)] if first else []
+        reached = run_in_driver(site, given, seeds).get(view.table.id, [])
+        rows = resolve(duck, _Counted(reading), view.table, reached, self._memory)
+        return [*([rows] if isinstance(rows, ViewChange) else []), *site.stored()]
+
+    def _made(self, catalog: Catalog, view: View) -> Made:
+        """Worked out once for a view and its tables as they are."""
+        if view.sync is None:
+            raise Unsupported(f"{view.table.name} is not synchronous.")
+        tables = [catalog.tables_by_id.get(table) for table in view.sync.of]
+        known = self._known.get(id(view.plan))
+        if known is None or known[0].plan is not view.plan or known[1] != tables:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[id(view.plan)] = (view, tables, made(catalog, view, view.sync.state))
+        return known[2]
+
+    @property
+    def duck(self) -> Duck:
+        """A forked child cannot use its parent's."""
+        if self._own is None or self._process != os.getpid():
+            self._own, self._process = Duck(expressions.setup, threads=1), os.getpid()
+        return self._own
+
+
+@dataclass
+class _Call(Site):
+    """Operators within a write call: before one runs, what it may need of its state is read from its shelves."""
+
+    shelved: Mapping[str, Sequence[tuple[Table, ...]]] = field(default_factory=dict)
+    reading: Reading | None = None
+    fetched: dict[str, Fetched] = field(default_factory=dict)
+
+    def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> Iterator[pa.Table]:
+        if operator.id in self.shelved and self.reading is not None:
+            touched = joined(ports[0])
+            lying = zip(slots(operator), operator.shelves, self.shelved[operator.id], ports, strict=True)
+            for slot, shelves, tables, arrived in lying if touched is not None else ():
+                self.fetched[slot] = fetched(self.reading, shelves, tables, arrived, touched)
+        yield from super().run(operator, ports)
+
+    def state(self, operator: Operator) -> list[Arrangement]:
+        return [self.fetched[slot].state for slot in slots(operator)]
+
+    def stored(self) -> Iterator[ViewChange]:
+        """What the operators have added, as changes of their shelves."""
+        for name, tables in self.shelved.items():
+            operator = self.flow.operators[name]
+            for slot, shelves, own in zip(slots(operator), operator.shelves, tables, strict=True):
+                if (run := self.added.get(slot)) is not None:
+                    for shelf, table in zip(shelves, own, strict=True):
+                        yield ViewChange(table, *summed(shelf, table, self.fetched[slot].rows, run))
+
+
+class _Nothing:
+    """A store without rows."""
+
+    def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
+        return table.arrow.empty_table()
+
+    def range(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> pa.Table:
+        return table.arrow.empty_table()
+
+
+_NOTHING = _Nothing()
+
+
+class _Counted:
+    """The rows of the store for who counts a bag's."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        return self._reading.find(table, encode_keys(table, keys))

@@ -1,0 +1,51 @@
+"""Views that are kept in the transaction of a write: what the store and who keeps them say to each other.
+
+The store knows which rows a write call changes, and writes; what becomes of the views is worked out by their
+operators, which lie further down the data path. So a store that has such a view to keep looks for who keeps it by name,
+as it is with the stores themselves (`registry`): no writer can forget it, and who has no such view loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Protocol, cast
+
+import pyarrow as pa
+
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.schema import Table
+from viewkeeper.store.terms import ViewChange
+
+_KEEPER = "viewkeeper.commit.keeping", "Keeper"
+
+
+class Reading(Protocol):
+    """What a write call sees of the store: as it was when the call began."""
+
+    def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
+        """The rows of these encoded keys, each once, in any order."""
+
+    def range(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> pa.Table:
+        """The rows of a key range, in key order."""
+
+
+class Keeper(Protocol):
+    """May be used by any thread; a write waits for the one before it anyway."""
+
+    def columns(self, catalog: Catalog, view: View, table: int) -> Sequence[str]:
+        """The columns of a base table that a view has to know, by their names inside."""
+
+    def changes(
+        self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reading: Reading
+    ) -> list[ViewChange]:
+        """What the consolidated changes of base tables, by id, do to a view's rows and to its state. An error is raised
+        for a change that the view cannot follow."""
+
+
+@cache
+def keeper() -> Keeper:
+    """Of this process."""
+    module, name = _KEEPER
+    return cast(Keeper, getattr(import_module(module), name)())

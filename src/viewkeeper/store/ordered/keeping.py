@@ -1,0 +1,108 @@
+"""Synchronous views in a store over an ordered map: in the transaction of each write, and how one comes to be.
+
+A new view's rows are worked out beside the writers, as of the published batch, and written while no catalog lists it;
+what was written meanwhile follows from the log, in a transaction of its own or in the one that lists the view:
+
+    load at cut ──▶ rows, shelves ──▶ log up to the batch's cut ──▶ log up to the head, told in the log, and the catalog
+
+What follows the batch's cut is in the log as what that one call did to the view: a snapshot of the batch takes it back,
+as it takes back the tables' own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from viewkeeper import faults
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.codec import decode_rows
+from viewkeeper.model.schema import Table
+from viewkeeper.store.keeping import keeper
+from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered.calls import Call, encoded
+from viewkeeper.store.ordered.images import Images
+from viewkeeper.store.ordered.maps import State
+from viewkeeper.store.ordered.net import net
+from viewkeeper.store.ordered.opened import Opened, OrderedRecords
+from viewkeeper.store.terms import ViewChange
+
+
+def numbers(views: Sequence[View]) -> list[int]:
+    """Of the tables that a write changes beside its own."""
+    return [n for v in views if v.sync is not None for n in (v.table.id, *v.sync.state)]
+
+
+class InCall:
+    """What a write call sees."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
+        return decode_rows(table, self._state.rows(table.id).find_many(keys))
+
+    def range(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> pa.Table:
+        found = [decode_rows(table, rows) for rows in self._state.rows(table.id).scan(start, stop, limit)]
+        return pa.concat_tables(found) if found else table.arrow.empty_table()
+
+
+def take_along(call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images]) -> None:
+    """What a write call did to a table, for the views that are kept in its writes."""
+    now = catalog.tables_by_id[table.id]
+    for view in catalog.synchronous.get(table.id, ()):
+        delta = net(now.inside, pieces, list(keeper().columns(catalog, view, table.id)))
+        if delta.num_rows:
+            _apply(call, view, keeper().changes(catalog, view, {table.id: delta}, InCall(call.state)))
+    faults.point("write.kept")
+
+
+def _apply(call: Call, view: View, changes: Sequence[ViewChange], *, told: bool = True) -> None:
+    """The view's own rows are told in the log; its state is nobody's business."""
+    for change in changes:
+        for keys, after in encoded(change.table, change.puts, change.deletes):
+            images = call.state.rows(change.table.id).apply(change.table, keys, after)
+            if told and change.table.id == view.table.id:
+                call.append(change.table, images)
+
+
+class OrderedKeeping:
+    """How a view becomes synchronous."""
+
+    def __init__(self, opened: Opened, known: OrderedRecords) -> None:
+        self._opened = opened
+        self._records = known
+
+    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+        """Write the first rows of a view that no catalog lists as synchronous yet, in place of what is there."""
+        with self._opened.write(numbers([view])) as state:
+            for number in numbers([view]):
+                state.rows(number).clear()
+            _apply(Call(state), view, changes, told=False)
+
+    def follow(
+        self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
+    ) -> tuple[int, bool]:
+        """Bring such a view from a position to that of the published batch, or, if it is there, to the head: then it is
+        listed, by `publish` with the call's position. Where it is now, and whether it is listed."""
+        with self._opened.write(numbers([view])) as state:
+            catalog, call = self._records.shown(state), Call(state)
+            self._opened.check_kept(state, after)
+            batch = records.read_batch(state.meta)
+            ends = publish is not None and (batch is None or batch.cut == after)
+            upto = call.head if ends or batch is None else max(batch.cut, after)
+            deltas = {}
+            for table in view.sync.of if view.sync is not None and upto > after else ():
+                pieces = list(log.gather(log.entries(state.log, after, upto, [table])))
+                wanted = list(keeper().columns(catalog, view, table))
+                deltas[table] = net(catalog.tables_by_id[table].inside, pieces, wanted)
+            if any(delta.num_rows for delta in deltas.values()):
+                changes = keeper().changes(catalog, view, deltas, InCall(state))
+                _apply(call, view, changes, told=ends and batch is not None)
+            if not ends or publish is None:
+                return upto, False
+            position = call.finish(always=True).position
+            records.change_catalog(state.meta, lambda now: publish(now, position), self._records.known)
+            faults.point("view.kept")
+        return position, True
