@@ -59,6 +59,20 @@ def _grouped(tables: Mapping[str, Table]) -> Query:
     return _query(Aggregate(_items(tables), (Named("category", CATEGORY),), calls))
 
 
+def _totals(tables: Mapping[str, Table]) -> Query:
+    """Few rows need no statement for it, with a filter below and one above."""
+    over = Expr("GreaterThan", types.BOOLEAN, (PRICE, _literal(-2)))
+    calls = (
+        _call("n", "Count", _literal(1), types.BIGINT),
+        _call("total", "Sum", PRICE, types.BIGINT),
+        _call("mean", "Average", PRICE, types.DOUBLE),
+        _call("low", "Min", PRICE, types.INT),
+        _call("high", "Max", PRICE, types.INT),
+    )
+    grouped = Aggregate(Filter(_items(tables), over), (Named("category", CATEGORY),), calls)
+    return _query(Filter(grouped, Expr("LessThan", types.BOOLEAN, (column("high", types.INT), _literal(40)))))
+
+
 def _whole(tables: Mapping[str, Table]) -> Query:
     calls = (_call("n", "Count", _literal(1), types.BIGINT), _call("high", "Max", PRICE, types.INT))
     return _query(Aggregate(_items(tables), (), calls))
@@ -113,6 +127,7 @@ def _joined(tables: Mapping[str, Table]) -> Query:
 
 PLANS: Mapping[str, Callable[[Mapping[str, Table]], Query]] = {
     "SELECT grouped": _grouped,
+    "SELECT totals": _totals,
     "SELECT whole": _whole,
     "SELECT shares": _shares,
     "SELECT dear": _dear,
@@ -140,7 +155,9 @@ def recomputed(items: Sequence[Row]) -> dict[str, list[Row]]:
     groups: dict[Any, list[Row]] = {}
     for row in items:
         groups.setdefault(row["category"], []).append(row)
+    dear = {c: [r for r in rows if (r["price"] or -9) > -2 or r["price"] == 0] for c, rows in groups.items()}
     return {
+        "totals": [_total(c, rows) for c, rows in dear.items() if rows and max(_priced(rows)) < 40],
         "grouped": [{"category": c, **_measures(rows)} for c, rows in groups.items()],
         "whole": [{"n": len(items), "high": max(_priced(items), default=None)}],
         "dear": [{"item_id": r["item_id"], "price": r["price"]} for r in items if (r["price"] or 0) > 3],
@@ -152,6 +169,11 @@ def recomputed(items: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _priced(rows: Sequence[Row]) -> list[int]:
     return [r["price"] for r in rows if r["price"] is not None]
+
+
+def _total(category: Any, rows: Sequence[Row]) -> Row:
+    kept = {name: value for name, value in _measures(rows).items() if name not in ("priced", "prices")}
+    return {"category": category, **kept}
 
 
 def _measures(rows: Sequence[Row]) -> Row:

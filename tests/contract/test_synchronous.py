@@ -17,8 +17,9 @@ from tests.contract.conftest import databases
 
 import viewkeeper as vk
 from viewkeeper.errors import EvaluationError, InUse, Suspended, Unsupported
+from viewkeeper.store.ordered import keeping
 
-SYNC = ("grouped", "whole", "dear", "categories", "doubles")
+SYNC = ("grouped", "whole", "dear", "categories", "doubles", "totals")
 
 
 @pytest.fixture(params=["lmdb", "rocksdb"])
@@ -313,3 +314,31 @@ def test_a_store_of_atomic_rows_says_why_not(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(Unsupported, match="each row atomic by itself"):
             db.sql("CREATE INDEX by_price ON items (price) WITH (sync = true)")
         assert db.views() == []
+
+
+def test_few_rows_and_many_leave_the_same_bytes(
+    db: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows go through a view one by one, many by its operators: what lies in the store afterwards is the same."""
+    other_url = url.replace("shop", "other")
+    with vk.open(other_url, durability="none") as other:
+        for statement in planned.TABLES:
+            other.sql(statement)
+        other.put("items", [_item(n) for n in range(40)])
+        made = ("grouped", "whole", "dear", "categories", "doubles", "totals")
+        for one in (db, other):
+            for name in made:
+                _create(one, name)
+            one.sql("CREATE INDEX by_price ON items (price DESC) INCLUDE (category) WITH (sync = true)")
+        for seed in range(12):
+            for one, few in ((db, 0), (other, 1_000)):
+                monkeypatch.setattr(keeping, "_FEW", few)
+                _changed(one, random.Random(seed))
+            assert _stored(db) == _stored(other), seed
+
+
+def _stored(db: Any) -> dict[int, list[bytes]]:
+    """The bytes of all rows, those of the views' state too."""
+    numbers = sorted(db._store.catalog().numbers)
+    with db._store._opened.read(numbers) as state:
+        return {n: [row for rows in state.rows(n).scan(None, None, None) for row in rows.to_pylist()] for n in numbers}

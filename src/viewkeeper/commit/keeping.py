@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -24,10 +25,12 @@ from viewkeeper import expressions
 from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import EvaluationError, Unsupported
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.codec import plain_row
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.few import Change, Groups, Lying, Placed, Row, linear, placed
 from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.operators.shelves import Fetched, fetched, summed
@@ -51,6 +54,7 @@ _KEPT = 256
 class Made:
     """A view's flow by itself: its operators, sources first, and the tables of each one's shelves, by slot."""
 
+    view: Table
     flow: Flow
     active: frozenset[str]
     shelved: Mapping[str, Sequence[tuple[Table, ...]]]
@@ -58,6 +62,35 @@ class Made:
     @property
     def tables(self) -> tuple[int, ...]:
         return tuple(sorted(self.flow.used))
+
+    @cached_property
+    def few(self) -> Few | None:
+        """How few rows go through it without a statement: the view's end, and one aggregate before it at most."""
+        segments = self.flow.sink(self.view.id).source
+        end = placed(self.view, segments)
+        source = self.flow.operators[segments[0].source]
+        if end is None or source.changes_of is not None:
+            return None if end is None else Few(None, end)
+        groups = source.few(self.shelved.get(source.id, ()))
+        fed = {self.flow.operators[s.source].changes_of for s in source.segments()}
+        return None if groups is None or None in fed else Few(groups, end)
+
+
+@dataclass(frozen=True)
+class Few:
+    """The way of few rows through a view."""
+
+    groups: Groups | None
+    end: Placed
+
+    def changes(self, before: Sequence[Row], after: Sequence[Row], lying: Lying) -> list[Change] | None:
+        if self.groups is None:
+            return linear(self.end, before, after)
+        found = self.groups.step(before, after, lying, self.end.named_by)
+        if found is None:
+            return None
+        state, was, now = found
+        return [*state, *linear(self.end, was, now)]
 
 
 def made(catalog: Catalog, view: View, numbers: Sequence[int] | None = None) -> Made:
@@ -76,7 +109,7 @@ def made(catalog: Catalog, view: View, numbers: Sequence[int] | None = None) -> 
             )
         if operator.shelves:
             stateful[name] = [tuple(shelf.table(next(left)) for shelf in slot) for slot in operator.shelves]
-    return Made(flow, frozenset(active), stateful)
+    return Made(view.table, flow, frozenset(active), stateful)
 
 
 class Keeper:
@@ -107,6 +140,16 @@ class Keeper:
                     f"{view.table.name} is synchronous and cannot follow this write, which is refused: {found.message}",
                     hint="Nothing was written. Correct the rows, or drop the view.",
                 ) from error
+
+    def few(
+        self, catalog: Catalog, view: View, table: int, images: Sequence[tuple[bytes, bytes]], lying: Lying
+    ) -> list[Change] | None:
+        few = self._made(catalog, view).few
+        if few is None:
+            return None
+        rows = catalog.tables_by_id[table].inside
+        before = [plain_row(rows, was) for was, _ in images if was]
+        return few.changes(before, [plain_row(rows, now) for _, now in images if now], lying)
 
     def first(self, catalog: Catalog, view: View, tables: Mapping[int, pa.Table]) -> list[ViewChange]:
         """The rows of a view and of its state, from whole tables as deltas from nothing."""

@@ -17,7 +17,7 @@ rows written to the same columns are equal bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Context, Decimal
@@ -141,7 +141,7 @@ def _decoded(table: Table, value: bytes) -> dict[str, Any]:
     if value[0] != VERSION:
         raise CorruptState(f"A row of {table.name} has an unknown format.")
     layout = _layout(table, value[1] | value[2] << 8)
-    fields = layout.unpack_from(value)
+    fields = layout.form.unpack_from(value)
     row = dict(zip(layout.names, fields[3:], strict=True))
     start = layout.width
     for name, convert in layout.var_readers:
@@ -162,6 +162,53 @@ def _decoded(table: Table, value: bytes) -> dict[str, Any]:
     return row
 
 
+def plain_row(table: Table, value: bytes) -> dict[str, Any]:
+    """One row as the plain values of `model.scalars`: dates, times and decimals are integers."""
+    if value[0] != VERSION:
+        raise CorruptState(f"A row of {table.name} has an unknown format.")
+    layout = _layout(table, value[1] | value[2] << 8)
+    fields = layout.form.unpack_from(value)
+    row = dict(zip(layout.names, fields[3:], strict=True))
+    start = layout.width
+    for name, convert in layout.var_readers:
+        end = layout.width + row[name]
+        row[name] = convert(value[start:end])
+        start = end
+    for name in layout.wide:
+        row[name] = int.from_bytes(row[name], "little", signed=True)
+    if any(fields[2]):
+        nulls = int.from_bytes(fields[2], "little")
+        for at, name in enumerate(layout.names):
+            if nulls >> at & 1:
+                row[name] = None
+    for name in layout.added:
+        row[name] = None
+    return row
+
+
+def encode_plain(table: Table, row: Mapping[str, Any]) -> bytes:
+    """One row of plain values, as `encode_rows` writes it."""
+    layout = _layout(table, len(table.places))
+    nulls, end, slots, variable = 0, 0, [], []
+    for at, name in enumerate(layout.names):
+        value = row.get(name)
+        if value is None:
+            nulls |= 1 << at
+            value = end if layout.variable[at] else _NULLS.get(layout.codes[at], 0)
+        elif layout.variable[at]:
+            data = value.encode() if layout.types[at] == types.STRING else value
+            variable.append(data)
+            value = end = end + len(data)
+        elif layout.codes[at] == "16s":
+            value = value.to_bytes(16, "little", signed=True)
+        slots.append(value)
+    bits = nulls.to_bytes((len(layout.names) + 7) // 8, "little")
+    return b"".join([layout.form.pack(VERSION, len(layout.names), bits, *slots), *variable])
+
+
+_NULLS = {"16s": bytes(16)}
+
+
 # -- layout -----------------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +225,10 @@ class _Layout:
     """Columns that were added after rows of this layout were written."""
     gone: frozenset[str]
     """Names in `names` that stand for dropped columns."""
-    unpack_from: Callable[..., tuple[Any, ...]]
+    form: struct.Struct
+    codes: tuple[str, ...]
+    wide: tuple[str, ...]
+    """Decimals of 16 bytes."""
     readers: tuple[tuple[str, Callable[[Any], Any]], ...]
     var_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
 
@@ -223,7 +273,9 @@ def _make_layout(table: Table, written: int) -> _Layout:
         width=slots.itemsize,
         added=tuple(c.name for at, c in enumerate(places) if at >= written and at not in gone),
         gone=frozenset(c.name for at, c in gone.items() if at < written),
-        unpack_from=form.unpack_from,
+        form=form,
+        codes=tuple(code for _, code in kinds),
+        wide=tuple(c.name for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"),
         readers=tuple((name, reader) for name, reader in readers if reader is not None),
         var_readers=tuple(
             (c.name, bytes.decode if c.type == types.STRING else bytes) for c in columns if is_variable(c.type)

@@ -19,7 +19,7 @@ a key prefix is a byte prefix and a prefix scan is a range.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,12 @@ def key_range(
 def plain_bytes(table: Table, place: int, value: Any) -> bytes:
     """The bytes of a key column's value, given as `model.scalars` reads it; of None, where NULL stands."""
     return _parts(table)[place].plain(value)
+
+
+def plain_key(table: Table, row: Mapping[str, Any], columns: int | None = None) -> bytes:
+    """The key of a row of plain values, or its first columns."""
+    parts = _parts(table)
+    return b"".join([part.plain(row[part.name]) for part in parts[:columns]]) or b"\x00"
 
 
 def value_marker(table: Table, place: int) -> bytes:

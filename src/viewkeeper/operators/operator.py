@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr
-from viewkeeper.model.schema import Column
+from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Type
 from viewkeeper.operators import arrangement
 from viewkeeper.operators.arrangement import Arrangement, Run
@@ -36,6 +36,7 @@ from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.store.memory import Memory
 
 if TYPE_CHECKING:
+    from viewkeeper.operators.few import Groups
     from viewkeeper.operators.shelves import Shelf
     from viewkeeper.operators.telling import Drawn, Told
 
@@ -217,6 +218,10 @@ class Operator:
     def fits_in_writes(self) -> bool:
         """Whether it can run within a write call: all it needs is what arrives, and what lies on its shelves."""
         return not self.reads and not self.is_arrangement and len(self.shelves) == self.slots
+
+    def few(self, shelved: Sequence[Sequence[Table]]) -> Groups | None:
+        """The same for few rows without a statement, its shelves being these tables, by slot; None: there is no way."""
+        return None
 
     def merged(self, duck: Duck, slot: int, runs: Sequence[Run]) -> Run:
         """Runs of one of its slots as one."""

@@ -31,11 +31,27 @@ class Reading(Protocol):
         """The rows of a key range, in key order."""
 
 
+class Lying(Protocol):
+    """The same, row by row."""
+
+    def one(self, table: Table, key: bytes) -> bytes | None:
+        """The row of an encoded key."""
+
+    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
+        """The first rows of a key range."""
+
+
 class Keeper(Protocol):
     """May be used by any thread; a write waits for the one before it anyway."""
 
     def columns(self, catalog: Catalog, view: View, table: int) -> Sequence[str]:
         """The columns of a base table that a view has to know, by their names inside."""
+
+    def few(
+        self, catalog: Catalog, view: View, table: int, images: Sequence[tuple[bytes, bytes]], lying: Lying
+    ) -> list[tuple[Table, bytes, bytes]] | None:
+        """What few changed rows of a base table, as they were and are (empty: none), do to a view and to its state:
+        rows to put, by table and encoded key, empty ones to delete. None if only `changes` knows."""
 
     def changes(
         self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reading: Reading

@@ -29,8 +29,8 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
-from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators import aggregate_shelves, extremes, finish
+from viewkeeper.model.schema import WEIGHT, Column, Table
+from viewkeeper.operators import aggregate_shelves, extremes, few, finish
 from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge
 from viewkeeper.operators.consolidate import consolidation
@@ -93,6 +93,9 @@ class Aggregate(Operator):
     @property
     def shelves(self) -> tuple[tuple[Shelf, ...], ...]:
         return aggregate_shelves.of(self.spec)
+
+    def few(self, shelved: Sequence[Sequence[Table]]) -> few.Groups | None:
+        return few.groups(self.spec, self.source, shelved)
 
     def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
         return compacted(duck, self.spec, port, deltas)

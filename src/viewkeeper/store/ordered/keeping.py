@@ -11,7 +11,7 @@ as it takes back the tables' own rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -22,11 +22,14 @@ from viewkeeper.model.schema import Table
 from viewkeeper.store.keeping import keeper
 from viewkeeper.store.ordered import log, records
 from viewkeeper.store.ordered.calls import Call, encoded
-from viewkeeper.store.ordered.images import Images
+from viewkeeper.store.ordered.images import Images, binary
 from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.ordered.net import net
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.terms import ViewChange
+
+_FEW = 512
+"""Changed rows of a call that go through its views one by one: a statement costs as much as so many."""
 
 
 def numbers(views: Sequence[View]) -> list[int]:
@@ -43,6 +46,12 @@ class InCall:
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
         return decode_rows(table, self._state.rows(table.id).find_many(keys))
 
+    def one(self, table: Table, key: bytes) -> bytes | None:
+        return self._state.rows(table.id).find(key)
+
+    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
+        return [row for rows in self._state.rows(table.id).scan(start, stop, limit) for row in rows.to_pylist()]
+
     def range(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> pa.Table:
         found = [decode_rows(table, rows) for rows in self._state.rows(table.id).scan(start, stop, limit)]
         return pa.concat_tables(found) if found else table.arrow.empty_table()
@@ -51,11 +60,32 @@ class InCall:
 def take_along(call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images]) -> None:
     """What a write call did to a table, for the views that are kept in its writes."""
     now = catalog.tables_by_id[table.id]
+    few = sum(map(len, pieces)) <= _FEW
+    rows = [both for piece in pieces for both in _both(piece)] if few else []
     for view in catalog.synchronous.get(table.id, ()):
+        made = keeper().few(catalog, view, table.id, rows, InCall(call.state)) if few else None
+        if made is not None:
+            _put(call, view, made)
+            continue
         delta = net(now.inside, pieces, list(keeper().columns(catalog, view, table.id)))
         if delta.num_rows:
             _apply(call, view, keeper().changes(catalog, view, {table.id: delta}, InCall(call.state)))
     faults.point("write.kept")
+
+
+def _both(images: Images) -> Iterator[tuple[bytes, bytes]]:
+    return zip(images.before.to_pylist(), images.after.to_pylist(), strict=True)
+
+
+def _put(call: Call, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) -> None:
+    """The same for few rows, each by itself."""
+    by_table: dict[int, tuple[Table, dict[bytes, bytes]]] = {}
+    for table, key, after in changes:
+        by_table.setdefault(table.id, (table, {}))[1][key] = after
+    for table, rows in by_table.values():
+        images = call.state.rows(table.id).apply(table, binary(list(rows)), binary(list(rows.values())))
+        if table.id == view.table.id:
+            call.append(table, images)
 
 
 def _apply(call: Call, view: View, changes: Sequence[ViewChange], *, told: bool = True) -> None:

@@ -1,0 +1,278 @@
+"""Few rows: a view's step on Python's own values, where a statement would cost more than the work.
+
+    rows before −1, rows after +1 ──filter──▶ by group: counts and sums ──▶ state + Δ ──▶ the group's row
+
+The law is that of `kinds.aggregate`, and so is what lies on the shelves, byte for byte. It is done for plain columns,
+comparisons of a column with a constant, and counts, sums and averages of integers, sums of decimals, minimum and
+maximum. Anything else, and whatever would be an error, is left to the operators: `step` gives None.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.codec import encode_plain, plain_row
+from viewkeeper.model.keys import plain_key, successor
+from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.operators.measures import VALUE_FUNCTIONS, Accumulator, layout, summing
+from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.spec import AggregateSpec, Measure
+
+Row = Mapping[str, Any]
+Change = tuple[Table, bytes, bytes]
+"""A table, a key, and its row from now on; none: it goes."""
+
+_COMPARED = {
+    "EqualTo": operator.eq,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+}
+
+
+class Lying(Protocol):
+    """Rows of a store by their encoded keys, as they were when the write call began."""
+
+    def one(self, table: Table, key: bytes) -> bytes | None: ...
+
+    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]: ...
+
+
+Passing = Callable[[Row], bool]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A segment that passes some rows and picks columns: their names, and those of its source."""
+
+    passing: Passing | None
+    taken: tuple[tuple[str, str], ...]
+
+
+def columns_of(segment: Segment) -> Columns | None:
+    """None if it does more."""
+    if segment.times or segment.sign < 0 or any(n.expr.op != "column" for n in segment.exprs):
+        return None
+    tests = [_test(part) for where in segment.where for part in _parts(where)]
+    if None in tests:
+        return None
+    known = [test for test in tests if test is not None]
+    passing = (lambda row: all(test(row) for test in known)) if known else None
+    return Columns(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs))
+
+
+def _parts(where: Expr) -> list[Expr]:
+    return [p for arg in where.args for p in _parts(arg)] if where.op == "And" else [where]
+
+
+def _test(expr: Expr) -> Passing | None:
+    """A comparison that Python makes as Spark does; a comparison with NULL does not pass."""
+    if expr.op == "IsNotNull" and expr.args[0].op == "column":
+        name = str(expr.args[0].value)
+        return lambda row: row[name] is not None
+    if expr.op not in _COMPARED or [a.op for a in expr.args] != ["column", "literal"]:
+        return None
+    column, literal = expr.args
+    if column.type != literal.type or not (types.is_integer(column.type) or column.type == types.STRING):
+        return None
+    compare, name, value = _COMPARED[expr.op], str(column.value), literal.value
+    if value is None:
+        return None
+    if column.type == types.STRING:  # as bytes: that is Spark's order
+        value = value.encode()
+        return lambda row: row[name] is not None and compare(row[name].encode(), value)
+    return lambda row: row[name] is not None and compare(row[name], value)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The end of a view: its rows from those of the last operator. `taken` has a source's name for each column."""
+
+    table: Table
+    columns: Columns
+
+    @cached_property
+    def _sources(self) -> list[tuple[str, str]]:
+        named = zip(self.table.columns, self.columns.taken, strict=True)
+        return [(column.name, source) for column, (_, source) in named]
+
+    @cached_property
+    def named_by(self) -> frozenset[str]:
+        """The source's columns that tell where a row lies: those of the key, and those that are compared."""
+        if self.columns.passing is not None:
+            return frozenset(source for _, source in self._sources)
+        keyed = {part.column for part in self.table.key}
+        return frozenset(source for name, source in self._sources if name in keyed)
+
+    def keys(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        """Where the view has these rows, those that it has."""
+        for row in rows if self.columns.passing is None else filter(self.columns.passing, rows):
+            yield plain_key(self.table, {name: row.get(source) for name, source in self._sources})
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
+        for row in rows if self.columns.passing is None else filter(self.columns.passing, rows):
+            shown = {name: row[source] for name, source in self._sources}
+            yield plain_key(self.table, shown), encode_plain(self.table, shown)
+
+
+def placed(table: Table, segments: Sequence[Segment]) -> Placed | None:
+    """None if the end of a view does more than to pick columns, or counts rows."""
+    found = columns_of(segments[0]) if len(segments) == 1 and not table.is_bag else None
+    return None if found is None else Placed(table, found)
+
+
+def linear(end: Placed, before: Sequence[Row], after: Sequence[Row]) -> list[Change]:
+    """What rows that went and rows that came do to a view without operators."""
+    made = {**dict.fromkeys(end.keys(before), b""), **dict(end.rows(after))}
+    return [(end.table, key, row) for key, row in made.items()]
+
+
+Group = tuple[Any, ...]
+
+
+class Groups:
+    """An aggregate over plain columns, with the tables of its shelves by slot."""
+
+    def __init__(self, spec: AggregateSpec, columns: Columns, shelved: Sequence[Sequence[Table]]) -> None:
+        self._spec, self._passing = spec, columns.passing
+        source = dict(columns.taken)
+        plan = layout(spec)
+        self._names = [k.name for k in spec.keys]
+        self._keys = [source[name] for name in self._names]
+        self._vectors = shelved[0][0]
+        self._fed = [(a.kind, source[a.argument], a.name) for a in plan.plain]
+        self._values = [(a, source[a], tables) for a, tables in zip(plan.values, shelved[1:], strict=True)]
+
+    def step(
+        self, before: Sequence[Row], after: Sequence[Row], lying: Lying, named_by: frozenset[str]
+    ) -> tuple[list[Change], list[Row], list[Row]] | None:
+        """What becomes of the state, and the touched groups' rows as they were and as they are. `named_by`: what is
+        asked of those that were."""
+        brief = named_by <= set(self._names)
+        deltas: dict[Group, dict[str, int]] = {}
+        counted: dict[Group, list[dict[Any, int]]] = {}
+        for weight, rows in ((-1, before), (1, after)):
+            for row in rows if self._passing is None else filter(self._passing, rows):
+                self._add(row, weight, deltas, counted)
+        changes: list[Change] = []
+        sides: tuple[list[Row], list[Row]] = ([], [])
+        for group, delta in deltas.items():
+            named = dict(zip(self._names, group, strict=True))
+            key = plain_key(self._vectors, named)
+            lies = lying.one(self._vectors, key)
+            old = dict.fromkeys(delta, 0) if lies is None else plain_row(self._vectors, lies)
+            new = {name: old[name] + added for name, added in delta.items()}
+            stays = not self._names or any(new.values())
+            changes.append((self._vectors, key, encode_plain(self._vectors, {**named, **new}) if stays else b""))
+            extremes: tuple[dict[tuple[str, str], Any], ...] = ({}, {})
+            for (argument, _, tables), values in zip(self._values, counted[group], strict=True):
+                changes += self._ends(argument, tables, named, values, lying, extremes)
+            for shown, side, ends, there in zip(sides, (old, new), extremes, (lies is not None, True), strict=True):
+                if side["_n"] > 0 or (there and not self._names):
+                    made = named if brief and side is old else self._read(named, side, ends)
+                    if made is None or new["_n"] < 0:
+                        return None
+                    shown.append(made)
+        return changes, *sides
+
+    def _add(
+        self, row: Row, weight: int, deltas: dict[Group, dict[str, int]], counted: dict[Group, list[dict[Any, int]]]
+    ) -> None:
+        group = tuple([row[k] for k in self._keys])
+        delta = deltas.get(group)
+        if delta is None:
+            delta = deltas[group] = dict.fromkeys(("_n", *(name for _, _, name in self._fed)), 0)
+            counted[group] = [{} for _ in self._values]
+        delta["_n"] += weight
+        for kind, source, name in self._fed:
+            value = row[source]
+            if value is not None:
+                delta[name] += weight * (1 if kind == "count" else int(float(value)) if kind == "double" else value)
+        for (_, source, _), values in zip(self._values, counted[group], strict=True):
+            value = row[source]
+            if value is not None:
+                values[value] = values.get(value, 0) + weight
+
+    def _ends(
+        self,
+        argument: str,
+        tables: Sequence[Table],
+        named: Row,
+        values: Mapping[Any, int],
+        lying: Lying,
+        extremes: tuple[dict[tuple[str, str], Any], ...],
+    ) -> list[Change]:
+        """What becomes of a group's values; the least and the greatest, as they were and are, go into `extremes`."""
+        changes: list[Change] = []
+        new: dict[Any, int] = {}
+        for value, weight in values.items():
+            row = {**named, argument: value}
+            lies = lying.one(tables[0], plain_key(tables[0], row))
+            new[value] = weight + (0 if lies is None else plain_row(tables[0], lies)[WEIGHT])
+            for table in tables:
+                after = encode_plain(table, {**row, WEIGHT: new[value]}) if new[value] else b""
+                changes.append((table, plain_key(table, row), after))
+        for table in tables:
+            function = "Max" if table.key[-1].descending else "Min"
+            start = plain_key(table, named, len(self._names)) if self._names else None
+            stop = None if start is None else successor(start)
+            rows = lying.some(table, start, stop, len(values) + 1)
+            there = [plain_row(table, row)[argument] for row in rows]
+            left = [v for v in there if new.get(v, 1) > 0] + [v for v, count in new.items() if count > 0]
+            best = max if function == "Max" else min
+            extremes[0][function, argument] = there[0] if there else None
+            extremes[1][function, argument] = best(left, default=None)
+        return changes
+
+    def _read(self, named: Row, side: Mapping[str, int], extremes: Mapping[tuple[str, str], Any]) -> Row | None:
+        """The row of a group; None if a sum does not fit."""
+        row = dict(named)
+        for measure in self._spec.measures:
+            argument, function = measure.argument, measure.function
+            if argument is None:
+                row[measure.name] = side["_n"]
+            elif function in VALUE_FUNCTIONS:
+                row[measure.name] = extremes[function, argument]
+            else:
+                count = side[Accumulator("count", argument).name]
+                if function == "Count":
+                    row[measure.name] = count
+                    continue
+                total = side[summing(measure).name]
+                if function == "Sum" and not -_limit(measure) <= total <= _limit(measure) - _is_long(measure):
+                    return None
+                row[measure.name] = None if not count else total if function == "Sum" else float(total) / count
+        return row
+
+
+def groups(spec: AggregateSpec, segments: Sequence[Segment], shelved: Sequence[Sequence[Table]]) -> Groups | None:
+    """None if it cannot be done so."""
+    columns = columns_of(segments[0]) if len(segments) == 1 else None
+    plan = layout(spec)
+    known = not plan.distincts and all(a.kind in ("count", "sum", "double") for a in plan.accumulators)
+    exact = all(_is_exact(m) for m in spec.measures) and not any(types.is_float(k.type) for k in spec.keys)
+    return Groups(spec, columns, shelved) if columns is not None and known and exact else None
+
+
+def _is_exact(measure: Measure) -> bool:
+    kind = measure.argument_type
+    if measure.function == "Average":
+        return kind is not None and types.is_integer(kind)
+    ordered = measure.function in VALUE_FUNCTIONS and kind in (types.STRING, types.BINARY, types.BOOLEAN)
+    return kind is None or not (types.is_float(kind) or ordered)
+
+
+def _limit(measure: Measure) -> int:
+    digits = types.decimal_digits(measure.type)
+    return 10 ** digits[0] - 1 if digits else 1 << 63
+
+
+def _is_long(measure: Measure) -> int:
+    return 0 if types.decimal_digits(measure.type) else 1
