@@ -93,3 +93,32 @@ def test_who_maintains_publishes_what_it_shows(db: Any) -> None:
     assert total > 2**31
     assert db.status().epoch == epoch + 1
     assert db.get("totals", "a")["total"] == total
+
+
+def test_each_waiting_change_is_taken_once(db: Any, url: str) -> None:
+    """One read by key after every single call, over a batch in between: groups that come, go and come again."""
+    chance = random.Random(8)
+    with vk.open(url, durability="none") as reader:
+        for turn in range(60):
+            n = chance.randrange(12)
+            if chance.random() < 0.3:
+                db.delete("items", [n, n + 1])
+            else:
+                price = chance.choice((None, 0, 5, 8))
+                db.put(
+                    "items", [_item(n, category=chance.choice(("a", "q", None)), price=price), _item(n + 1, price=4)]
+                )
+            items = db.read("items").to_pylist()
+            for category in ("a", "q", None):
+                rows = [r for r in items if r["category"] == category]
+                prices = [r["price"] for r in rows if r["price"] is not None]
+                total = {"category": category, "n": len(rows), "total": sum(prices) if prices else None}
+                assert reader.get("totals", (category,), vk.LATEST) == (total if rows else None)
+            for item in (n, n + 1):
+                row = next((r for r in items if r["item_id"] == item), None)
+                dear = row if row is not None and (row["price"] or 0) > 3 else None
+                assert (reader.get("dear", item, vk.LATEST) is None) == (dear is None)
+                if row is not None:
+                    assert reader.get("by_category", (row["category"], item), vk.LATEST) is not None
+            if turn % 25 == 24:
+                db.refresh()

@@ -12,14 +12,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from functools import cached_property
 from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.codec import encode_plain, plain_row
-from viewkeeper.model.keys import plain_key, successor
+from viewkeeper.model.keys import encode_keys, plain_key, successor
 from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.types import Type
+from viewkeeper.operators.arrangement import Arrangement
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Accumulator, layout, summing
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.spec import AggregateSpec, Measure
@@ -28,6 +37,7 @@ Row = Mapping[str, Any]
 Change = tuple[Table, bytes, bytes]
 """A table, a key, and its row from now on; none: it goes."""
 
+_WIDE = Context(prec=40)
 _COMPARED = {
     "EqualTo": operator.eq,
     "LessThan": operator.lt,
@@ -40,7 +50,8 @@ _COMPARED = {
 class Lying(Protocol):
     """Rows of a store by their encoded keys, as they were when the write call began."""
 
-    def one(self, table: Table, key: bytes) -> bytes | None: ...
+    def one(self, table: Table, key: bytes, named: Row) -> bytes | None:
+        """The row of a key, whose columns are `named`."""
 
     def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]: ...
 
@@ -166,7 +177,7 @@ class Groups:
         for group, delta in deltas.items():
             named = dict(zip(self._names, group, strict=True))
             key = plain_key(self._vectors, named)
-            lies = lying.one(self._vectors, key)
+            lies = lying.one(self._vectors, key, named)
             old = dict.fromkeys(delta, 0) if lies is None else plain_row(self._vectors, lies)
             new = {name: old[name] + added for name, added in delta.items()}
             stays = not self._names or any(new.values())
@@ -181,6 +192,16 @@ class Groups:
                         return None
                     shown.append(made)
         return changes, *sides
+
+    def in_runs(self, duck: Duck, state: Arrangement, key: bytes, named: Row) -> bytes | None:
+        """What a group's sums are in a state of runs, as they would lie on the shelf."""
+        asked = pa.table({k.name: _column(k.type, named[k.name]) for k in self._spec.keys})
+        rows = state.slice(hashes(duck, asked, tuple(self._names)) if self._names else np.zeros(1, np.uint64))
+        rows = rows.filter(pc.equal(encode_keys(self._vectors, rows), pa.scalar(key, pa.binary())))
+        if not rows.num_rows:
+            return None
+        sums = {name: sum(map(int, rows[name].to_pylist())) for name in ("_n", *(name for _, _, name in self._fed))}
+        return encode_plain(self._vectors, {**named, **sums})
 
     def _add(
         self, row: Row, weight: int, deltas: dict[Group, dict[str, int]], counted: dict[Group, list[dict[Any, int]]]
@@ -214,7 +235,7 @@ class Groups:
         new: dict[Any, int] = {}
         for value, weight in values.items():
             row = {**named, argument: value}
-            lies = lying.one(tables[0], plain_key(tables[0], row))
+            lies = lying.one(tables[0], plain_key(tables[0], row), row)
             new[value] = weight + (0 if lies is None else plain_row(tables[0], lies)[WEIGHT])
             for table in tables:
                 after = encode_plain(table, {**row, WEIGHT: new[value]}) if new[value] else b""
@@ -259,6 +280,19 @@ def groups(spec: AggregateSpec, segments: Sequence[Segment], shelved: Sequence[S
     known = not plan.distincts and all(a.kind in ("count", "sum", "double") for a in plan.accumulators)
     exact = all(_is_exact(m) for m in spec.measures) and not any(types.is_float(k.type) for k in spec.keys)
     return Groups(spec, columns, shelved) if columns is not None and known and exact else None
+
+
+def _column(kind: Type, value: Any) -> pa.Array:
+    """One plain value as a column."""
+    arrow = types.arrow(kind)
+    if pa.types.is_decimal(arrow):
+        return pa.array([None if value is None else Decimal(value).scaleb(-arrow.scale, _WIDE)], arrow)
+    whole = pa.types.is_date32(arrow) or pa.types.is_timestamp(arrow)
+    return (
+        pa.array([value], pa.int32() if pa.types.is_date32(arrow) else pa.int64()).cast(arrow)
+        if whole
+        else pa.array([value], arrow)
+    )
 
 
 def _is_exact(measure: Measure) -> bool:

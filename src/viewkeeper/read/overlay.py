@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,21 +22,24 @@ import pyarrow as pa
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.state import State
-from viewkeeper.errors import CorruptState, SnapshotGone
+from viewkeeper.errors import CorruptState, Defect, SnapshotGone
 from viewkeeper.maintain.stage import Stage, given_rows
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
+from viewkeeper.operators.arrangement import Arrangement
+from viewkeeper.operators.duck import Duck
 from viewkeeper.plan import flows
 from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.fetching import fetch
 from viewkeeper.read.access.sources import Pins
 from viewkeeper.read.levels import ANY, After, Level, has, position_of
 from viewkeeper.read.regenerate import no_spark
+from viewkeeper.read.running import Running
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.base import Store
-from viewkeeper.store.terms import Changed, Pinned, ViewChange
+from viewkeeper.store.terms import Batch, Changed, Pinned, ViewChange
 
 MOST_ROWS = 100_000
 """Changed rows that may wait; with more, a batch is waited for."""
@@ -85,6 +89,7 @@ class Overlays:
         self._stage: Stage | None = None
         self._known: dict[int, tuple[tuple[int, int, int], Ahead]] = {}
         self._able: dict[str, tuple[int, bool]] = {}
+        self._running: dict[int, tuple[tuple[int, int], Running]] = {}
 
     def can(self, catalog: Catalog, name: str) -> bool:
         """Whether a view is one that need not wait."""
@@ -99,6 +104,27 @@ class Overlays:
             found = False
         self._able[name] = (catalog.version, found)
         return found
+
+    def running(self, pinned: Pinned, view: View) -> Running | None:
+        """A view as few changes after its batch have left it, for reads by key; None if it is not done so."""
+        if "manifest" not in pinned.batch.record:
+            return None
+        at = (pinned.batch.number, pinned.catalog.version)
+        with self._lock:
+            known = self._running.get(view.table.id)
+            if known is None or known[0] != at:
+                if known is not None and known[0] > at:
+                    return None  # a state before the one that others have read since
+                state = partial(self._published, pinned.batch)
+                known = self._running[view.table.id] = (at, Running(pinned.catalog, view, pinned, state))
+            try:
+                return known[1] if known[1].follow(pinned) else None
+            except (FileNotFoundError, CorruptState):  # merged since
+                return None
+
+    def _published(self, batch: Batch, slot: str) -> tuple[Arrangement, Duck]:
+        stage = self._at(Manifest.from_json(batch.record["manifest"]))
+        return stage.state.arrangement(slot), stage.crew.alone(1)
 
     def ahead(self, pinned: Pinned, view: View) -> Ahead | None:
         """What a view has ahead of the batch in a pinned state; None if too much waits, or its state is gone."""
@@ -119,7 +145,7 @@ class Overlays:
         with self._lock:
             if self._stage is not None:
                 self._stage.close()
-            self._stage, self._known = None, {}
+            self._stage, self._known, self._running = None, {}, {}
 
     def _worked_out(self, pinned: Pinned, view: View) -> Ahead | None:
         if "manifest" not in pinned.batch.record:
@@ -154,21 +180,26 @@ class Overlays:
 class Latest:
     """One view with what it has ahead, in a pinned state. It can be read once."""
 
-    def __init__(self, store: Store, pinned: Pinned, view: View, ahead: Ahead) -> None:
+    def __init__(self, store: Store, pinned: Pinned, view: View, ahead: Ahead | Running) -> None:
         self._store, self._pinned, self._view, self._ahead = store, pinned, view, ahead
-        self.table, self.position, self.epoch = view.table, pinned.head, pinned.batch.number
+        self.table, self.epoch = view.table, pinned.batch.number
+        self.position = max(pinned.head, ahead.upto) if isinstance(ahead, Running) else pinned.head
 
     def close(self) -> None:
         self._pinned.close()
 
     def get(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
         try:
+            if isinstance(self._ahead, Running):
+                return self._ahead.get(self._pinned, key)
             return self._ahead.get(self._pinned, self._view.table, key)
         finally:
             self._pinned.close()
 
     def read(self, wanted: Wanted) -> pa.Table:
         try:
+            if isinstance(self._ahead, Running):
+                raise Defect("What was looked up by key is not read as a whole.")
             changed = self._ahead.changed()
             ahead = {} if changed is None else {self._view.table.id: changed}
             source = Pins(self._store, self._pinned, at_cut=True, ahead=ahead)
@@ -177,9 +208,11 @@ class Latest:
             self._pinned.close()
 
 
-def latest(store: Store, overlays: Overlays, name: str, level: Level, after: After) -> Latest | None:
+def latest(
+    store: Store, overlays: Overlays, name: str, level: Level, after: After, *, by_key: bool = False
+) -> Latest | None:
     """A view with every write call that has ended, without waiting; None if the published batch is new enough, or it
-    has to be waited for."""
+    has to be waited for. `by_key`: one row is asked for."""
     if not overlays.can(store.catalog(), name):
         return None
     position = position_of(store, after)
@@ -189,7 +222,7 @@ def latest(store: Store, overlays: Overlays, name: str, level: Level, after: Aft
     try:
         view = pinned.catalog.find(name)
         if isinstance(view, View) and overlays.can(pinned.catalog, name):
-            ahead = overlays.ahead(pinned, view)
+            ahead = (overlays.running(pinned, view) if by_key else None) or overlays.ahead(pinned, view)
             if ahead is not None:
                 found, pinned = Latest(store, pinned, view, ahead), None  # type: ignore[assignment]
                 return found

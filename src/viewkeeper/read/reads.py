@@ -57,7 +57,7 @@ class Reads:
         if level is ANY and after is None and not self.ahead:  # most reads, and the fastest
             return get_row(self._store, self._table(name, level, after, timeout), key)
         found = checked_key(self._store.catalog().table(name), key)
-        if (latest := self.latest(name, level, after, timeout)) is not None:
+        if (latest := self.latest(name, level, after, timeout, by_key=True)) is not None:
             return latest.get(found)
         return get_row(self._store, self._table(name, level, after, timeout), key)
 
@@ -181,7 +181,7 @@ class Reads:
         is_alone = isinstance(found, View) and found.at is not None
         return maintainer.refresh_all if is_alone else maintainer.refresh
 
-    def latest(self, name: str, level: Level, after: After, timeout: float) -> Latest | None:
+    def latest(self, name: str, level: Level, after: After, timeout: float, *, by_key: bool = False) -> Latest | None:
         """A view as new as asked for, if that needs no batch to be waited for."""
         levels.checked(level, timeout)
         after = self.not_before(name, level, after)
@@ -193,7 +193,7 @@ class Reads:
 
         if self._overlays is None:
             self._overlays = Overlays(self._store)
-        found = latest(self._store, self._overlays, name, level, after)
+        found = latest(self._store, self._overlays, name, level, after, by_key=by_key)
         if found is not None:
             self._newest = max(self._newest, found.position)
             self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -34,8 +34,8 @@ class Reading(Protocol):
 class Lying(Protocol):
     """The same, row by row."""
 
-    def one(self, table: Table, key: bytes) -> bytes | None:
-        """The row of an encoded key."""
+    def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
+        """The row of an encoded key, whose columns are `named`."""
 
     def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
         """The first rows of a key range."""

@@ -181,6 +181,11 @@ class Pinned(ABC):
         """What write calls did to a base table after the cut: their keys, and the rows of these as they are, in this
         state; None if nothing. `at_cut` rows without these keys, and with these rows, are the table as it is."""
 
+    def images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
+        """Each changed row of a table in calls after a position, in their order, as it was and as it is then (empty:
+        none), encoded (`model.codec`); None if the log does not have them so."""
+        return None
+
     def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
         """How many rows a key range holds, as the table is; counted up to `most`."""
         keys = [c.name for c in table.key_columns]

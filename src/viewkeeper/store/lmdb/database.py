@@ -118,7 +118,7 @@ class LmdbPinned(LmdbState, PinnedMap):
 
     def __init__(self, environment: Environment) -> None:
         self._handle: Any = None
-        super().__init__(None, environment, {})
+        super().__init__(None, environment, environment.opened())
         with translated(environment.path):
             while not self._begin():
                 self.close()

@@ -104,6 +104,10 @@ class Environment:
                 self._tables[table_id] = opened
             return opened
 
+    def opened(self) -> dict[int, Any]:
+        """The sub-databases that are open."""
+        return dict(self._tables) if self._handle is not None else {}
+
     def _open_named(self, handle: Any, name: bytes, *, create: bool = False) -> Any:
         """A sub-database's handle.
 

@@ -11,7 +11,8 @@ as it takes back the tables' own rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -46,7 +47,7 @@ class InCall:
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
         return decode_rows(table, self._state.rows(table.id).find_many(keys))
 
-    def one(self, table: Table, key: bytes) -> bytes | None:
+    def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
         return self._state.rows(table.id).find(key)
 
     def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:

@@ -180,6 +180,24 @@ def gather(found: Iterable[Entry]) -> Iterator[Images]:
         yield images(group)
 
 
+def pairs(found: Iterable[Entry]) -> Iterator[tuple[bytes, bytes]]:
+    """The rows before and after of few chunks, one by one, checked and copied."""
+    for entry in found:
+        _, flags, _, _, _, rows, _ = _HEADER.unpack_from(entry.body)
+        if not is_whole(entry.body):
+            raise _damaged(entry.position)
+        body = bytes(entry.body)
+        kinds = [True, bool(flags & _BEFORE), bool(flags & _AFTER)]
+        form, at = struct.Struct(f"<{rows}I"), _HEADER.size
+        start = at + sum(kinds) * form.size
+        sides: list[list[bytes]] = []
+        for there in kinds:
+            ends = form.unpack_from(body, at) if there else (0,) * rows
+            sides.append([body[start + low : start + high] for low, high in zip((0, *ends), ends, strict=False)])
+            at, start = at + form.size * there, start + ends[-1]
+        yield from zip(sides[1], sides[2], strict=True)
+
+
 def images(found: Sequence[Entry]) -> Images:
     """The images of some chunks as one, checked and copied. A call of one row is a chunk too: no array for each."""
     ends: tuple[list[bytes], ...] = ([], [], [])

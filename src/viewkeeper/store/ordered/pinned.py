@@ -29,6 +29,9 @@ from viewkeeper.store.ordered.images import NOTHING, Images, first_of_each_key, 
 from viewkeeper.store.ordered.maps import Database, PinnedMap
 from viewkeeper.store.terms import Batch, Changed, Pinned
 
+_MOST = 1_000
+"""Rows of the log that are handed out one by one."""
+
 
 class PinnedState(Pinned):
     """May be used from any thread; reads take turns."""
@@ -107,6 +110,14 @@ class PinnedState(Pinned):
             names = [c.name for c in table.key_columns]
             keys = [decode_rows(table, present(undone.before), names), now.select(names)]
             return Changed(pa.concat_tables(keys).combine_chunks(), now)
+
+    def images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
+        with self._lock, self._live().reading():
+            floor = records.read_number(self._live().meta, records.FLOOR)
+            found = list(log.entries(self._live().log, after, self.head, [table.id])) if after >= floor else None
+            if found is None or sum(entry.rows for entry in found) > _MOST:
+                return None
+            return list(log.pairs(found))
 
     def close(self) -> None:
         with self._lock:

@@ -1,0 +1,91 @@
+"""A view ahead of its batch, kept up with the log: each change that waits is taken once, and not again by every read.
+
+    rows of the view now  =  rows of its batch, but those of the keys that waiting changes have touched
+
+It is what a synchronous view does in a write (`operators.few`), done by a reader in its own memory: what a group's sums
+were at the batch is read from the batch's state when the group is first touched. A new batch begins it anew. It is done
+for views that few rows can go through one by one, and have no least or greatest values to keep; others are worked out
+by their operators (`overlay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from viewkeeper.commit.keeping import Few, Made, made
+from viewkeeper.errors import Unsupported
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.codec import decode_row, plain_row
+from viewkeeper.model.keys import encode_whole_key
+from viewkeeper.model.schema import Table
+from viewkeeper.operators.arrangement import Arrangement
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.operator import slots
+from viewkeeper.store.terms import Pinned
+
+State = Callable[[str], tuple[Arrangement, Duck]]
+"""The published state of a slot, and a DuckDB."""
+
+
+class Running:
+    """One view since one batch. `state` is asked for what the batch left."""
+
+    def __init__(self, catalog: Catalog, view: View, pinned: Pinned, state: State) -> None:
+        self._view, self._state = view.table, state
+        self._made = _way(catalog, view)
+        self._few: Few | None = None if self._made is None else self._made.few
+        self.upto = pinned.batch.cut
+        self._touched: dict[tuple[int, bytes], bytes] = {}
+        """By table and encoded key the row, empty if it is gone: of the view, and of its groups' sums."""
+
+    def follow(self, pinned: Pinned) -> bool:
+        """Take what the log has had since; False if that cannot be done so."""
+        if self._few is None or self._made is None:
+            return False
+        if pinned.head > self.upto:
+            [number] = self._made.tables
+            table = pinned.catalog.tables_by_id[number].inside
+            images = pinned.images(table, self.upto)
+            if images is None:
+                return False
+            for was, now in images:  # one after the other: a key may have been written twice
+                before = [plain_row(table, was)] if was else []
+                changes = self._few.changes(before, [plain_row(table, now)] if now else [], self)
+                if changes is None:
+                    self._few = None
+                    return False
+                self._touched.update(((changed.id, key), row) for changed, key, row in changes)
+            self.upto = pinned.head
+        return True
+
+    def get(self, pinned: Pinned, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        """One row of the view by its whole key."""
+        row = self._touched.get((self._view.id, encode_whole_key(self._view, key)))
+        if row is None:
+            return pinned.get(self._view, key)
+        return decode_row(self._view, row) if row else None
+
+    def one(self, table: Table, key: bytes, named: Any) -> bytes | None:
+        """What lies on a shelf: as it was left by a change before, or by the batch."""
+        known = self._touched.get((table.id, key))
+        if known is None and self._few is not None and self._few.groups is not None and self._made is not None:
+            [name] = self._made.shelved
+            arranged, duck = self._state(slots(self._made.flow.operators[name])[0])
+            known = self._few.groups.in_runs(duck, arranged, key, named) or b""
+            self._touched[table.id, key] = known
+        return known or None
+
+    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
+        raise Unsupported("Least and greatest values are kept by nobody here.")
+
+
+def _way(catalog: Catalog, view: View) -> Made | None:
+    """The view's operators, if few rows can go through them one by one."""
+    try:
+        found = made(catalog, replace(view, sync=None), range(-1, -1_000, -1))  # numbers that no table has
+    except Unsupported:
+        return None
+    values = sum(len(shelved) for shelved in found.shelved.values()) > len(found.shelved)
+    return None if values or len(found.tables) != 1 or len(found.shelved) > 1 else found
