@@ -36,8 +36,16 @@ _MOST = 1_000
 class PinnedState(Pinned):
     """May be used from any thread; reads take turns."""
 
-    def __init__(self, database: Database, known: Catalog, last: Batch | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        known: Catalog,
+        last: Batch | None = None,
+        quiet: dict[int, tuple[int, int]] | None = None,
+    ) -> None:
         self._lock = threading.RLock()
+        self._quiet = {} if quiet is None else quiet
+        """By table, two positions: others saw that nothing was written to it after the first, up to the second."""
         self._undone: dict[int, Images] = {}
         self._state: PinnedMap | None = database.pin()
         try:
@@ -162,7 +170,12 @@ class PinnedState(Pinned):
             return NOTHING
         found = self._undone.get(table.id)
         if found is None:
-            entries = log.entries(self._live().log, self.batch.cut, self.head, [table.id])
-            pieces = list(log.gather(entries))
+            # What commits wrote to views lies there too, and is passed over: at most once.
+            cut = self.batch.cut
+            since, upto = self._quiet.get(table.id, (cut, cut))
+            after = max(cut, upto) if since <= cut else cut
+            pieces = list(log.gather(log.entries(self._live().log, after, self.head, [table.id])))
             found = self._undone[table.id] = first_of_each_key(join(pieces)) if pieces else NOTHING
+            if not pieces:
+                self._quiet[table.id] = cut, max(after, self.head)
         return found

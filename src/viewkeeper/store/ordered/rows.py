@@ -44,6 +44,7 @@ class OrderedRows(Rows):
         self._keeping = OrderedKeeping(opened, known)
         self._batch: Batch | None = None
         """The last one that was pinned: its record is long, and is the same for its number."""
+        self._quiet: dict[int, tuple[int, int]] = {}
 
     def drop_rows(self, table: Table) -> None:
         with self._opened.write([table.id]) as state:
@@ -223,6 +224,6 @@ class OrderedRows(Rows):
             return state.rows(table.id).count()
 
     def pin(self) -> PinnedState:
-        found = PinnedState(self._opened.live(), self._records.known, self._batch)
+        found = PinnedState(self._opened.live(), self._records.known, self._batch, self._quiet)
         self._batch = found.batch if found.batch.number else None
         return found
