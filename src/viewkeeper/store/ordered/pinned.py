@@ -50,7 +50,8 @@ class PinnedState(Pinned):
         self._state: PinnedMap | None = database.pin()
         try:
             meta = self._state.meta
-            self.catalog = records.read_catalog(meta, known)
+            is_known = records.catalog_version(meta) == known.version
+            self.catalog = known if is_known else records.read_catalog(meta, known)
             self.head = records.read_number(meta, records.HEAD)
             number = records.read_number(meta, records.BATCH_NUMBER)
             found = last if last is not None and last.number == number else records.read_batch(meta)
