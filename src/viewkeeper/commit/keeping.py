@@ -131,7 +131,7 @@ class Keeper:
         given: dict[str, Given] = {Input(table).id: Rows(delta) for table, delta in deltas.items()}
         with self._lock:
             try:
-                return self._run(self._made(catalog, view), view, given, reading)
+                return self._run(self._made(catalog, view), view, given, reading, self._memory)
             except Exception as error:
                 found = expressions.error_code(error)
                 if found is None:
@@ -151,25 +151,27 @@ class Keeper:
         before = [plain_row(rows, was) for was, _ in images if was]
         return few.changes(before, [plain_row(rows, now) for _, now in images if now], lying)
 
-    def first(self, catalog: Catalog, view: View, tables: Mapping[int, pa.Table]) -> list[ViewChange]:
+    def first(self, catalog: Catalog, view: View, tables: Mapping[int, pa.Table], memory: Memory) -> list[ViewChange]:
         """The rows of a view and of its state, from whole tables as deltas from nothing."""
         given: dict[str, Given] = {Input(table).id: Rows(delta) for table, delta in tables.items()}
         with self._lock:
             try:
-                return self._run(self._made(catalog, view), view, given, _NOTHING, first=True)
+                return self._run(self._made(catalog, view), view, given, _NOTHING, memory)
             except Exception as error:
                 found = expressions.error_code(error)
                 raise error if found is None else EvaluationError(f"{view.table.name}: {found.message}") from error
 
     def _run(
-        self, made: Made, view: View, given: Mapping[str, Given], reading: Reading, *, first: bool = False
+        self, made: Made, view: View, given: Mapping[str, Given], reading: Reading, memory: Memory
     ) -> list[ViewChange]:
         duck = self.duck
-        site = _Call(duck, made.flow, lambda _: Arrangement(), made.active, self._memory)
+        site = _Call(duck, made.flow, lambda _: Arrangement(), made.active, memory)
         site.shelved, site.reading = made.shelved, reading
-        seeds = [(n, *fed) for n in made.active for fed in made.flow.operators[n].seed(duck)] if first else []
+        seeds = (
+            [(n, *fed) for n in made.active for fed in made.flow.operators[n].seed(duck)] if reading is _NOTHING else []
+        )
         reached = run_in_driver(site, given, seeds).get(view.table.id, [])
-        rows = resolve(duck, _Counted(reading), view.table, reached, self._memory)
+        rows = resolve(duck, _Counted(reading), view.table, reached, memory)
         return [*([rows] if isinstance(rows, ViewChange) else []), *site.stored()]
 
     def _made(self, catalog: Catalog, view: View) -> Made:

@@ -26,6 +26,7 @@ from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
+from viewkeeper.maintain import synchronous
 from viewkeeper.maintain.batches import Batches
 from viewkeeper.maintain.definer import Definer
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
@@ -177,3 +178,5 @@ class Maintainer:
         for view in self.publisher.catalog.special:
             if view.table.id in views and strategy_of(view).runs_alone:
                 self.scheduler.make_whole(view)
+            if view.table.id in views and view.sync is not None:
+                synchronous.make_anew(self.store, view)

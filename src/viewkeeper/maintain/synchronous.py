@@ -32,9 +32,8 @@ from viewkeeper.model.strategies import USUAL, strategy_named, strategy_of
 from viewkeeper.model.synchronous import WITH_WRITES, Sync
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.store.base import Store
-from viewkeeper.store.budget import budget
 from viewkeeper.store.keeping import keeper
-from viewkeeper.store.memory import Memory
+from viewkeeper.store.memory import once
 
 SYNC = "sync"
 _HELD = 3600.0
@@ -105,6 +104,12 @@ def suspend(store: Store, view: View, reason: str) -> None:
     store.change_catalog(lambda catalog: catalog.replacing(replace(view, suspended=stop)))
 
 
+def make_anew(store: Store, view: View) -> None:
+    """A view that is wrong: writes leave it alone until it is loaded again."""
+    suspend(store, view, "it is being made anew")
+    resume(store, store.catalog().views_by_id[view.table.id])
+
+
 def drop(store: Store, view: View) -> None:
     """Of a view without indexes: nobody maintains anything of it."""
 
@@ -126,13 +131,12 @@ def drop_state(store: Store, view: View) -> None:
 
 
 def _bring_in(store: Store, view: View, listed: Callable[[Catalog, int], Catalog], progress: Progress | None) -> None:
-    hold = f"load:{view.table.id}"
+    hold, memory = f"load:{view.table.id}", once(store.state_path)
     batch = store.published()
     at = store.head() if batch is None else batch.cut
     store.hold(hold, at, time.time() + _HELD)
     try:
         catalog, keeps = store.catalog(), cast(Keeper, keeper())
-        memory = Memory(budget())
         together = partial(consolidate, keeps.duck)
         tables = {
             number: whole_table(
@@ -147,10 +151,11 @@ def _bring_in(store: Store, view: View, listed: Callable[[Catalog, int], Catalog
             for number in (view.sync.of if view.sync is not None else ())
         }
         faults.point("load.1.after")
-        store.place(view, keeps.first(catalog, view, tables))
+        store.place(view, keeps.first(catalog, view, tables, memory))
         is_listed = False
         while not is_listed:
             faults.point("load.2.after")
             at, is_listed = store.follow(view, at, listed)
     finally:
+        memory.leave()
         store.release_hold(hold)
