@@ -1,0 +1,75 @@
+"""Rows of plain values: the same bytes as those of Arrow's columns, one by one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model import types
+from viewkeeper.model.codec import encode_plain, encode_rows, plain_row
+from viewkeeper.model.keys import encode_keys, plain_key
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.store.ordered import log
+from viewkeeper.store.ordered.images import Images, binary
+
+KINDS = {
+    "t": types.TINYINT,
+    "i": types.INT,
+    "l": types.BIGINT,
+    "s": types.STRING,
+    "x": types.BINARY,
+    "b": types.BOOLEAN,
+    "d": types.DATE,
+    "at": types.TIMESTAMP,
+    "m": types.decimal(12, 3),
+    "w": types.decimal(38, 0),
+    "f": types.DOUBLE,
+}
+TABLE = Table(1, "all", tuple(Column(n, t) for n, t in KINDS.items()), tuple(KeyPart(n) for n in KINDS))
+TURNED = Table(2, "turned", TABLE.columns, tuple(KeyPart(n, descending=True, nulls_last=True) for n in KINDS))
+
+
+def _rows(seed: int) -> pa.Table:
+    chance = random.Random(seed)
+    made = {
+        "t": lambda: chance.randrange(-128, 128),
+        "i": lambda: chance.randrange(-(2**31), 2**31),
+        "l": lambda: chance.choice((-(2**63), 2**63 - 1, 0)),
+        "s": lambda: chance.choice(("", "a\0b", "é", "longer than most")),
+        "x": lambda: chance.choice((b"", b"\0", b"\xff\0\1")),
+        "b": lambda: chance.random() < 0.5,
+        "d": lambda: dt.date(1969, 12, 30) + dt.timedelta(chance.randrange(5)),
+        "at": lambda: dt.datetime(1969, 12, 31, 23, 59, 59, chance.randrange(10**6)),
+        "m": lambda: Decimal(chance.randrange(-(10**9), 10**9)) / 1000,
+        "w": lambda: Decimal(chance.choice((10**37, -(10**37), -1, 0))),
+        "f": lambda: chance.choice((0.5, -1e300, 1.25)),
+    }
+    found: dict[str, list[Any]] = {n: [None if chance.random() < 0.2 else made[n]() for _ in range(50)] for n in KINDS}
+    return pa.table({f.name: pa.array(found[f.name], f.type) for f in TABLE.arrow})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_and_keys_are_the_same_bytes(seed: int) -> None:
+    rows = _rows(seed)
+    encoded = encode_rows(TABLE, rows).to_pylist()
+    plain = [plain_row(TABLE, row) for row in encoded]
+    assert [encode_plain(TABLE, row) for row in plain] == encoded
+    for table in (TABLE, TURNED):
+        assert [plain_key(table, row) for row in plain] == encode_keys(table, rows).to_pylist()
+    assert {row["m"] for row in plain} == {None if m is None else int(m * 1000) for m in rows["m"].to_pylist()}
+
+
+def test_few_entries_of_the_log_are_read_one_by_one() -> None:
+    keys, rows = [b"a", b"b", b"c"], [b"", b"one", b"another"]
+    kinds = [
+        Images(binary(keys), binary(rows), binary(rows[::-1])),
+        Images(binary(keys), binary([b""] * 3), binary(rows)),
+    ]
+    bodies = [log.encode_entry(7, 1.5, images) for images in kinds]
+    entries = [log.Entry(n, 7, 1.5, 3, body) for n, body in enumerate(bodies)]
+    assert list(log.pairs(entries)) == [*zip(rows, rows[::-1], strict=True), *((b"", row) for row in rows)]
