@@ -35,6 +35,7 @@ def main(master: str, url: str) -> None:
             "spark.driver.memory": "1g",
             "spark.executor.memory": "500m",
             "spark.sql.session.timeZone": "UTC",
+            "spark.viewkeeper.rowsPerTask": "1",
         },
     )
     register(spark)
@@ -54,7 +55,7 @@ def main(master: str, url: str) -> None:
         sys.stdin.readline()
         while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1 < 3:
             time.sleep(0.2)
-        db.put("orders", {"order_id": 2, "item_id": 1, "quantity": 1})
+        db.put("orders", [{"order_id": i, "item_id": 1, "quantity": 1} for i in range(100)])
         print("late", refused(db), flush=True)
         print("rebuilds", db.status().rebuilds, flush=True)
     with viewkeeper.open(url, spark=spark) as db:

@@ -22,7 +22,8 @@ VIEW = """CREATE MATERIALIZED VIEW by_zone AS
 
 @pytest.fixture
 def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Three tables, of which only the zones are small; the tasks are held to be on other machines."""
+    """Three tables, of which only the zones are small; the tasks are many, and held to be on other machines."""
+    monkeypatch.setattr(placing, "ROWS_A_TASK", 1)
     monkeypatch.setattr(reach, "all_near", lambda *_: False)
     monkeypatch.setattr(plan_levels, "BROADCAST_BYTES", 4_096)
     db = make_db(spark=spark, durability="none")
@@ -122,4 +123,42 @@ def test_a_worker_that_does_not_see_the_state_is_an_error_and_no_damage(
     assert (db.status().epoch, db.status().rebuilds) == (epoch, 0)
     monkeypatch.setattr(reach, "reach_of", lambda *_: None)
     assert db.refresh("spark").mended == ()
+    assert db.audit().differences == 0
+
+
+def test_a_small_batch_is_one_stage_that_leaves_the_session_as_it_was(
+    db: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan is sent with the first one, and its name is the batch's; the caller's own jobs keep theirs."""
+    monkeypatch.setattr(placing, "ROWS_A_TASK", 1_000)
+    db.sql(VIEW)
+    context = spark.sparkContext
+    context.setJobDescription("the caller's")
+    sent: list[Any] = []
+    broadcast = context.broadcast
+    monkeypatch.setattr(context, "broadcast", lambda value: sent.append(value) or broadcast(value))
+    for number in range(3):
+        context.setJobGroup(f"batch {number}", "the caller's")
+        db.put("orders", [{"id": i, "shop": i % 7, "amount": number} for i in range(100)])
+        assert db.refresh("spark").lane == "spark"
+        jobs = context.statusTracker().getJobIdsForGroup(f"batch {number}")
+        assert [len(context.statusTracker().getJobInfo(j).stageIds) for j in jobs] == [1]
+        assert context.getLocalProperty("spark.job.description") == "the caller's"
+    context.setLocalProperty("spark.job.description", None)
+    context.setLocalProperty("spark.jobGroup.id", None)
+    assert len(sent) == 1
+    assert db.audit().differences == 0
+
+
+@pytest.mark.parametrize("rows_a_task", [1, 1_000], ids=["divided", "whole"])
+def test_an_error_in_a_task_stops_the_view_whose_row_it_is(
+    db: Any, monkeypatch: pytest.MonkeyPatch, rows_a_task: int
+) -> None:
+    monkeypatch.setattr(placing, "ROWS_A_TASK", rows_a_task)
+    db.sql(VIEW)
+    db.delete("orders", 0)
+    db.sql("CREATE MATERIALIZED VIEW shares AS SELECT id, 100 / shop AS share FROM orders WHERE shop > 0 OR id < 9")
+    db.put("orders", [{"id": 5, "shop": 0, "amount": 1}, {"id": 6, "shop": 3, "amount": 2}])
+    report = db.refresh("spark", suspend=True)
+    assert report.suspended == ("shares",)
     assert db.audit().differences == 0

@@ -37,11 +37,13 @@ SPECULATION = [
     "spark.speculation.quantile=0.5",
     "spark.speculation.multiplier=1.5",
 ]
+DIVIDED = ["spark.viewkeeper.rowsPerTask=1"]
+"""Also the small batches of these tests."""
 
 
 def armed(point: str, once: Path) -> list[str]:
     """Settings by which a worker of an executor sleeps at this point, and not the driver, which passes it too."""
-    return [f"spark.executorEnv.VK_STOP_AT={point}", f"spark.executorEnv.VK_CRASH_ONCE={once}"]
+    return [f"spark.executorEnv.VK_STOP_AT={point}", f"spark.executorEnv.VK_CRASH_ONCE={once}", *DIVIDED]
 
 
 def finishes(process: subprocess.Popen[str]) -> list[int]:

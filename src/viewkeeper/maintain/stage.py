@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.paths import shared
 from viewkeeper.plan.wishes import Wishes
 from viewkeeper.rounds.blame import NOBODYS
+from viewkeeper.rounds.driver import divides as operators_divide
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
@@ -38,12 +39,12 @@ from viewkeeper.store.base import Seen, Store
 from viewkeeper.store.budget import budget
 from viewkeeper.store.memory import Memory
 
+if TYPE_CHECKING:
+    from viewkeeper.rounds.jobs import Sent
+    from viewkeeper.rounds.spark import Lane
+
 SPARK_ROWS = 20_000_000
 """Changed or loaded rows from which `auto` takes the Spark lane: below, one machine's DuckDB is done sooner."""
-
-_OPERATORS_FOR_MORE = 24
-"""Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
-
 
 _ROWS_AT_ONCE = 1_000_000
 """A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
@@ -101,6 +102,7 @@ class Stage:
         self.memory = (memory or Memory(budget())).beside(state.directory)
         self.crew = Crew(threads, self.memory, expressions.setup)
         self.capture = Capture(store, self.crew, self.memory, state.arrangement)
+        self._sent: Sent | None = None
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
         self.made: Mapping[str, int] = {}
@@ -120,7 +122,7 @@ class Stage:
     def capturing(self, lane: str) -> Iterator[None]:
         """In the Spark lane the reads of capture are a Spark stage too, where the store can divide them."""
         if lane == "spark" and not self.store.capabilities.before_images:
-            from viewkeeper.rounds.spark import spread_on
+            from viewkeeper.rounds.jobs import spread_on
 
             self.store.capture_by(spread_on(self.spark()))
         try:
@@ -192,20 +194,15 @@ class Stage:
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
         if lane == "spark":
-            from viewkeeper.rounds.reach import all_near, reach_of
             from viewkeeper.rounds.spark import run_on_spark
 
-            manifest = {s: r for s, r in self.state.manifest.runs.items() if s not in hidden}
-            directory = str(self.state.directory)
-            session = self.spark()
-            near = all_near(session, self.store)
-            reach = reach_of(session, self.store)
-            how = (directory, number, self.durable, self.duck, fail, near, self.memory, reach, together)
-            reached, entries = run_on_spark(session, flow, active, given, seeds, manifest, *how)
+            stopped = [names.get(view, "a new view") for view in flow.views]
+            how = (number, flow, active, given, seeds, stopped, fail, together)
+            reached, entries = run_on_spark(self._on_spark(hidden), *how)
             return Outcome(reached, [e for e in entries if only is None or e.slot in only])
         # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
         # batch has many short statements.
-        divides = _sorts(flow, active & new) if new else len(active) >= _OPERATORS_FOR_MORE
+        divides = _sorts(flow, active & new) if new else operators_divide(active)
         small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < ROWS_FOR_MORE
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
         written: dict[str, RunEntry] = {}
@@ -225,6 +222,27 @@ class Stage:
         self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
+
+    def _on_spark(self, hidden: frozenset[str]) -> Lane:
+        from viewkeeper.rounds.jobs import Sent
+        from viewkeeper.rounds.reach import all_near, reach_of
+        from viewkeeper.rounds.spark import Lane
+
+        session = self.spark()
+        if self._sent is None:
+            self._sent = Sent()
+        return Lane(
+            session,
+            self._sent,
+            {s: r for s, r in self.state.manifest.runs.items() if s not in hidden},
+            str(self.state.directory),
+            self.durable,
+            all_near(session, self.store),
+            self.duck,
+            self.memory,
+            self.crew.size,
+            reach_of(session, self.store),
+        )
 
     def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
         return Arrangement(()) if slot in hidden else self.state.arrangement(slot)

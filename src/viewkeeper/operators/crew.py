@@ -39,7 +39,8 @@ class Crew:
     def __init__(self, size: int, memory: Memory, setup: Callable[[Any], None]) -> None:
         self.size = size
         self.first = Duck(setup, threads=size, memory=memory)
-        self._memory = memory
+        self.memory = memory
+        """What all of them may take; it may change between two pieces of work."""
         self._setup = setup
         self._others: list[Duck] = []
         self._making = threading.Lock()
@@ -50,20 +51,20 @@ class Crew:
     def alone(self, cores: int | None = None) -> Duck:
         """The first DuckDB, with all cores for one statement, or with so many."""
         self.first.spread(cores or self.size)
-        self.first.limit(self._memory.ducks)
+        self.first.limit(self.memory.ducks)
         return self.first
 
     def together(self) -> list[Duck]:
         """All of them, one core each."""
         self.first.spread(1)
         for duck in self._all():
-            duck.limit(self._memory.ducks // self.size)
+            duck.limit(self.memory.ducks // self.size)
         return [self.first, *self._others]
 
     def _all(self) -> list[Duck]:
         with self._making:
             while len(self._others) < self.size - 1:
-                self._others.append(Duck(self._setup, threads=1, memory=self._memory))
+                self._others.append(Duck(self._setup, threads=1, memory=self.memory))
             return [self.first, *self._others]
 
     @property

@@ -32,8 +32,15 @@ from viewkeeper.store.memory import width
 
 OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
+_OPERATORS_FOR_MORE = 24
+"""Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
 _CROWD = 1 << 20
 """Rows at an aggregate's port from which they are added up before more come."""
+
+
+def divides(active: frozenset[str]) -> bool:
+    """Whether a batch through so many operators is better run by several threads."""
+    return len(active) >= _OPERATORS_FOR_MORE
 
 
 def run_in_driver(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from viewkeeper.operators.arrangement import Run, arrange
 from viewkeeper.operators.operator import Operator, slots
@@ -24,6 +25,21 @@ from viewkeeper.rounds.site import Fed, Site
 
 FEW_ROWS = 65_536
 """Changes of a table up to which the driver arranges them, for all tasks."""
+
+ROWS_A_TASK = 100_000
+"""Changed rows up to which a batch is one task: divided, its statements and stages would cost more than its rows."""
+_TASKS_A_SLOT = 3
+"""Tasks for each that can run at once, at most: so that what is slow, or comes later, finds its share of the work."""
+_SETTING = "spark.viewkeeper.rowsPerTask"
+
+
+def tasks(given: Mapping[str, Given], slots: int, spark: Any) -> int:
+    """How many tasks a batch is divided into; as many as run at once if nobody knows how many rows it has."""
+    counts = [g.count for g in given.values()]
+    if None in counts:
+        return slots
+    each = int(spark.sparkContext.getConf().get(_SETTING) or ROWS_A_TASK)
+    return min(max(1, -(-sum(c or 0 for c in counts) // max(each, 1))), _TASKS_A_SLOT * slots)
 
 
 @dataclass(frozen=True)

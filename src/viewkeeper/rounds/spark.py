@@ -1,8 +1,8 @@
 """The Spark lane: one job a batch, whatever the number of views.
 
-Each level is a `mapInArrow` over the exchange (`task`); between levels lies a shuffle by `dest`. Before the job, the
-driver decides which lookups need none (`placing`), arranges the few changes that all tasks must see, and writes down
-the rows of the batch where each task maps its share.
+A small batch is one task (`whole`). A larger one is divided: each level is a `mapInArrow` over the exchange (`task`);
+between levels lies a shuffle by `dest`. Before the job, the driver decides which lookups need none (`placing`),
+arranges the few changes that all tasks must see, and writes down the rows of the batch where each task maps its share.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,16 +25,28 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Given, Rows, Share, filed
-from viewkeeper.rounds.placing import is_few, place
+from viewkeeper.rounds.jobs import Sent, cause, named, views_text
+from viewkeeper.rounds.messages import (
+    DAMAGED,
+    ELSEWHERE,
+    ERROR,
+    RUNS,
+    SCHEMA,
+    SINK,
+    Message,
+    as_batch,
+    payloads,
+    routed,
+    unpacked,
+)
+from viewkeeper.rounds.placing import is_few, place, tasks
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.site import Fed, Site
-from viewkeeper.rounds.task import PARTITIONS, SCHEMA, Job, Level, Message, as_batch, routed, unpacked
-from viewkeeper.store.base import Spread
+from viewkeeper.rounds.task import Job, Level
+from viewkeeper.rounds.whole import Whole
+from viewkeeper.rounds.worker import Errand
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 _DAMAGE = {kind.__name__: kind for kind in (CorruptRun, Contradiction)}
 
@@ -41,31 +55,100 @@ _GIVEN_UP = "indeterminate output"
 """In Spark's words when it could go on only by making a shuffle anew whose rows it takes for random."""
 
 
+OnError = Callable[[Operator, Exception], Exception]
+Reached = dict[int, list[pa.Table]]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where jobs run, and over which state.
+
+    `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
+    `reach`: what each must see; Unsupported if one does not. `threads`: that a task may use which is the only one.
+    """
+
+    spark: Any
+    sent: Sent
+    manifest: Mapping[str, tuple[RunEntry, ...]]
+    directory: str
+    durable: bool
+    near: bool
+    duck: Duck
+    memory: Memory
+    threads: int
+    reach: Reach | None = None
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at the same time."""
+        return max(1, int(self.spark.sparkContext.defaultParallelism))
+
+
 def run_on_spark(
-    spark: Any,
+    lane: Lane,
+    number: int,
     flow: Flow,
     active: frozenset[str],
     given: Mapping[str, Given],
     seeds: Iterable[Fed],
-    manifest: Mapping[str, tuple[RunEntry, ...]],
-    directory: str,
-    number: int,
-    durable: bool,
-    duck: Duck,
-    on_error: Callable[[Operator, Exception], Exception],
-    near: bool,
-    memory: Memory,
-    reach: Reach | None = None,
+    names: Sequence[str],
+    on_error: OnError,
     together: Flow | None = None,
-) -> tuple[dict[int, list[pa.Table]], list[RunEntry]]:
+) -> tuple[Reached, list[RunEntry]]:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
-    `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
-    `reach`: what each must see; Unsupported if one does not. `together`: the flow with the paths of different views
-    made together, which is run where tasks can read all that they look up.
+    `together`: the flow with the paths of different views made together, which is run where tasks can read all that
+    they look up. `names`: of the views, for Spark's pages.
     """
-    parts = min(PARTITIONS, max(1, spark.sparkContext.defaultParallelism))
-    seeds = list(seeds)
+    parts = tasks(given, lane.slots, lane.spark)
+    run = _undivided if parts == 1 else _divided
+    flow, results, arranged = run(lane, number, flow, active, given, list(seeds), names, together, parts)
+    if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
+        raise lane.reach.refusal(f"a task of batch {number}")
+    reached, entries = _collected(flow, results, on_error)
+    return reached, [*arranged, *entries]
+
+
+_Ran = tuple[Flow, list[Message], list[RunEntry]]
+"""The form of the flow that was run, what came of it, and the runs that the driver wrote."""
+
+
+def _undivided(
+    lane: Lane,
+    number: int,
+    flow: Flow,
+    active: frozenset[str],
+    given: Mapping[str, Given],
+    seeds: Sequence[Fed],
+    names: Sequence[str],
+    together: Flow | None,
+    parts: int,
+) -> _Ran:
+    if together is not None:
+        flow, active = together, together.in_batches
+    rows = [(n, p) for n, g in given.items() if isinstance(g, Rows) and g.count for p in [*payloads(g.table)]]
+    shares = {
+        n: share for n, g in given.items() if not isinstance(g, Rows) for share in g.shares(lane.duck, 1, lane.memory)
+    }
+    threads = lane.threads if lane.near else 1
+    task = Whole(_errand(lane, number, flow, active, 1, threads), shares, seeds)
+    with named(lane.spark, f"viewkeeper batch {number}: {views_text(names)}"), _told(number):
+        context = lane.spark.sparkContext
+        return flow, context.parallelize([rows], 1).flatMap(task).collect(), []
+
+
+def _divided(
+    lane: Lane,
+    number: int,
+    flow: Flow,
+    active: frozenset[str],
+    given: Mapping[str, Given],
+    seeds: Sequence[Fed],
+    names: Sequence[str],
+    together: Flow | None,
+    parts: int,
+) -> _Ran:
+    manifest, near, duck, memory = lane.manifest, lane.near, lane.duck, lane.memory
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
     forms = [(flow, active)] if together is None else [(together, together.in_batches), (flow, active)]
     for flow, active in forms:
@@ -73,13 +156,13 @@ def run_on_spark(
         given = placing.given
         if all(name in placing.staying for name in placing.levels if flow.operators[name].together):
             break
-    arranged = _written(directory, number, placing.arranged, durable)
+    arranged = _written(lane.directory, number, placing.arranged, lane.durable)
     written: list[Path] = []
     messages: list[Message] = []
     shares: dict[tuple[str, int], Share] = {}
     for name, source in placing.given.items():
         if near and isinstance(source, Rows) and not is_few(source):
-            written.append(Directory(directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
+            written.append(Directory(lane.directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
             divided = filed(source.table, str(written[-1]), parts)
         else:
             divided = source.shares(duck, parts, memory)
@@ -87,38 +170,55 @@ def run_on_spark(
             shares[name, index] = share
             messages.append((index % parts, name, index, b""))
     messages += [m for consumer, port, delta in seeds for m in routed(consumer, port, delta, parts)]
+    arranging = active - {e.slot.split("/")[0] for e in arranged}
+    errand = _errand(lane, number, flow, arranging, min(parts, lane.slots) if near else 1, 1)
     job = Job(
-        flow,
-        active - {e.slot.split("/")[0] for e in arranged},
-        placing.levels,
-        placing.staying,
-        {e.slot: e for e in arranged},
-        shares,
-        manifest,
-        directory,
-        number,
-        parts,
-        durable,
-        memory.divided(parts if near else 1).total,
-        reach,
+        **errand.__dict__,
+        levels=placing.levels,
+        staying=placing.staying,
+        arranged={e.slot: e for e in arranged},
+        shares=shares,
+        parts=parts,
     )
-    handle = spark.sparkContext.broadcast(job)
+    handle = lane.spark.sparkContext.broadcast(job)
     levels = [Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))]
+    rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
     try:
-        results = _results(spark, as_batch(messages), levels, parts)
-    except Exception as error:
-        raise StoreError(
-            f"The Spark job of batch {number} failed: {_cause(error)}",
-            hint="Nothing was published; correct the cause and refresh again.",
-        ) from error
+        with named(lane.spark, f"viewkeeper batch {number}, {rounds}: {views_text(names)}"), _told(number):
+            results = _results(lane.spark, as_batch(messages), levels, parts)
     finally:
         handle.destroy()
         for path in written:
             path.unlink(missing_ok=True)
-    if reach is not None and "!elsewhere" in results["node"].to_pylist():  # before what came of missing rows
-        raise reach.refusal(f"a task of batch {number}")
-    reached, entries = _collected(flow, results, on_error)
-    return reached, [*arranged, *entries]
+    columns = (results[c].to_pylist() for c in ("dest", "node", "port", "payload"))
+    return flow, list(zip(*columns, strict=True)), arranged
+
+
+def _errand(lane: Lane, number: int, flow: Flow, active: frozenset[str], beside: int, threads: int) -> Errand:
+    """`beside`: tasks that share the lane's memory."""
+    return Errand(
+        plan=lane.sent.plan(lane.spark, flow),
+        active=active,
+        manifest=lane.manifest,
+        directory=lane.directory,
+        number=number,
+        durable=lane.durable,
+        memory=lane.memory.divided(beside).total,
+        threads=threads,
+        reach=lane.reach,
+    )
+
+
+@contextmanager
+def _told(number: int) -> Iterator[None]:
+    """A job that fails is a StoreError."""
+    try:
+        yield
+    except Exception as error:
+        raise StoreError(
+            f"The Spark job of batch {number} failed: {cause(error)}",
+            hint="Nothing was published; correct the cause and refresh again.",
+        ) from error
 
 
 def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level], parts: int) -> pa.Table:
@@ -142,55 +242,27 @@ def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level], part
     raise Defect("The last attempt returns or raises")
 
 
-def spread_on(spark: Any) -> Spread:
-    """Pieces of work as the tasks of a Spark stage."""
-
-    def spread(work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]:
-        if not pieces:
-            return []
-        try:
-            done: list[R] = spark.sparkContext.parallelize(pieces, len(pieces)).map(work).collect()
-        except Exception as error:
-            raise StoreError(
-                f"Capture on Spark failed: {_cause(error)}",
-                hint="Nothing was published; correct the cause and refresh again.",
-            ) from error
-        return done
-
-    return spread
-
-
 def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool) -> list[RunEntry]:
     if not runs:
         return []
     return write_container(directory, f"b{number}-{secrets.token_hex(6)}.vkr", runs, fsync=durable)
 
 
-def _collected(
-    flow: Flow, results: pa.Table, on_error: Callable[[Operator, Exception], Exception]
-) -> tuple[dict[int, list[pa.Table]], list[RunEntry]]:
-    reached: dict[int, list[pa.Table]] = defaultdict(list)
+def _collected(flow: Flow, results: Iterable[Message], on_error: OnError) -> tuple[Reached, list[RunEntry]]:
+    reached: Reached = defaultdict(list)
     entries: list[RunEntry] = []
-    for node, port, payload in zip(*(results[c].to_pylist() for c in ("node", "port", "payload")), strict=True):
-        if node == "!error":
+    for _, node, port, payload in results:
+        if node == ERROR:
             failed = json.loads(payload)
             raise on_error(flow.operators[failed["operator"]], EvaluationError(failed["message"]))
-        if node == "!damaged":
+        if node == DAMAGED:
             failed = json.loads(payload)
             damage = _DAMAGE.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
             raise on_error(flow.operators[failed["operator"]], damage)
-        if node == "!sink":
+        if node == SINK:
             reached[port].append(unpacked(payload))
-        elif node == "!runs":
+        elif node == RUNS:
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:
             raise Defect(f"Nobody took {node}")
     return dict(reached), entries
-
-
-def _cause(error: Exception) -> str:
-    """What a task said last: the line that a traceback ends with. If none spoke, how Spark's own account begins."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line.startswith("viewkeeper.errors.") or "Error:" in line[:80]]
-    account = [line for line in lines if line and not line.startswith(("at ", "... "))]
-    return (told[-1] if told else " ".join(account[:3]) or type(error).__name__)[:500]

@@ -1,0 +1,102 @@
+"""A batch that is too small to be divided: one task, one stage, and in it the rounds as the driver runs them.
+
+Each statement of a round costs a fraction of a millisecond however few its rows are, and each round a stage of Spark.
+Divided, a batch pays both once for every task and every round; below some number of rows (`placing.ROWS_A_TASK`) that
+is most of it. In one task nothing is exchanged, so all rounds are one. Where all tasks run on one machine it may use
+all of the batch's threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from viewkeeper import faults
+from viewkeeper.errors import CorruptState
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.operator import Operator
+from viewkeeper.rounds import worker
+from viewkeeper.rounds.blame import Failed
+from viewkeeper.rounds.driver import divides, run_in_driver
+from viewkeeper.rounds.given import Given, Rows, Share
+from viewkeeper.rounds.messages import ELSEWHERE, RUNS, SINK, Message, damaged, failed, payloads, unpacked
+from viewkeeper.rounds.reach import machine
+from viewkeeper.rounds.site import Fed, Site
+from viewkeeper.rounds.worker import Errand
+from viewkeeper.store.memory import Memory
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The work of the one task. `shares`: rows that it fetches itself; the others come as its partition."""
+
+    errand: Errand
+    shares: Mapping[str, Share]
+    seeds: Sequence[Fed]
+
+    def __call__(self, rows: Iterable[tuple[str, bytes]]) -> Iterator[Message]:
+        faults.point("task.before")
+        given: dict[str, Given] = {name: _Fetched(share) for name, share in self.shares.items()}
+        given |= _arrived(rows)  # all of it, so that the worker is reused
+        errand = self.errand
+        if errand.reach is not None and not errand.reach.sees():
+            yield 0, ELSEWHERE, 0, machine().encode()
+            return
+        try:
+            messages = list(self._run(given))
+        except _Told as told:
+            messages = [told.message]
+        faults.point("task.after")
+        yield from messages
+
+    def _run(self, given: Mapping[str, Given]) -> Iterator[Message]:
+        errand, here = self.errand, worker.at(self.errand)
+        flow = errand.plan.flow()
+        several = errand.threads > 1 and divides(errand.active)
+        duck = here.crew.first if several else here.crew.alone(1)
+        site = Site(duck, flow, partial(here.arrangement, errand), errand.active, here.memory)
+        reached = run_in_driver(site, given, self.seeds, _told, here.crew if several else None)
+        for view, deltas in reached.items():
+            for delta in deltas:
+                yield from ((0, SINK, view, p) for p in payloads(delta))
+        entries = here.write(errand, "0", site.added)
+        yield 0, RUNS, 0, json.dumps([e.to_json() for e in entries]).encode()
+
+
+def _arrived(rows: Iterable[tuple[str, bytes]]) -> dict[str, Given]:
+    found: dict[str, list[pa.Table]] = defaultdict(list)
+    for name, payload in rows:
+        found[name].append(unpacked(payload))
+    return {name: Rows(pa.concat_tables(tables)) for name, tables in found.items()}
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """Rows that the task fetches when they are needed."""
+
+    share: Share
+    count: None = None
+
+    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
+        return self.share.fetch(duck, memory)
+
+    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
+        return [self.share]
+
+
+class _Told(Exception):
+    """No error of the task, which would be tried again: a row's, or the state's. The driver hears of it."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+
+def _told(operator: Operator, error: Exception) -> Exception:
+    if isinstance(error, CorruptState):
+        return _Told(damaged(operator.id, error))
+    return _Told(failed(error)) if isinstance(error, Failed) else error

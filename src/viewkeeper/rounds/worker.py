@@ -1,0 +1,133 @@
+"""What a Python worker keeps between tasks, so that a batch costs its rows and not its beginnings.
+
+    flows   by a token: sent once a session, unpickled once a worker
+    crew    DuckDBs with the statements that they have prepared
+    runs    state files that were mapped and verified, and small runs that tasks of this worker wrote themselves
+
+None of it is truth: a worker that has just joined makes the same of what each batch names.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from viewkeeper import expressions
+from viewkeeper.operators.arrangement import Arrangement, Run
+from viewkeeper.operators.crew import Crew
+from viewkeeper.operators.runs import RunEntry, open_run, write_container
+from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.reach import Reach
+from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory
+
+_FLOWS = 8
+_DIRECTORIES = 2
+_UNUSED = 16
+"""Tasks for which a run stays open that none of them asked for."""
+_KEPT_ROWS = 100_000
+"""A run up to here is kept as it was made; a larger one is mapped when it is needed, so that it can be paged out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A flow under its token; `handle` is Spark's broadcast of it."""
+
+    token: str
+    handle: Any
+
+    def flow(self) -> Flow:
+        found = _flows.get(self.token)
+        if found is None:
+            found = _flows[self.token] = self.handle.value
+            if len(_flows) > _FLOWS:
+                _flows.popitem(last=False)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """What every task of a batch knows, however the batch is divided."""
+
+    plan: Plan
+    active: frozenset[str]
+    manifest: Mapping[str, tuple[RunEntry, ...]]
+    directory: str
+    number: int
+    durable: bool
+    memory: int
+    """Bytes that each task may take."""
+    threads: int
+    """That each task may use."""
+    reach: Reach | None = None
+    """What a task must see before it begins."""
+
+
+class Worker:
+    """One for each state directory that this process works on."""
+
+    def __init__(self, directory: str, threads: int, memory: int) -> None:
+        self.directory = Directory(directory)
+        self.memory = Memory(memory).beside(self.directory)
+        self.crew = Crew(threads, self.memory, expressions.setup)
+        self._made = False
+        self._tasks = 0
+        self._runs: dict[RunEntry, Run] = {}
+        self._used: dict[RunEntry, int] = {}
+
+    def begin(self, memory: int) -> None:
+        """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
+        self.memory = self.crew.memory = Memory(memory).beside(self.directory)
+        self._tasks += 1
+        for entry in [e for e, task in self._used.items() if task + _UNUSED < self._tasks]:
+            del self._runs[entry], self._used[entry]
+
+    def arrangement(self, errand: Errand, slot: str) -> Arrangement:
+        return Arrangement(tuple(self.run(e) for e in errand.manifest.get(slot, ())))
+
+    def run(self, entry: RunEntry) -> Run:
+        found = self._runs.get(entry)
+        if found is None:
+            found = self._runs[entry] = open_run(self.directory, entry, verify=True)
+        self._used[entry] = self._tasks
+        return found
+
+    def write(self, errand: Errand, part: str, runs: Mapping[str, Run]) -> list[RunEntry]:
+        """One container file with these runs; its name is that of this attempt alone."""
+        if not runs:
+            return []
+        if not self._made:  # where a worker runs on another machine its copies are new
+            self.directory.make()
+            self._made = True
+        name = f"b{errand.number}-{part}-{secrets.token_hex(6)}.vkr"
+        entries = write_container(self.directory, name, runs, fsync=errand.durable)
+        for entry in entries:
+            if entry.rows <= _KEPT_ROWS:
+                self._runs[entry], self._used[entry] = runs[entry.slot], self._tasks
+        return entries
+
+    def close(self) -> None:
+        self.crew.close()
+        self._runs.clear()
+
+
+_flows: OrderedDict[str, Flow] = OrderedDict()
+_workers: OrderedDict[str, Worker] = OrderedDict()
+
+
+def at(errand: Errand) -> Worker:
+    """This process's worker for the errand."""
+    found = _workers.get(errand.directory)
+    if found is not None and found.crew.size < errand.threads:
+        _workers.pop(errand.directory).close()
+        found = None
+    if found is None:
+        found = _workers[errand.directory] = Worker(errand.directory, errand.threads, errand.memory)
+        if len(_workers) > _DIRECTORIES:
+            _workers.popitem(last=False)[1].close()
+    _workers.move_to_end(errand.directory)
+    found.begin(errand.memory)
+    return found
