@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from viewkeeper.errors import StoreError, Unsupported
+from viewkeeper.maintain.lanes import Choice
 from viewkeeper.plan import levels as plan_levels
 from viewkeeper.rounds import placing, reach
 from viewkeeper.rounds import spark as lane
+from viewkeeper.rounds.sessions import Cluster
 
 VIEW = """CREATE MATERIALIZED VIEW by_zone AS
           SELECT z.name, count(*) AS n, sum(o.amount) AS total
@@ -162,3 +164,20 @@ def test_an_error_in_a_task_stops_the_view_whose_row_it_is(
     report = db.refresh("spark", suspend=True)
     assert report.suspended == ("shares",)
     assert db.audit().differences == 0
+
+
+def test_auto_takes_the_lane_that_is_expected_to_be_done_sooner(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a slow driver and a cluster with many cores; the report, the status and EXPLAIN say so."""
+    db.sql(VIEW)
+    orders = [{"id": i, "shop": i % 400, "amount": 2} for i in range(2_000)]
+    db.put("orders", orders[:500])
+    assert db.refresh().lane == "driver"
+    db._maintain().stage.learn(Choice("driver", ""), 20_000, 60.0)
+    monkeypatch.setattr(type(db._sessions), "cluster", lambda _: Cluster(1_000, False))
+    db.put("orders", orders)
+    report = db.refresh()
+    assert report.lane == "spark"
+    assert "s on Spark with 1000 cores" in report.why
+    assert db.status().recent["lane"] == f"spark: {report.why}"
+    assert "measured here: driver" in db.explain("by_zone")
+    assert db.refresh("driver").lane == "none"

@@ -35,6 +35,7 @@ class Recent:
         self._listed: deque[dict[str, Any]] = deque(maxlen=_LISTED)
         self._skipped: dict[int, Mapping[str, int]] = {}
         """By batch."""
+        self._lane: str | None = None
         self._operators: deque[tuple[Mapping[str, float], Mapping[str, int]]] = deque(maxlen=_TIMED)
 
     def looked_ahead(self, number: int, skipped: Mapping[str, int]) -> None:
@@ -43,10 +44,11 @@ class Recent:
         for old in [n for n in self._skipped if n <= number - _TIMED]:
             del self._skipped[old]
 
-    def begun(self, number: int, changes: int, lane: str, capture: float, rounds: float) -> None:
+    def begun(self, number: int, changes: int, lane: str, capture: float, rounds: float, why: str = "") -> None:
         """A batch is about to be committed: all but its last stage is known."""
         at = time.time() - capture - rounds
         one = {"epoch": number, "time": at, "changes": changes, "lane": lane, "capture": capture, "rounds": rounds}
+        self._lane = f"{lane}: {why}" if why else lane
         if self._listed and self._listed[-1]["epoch"] == number:  # the commit failed, and the batch is tried again
             self._listed.pop()
         self._listed.append({**one, "commit": None})
@@ -103,6 +105,7 @@ class Recent:
             "changes_per_second": round(changes / span, 1),
             "capacity_per_second": round(changes / max(busy, 1e-9), 1),
             "busy_share": round(busy / span, 4),
+            "lane": self._lane,
             "stages": {
                 name: {
                     "seconds": round(total / len(self._done), 6),

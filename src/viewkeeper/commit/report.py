@@ -24,3 +24,5 @@ class BatchReport:
     """Why state was made anew, if it was, since the last report: damage that was found, or another version's state."""
     afterwards: tuple[str, ...] = ()
     """What came after publication and failed. The batch is published; this is tried again after a later one."""
+    why: str = ""
+    """Why this lane was taken."""

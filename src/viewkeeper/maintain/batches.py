@@ -15,7 +15,7 @@ from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.maintain.crossover import rows_beyond
 from viewkeeper.maintain.fitting import fitting
-from viewkeeper.maintain.stage import Stage, choose_lane
+from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.wishes import wishes
 from viewkeeper.store.base import StreamChange, ViewChange
@@ -59,7 +59,8 @@ class Batches:
         with afterwards.of(_MERGING):
             publisher.merger.adopt()
         number = before.number + 1
-        chosen = choose_lane(lane, self._tried)
+        choice = self.stage.choose(lane, self._tried)
+        chosen = choice.lane
         deltas, seen = self.stage.captured(chosen, flow, before.cut, cut, waiting.rows, before.seen)  # step 2
         changes = sum(d.count or 0 for d in deltas.values())
         faults.point("commit.2.before")
@@ -71,7 +72,7 @@ class Batches:
         views, entries = self._resolve(outcome.reached), outcome.entries
         del deltas, outcome  # the store needs memory too
         recent = publisher.recent
-        recent.begun(number, changes, chosen, captured - started, ran - captured)
+        recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)
         recent.looked_ahead(number, self.stage.skipped)
         publisher.publish(number, cut, publisher.state.manifest.plus(entries), views, seen=seen)
         done = time.perf_counter()
@@ -82,8 +83,9 @@ class Batches:
             self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
         self._tidying.after({e.slot for e in entries})
         changed = {c.table.name: size_of(c) for c in views}
+        self.stage.learn(choice, changes, done - started)
         seconds = time.perf_counter() - started
-        return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed)
+        return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=choice.why)
 
     def halve(self) -> bool:
         """Memory ran out: the next batch is of half as many rows. False if it was of one already."""
@@ -104,9 +106,10 @@ class Batches:
         self._rebuild(publisher.store.head())
         seconds = time.perf_counter() - started
         publisher.recent.add(seconds, changed, (0.0, seconds, 0.0))
-        publisher.recent.begun(publisher.batch.number, changed, "rebuild", 0.0, seconds)
+        why = "it changed most rows of the tables"
+        publisher.recent.begun(publisher.batch.number, changed, "rebuild", 0.0, seconds, why)
         publisher.recent.committed(0.0)
-        return BatchReport(publisher.batch.number, changed, "rebuild", seconds)
+        return BatchReport(publisher.batch.number, changed, "rebuild", seconds, why=why)
 
     def _resolve(self, reached: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
         publisher = self._publisher

@@ -80,7 +80,7 @@ class Maintenance:
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         self.pace = pace.checked()
-        from viewkeeper.maintain.stage import checked_lane
+        from viewkeeper.maintain.lanes import checked_lane
 
         checked_lane(lane)
         self.error: Exception | None = None

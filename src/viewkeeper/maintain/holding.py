@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.rounds.sessions import Spark
 from viewkeeper.store.base import Store
 from viewkeeper.store.lost import when_lost
 
@@ -51,7 +51,7 @@ _registry_lock = threading.Lock()
 class Holding:
     """What one handle has to do with the process's maintainer."""
 
-    def __init__(self, handle: object, store: Store, spark: Callable[[], Any], **options: Any) -> None:
+    def __init__(self, handle: object, store: Store, spark: Spark, **options: Any) -> None:
         """`spark` gives the session, `options` are the maintainer's; neither may refer to the handle."""
         self._store, self._spark, self._options = store, spark, options
         self.maintenance: Maintenance | None = None

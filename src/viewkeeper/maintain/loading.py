@@ -26,7 +26,7 @@ from viewkeeper.capture.parts import CutMoved, Part
 from viewkeeper.capture.snapshot import Progress, scan_live
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.maintain.load_plan import Load, loaded_tables, missing_state, plan_load, unlisted
-from viewkeeper.maintain.stage import Stage, choose_lane, given_rows
+from viewkeeper.maintain.stage import Stage, given_rows
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.kinds import Image, Input
 from viewkeeper.operators.operator import Operator
@@ -90,7 +90,9 @@ def load(
     load is `alone`: then no other view shares what is read.
     `live`: parts of tables that were scanned before the cut was chosen. `kept`: where parts outlive this process.
     """
-    chosen = choose_lane(lane, sum(stage.store.count(flow.tables[t]) for t in flow.used))
+    rows = sum(stage.store.count(flow.tables[t]) for t in flow.used)
+    choice = stage.choose(lane, rows, "load")
+    chosen, started = choice.lane, time.perf_counter()
     plan = _plan(stage, flow, views, chosen)
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
@@ -106,6 +108,7 @@ def load(
     only = None if keep else frozenset[str]()
     told = None if progress is None else partial(progress, f"working out {' and '.join(names[v] for v in views)}")
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only, told)
+    stage.learn(choice, rows, time.perf_counter() - started, "load")
     after = _watched(stage, scanned, cut, before, alone)
     if not alone:
         _unmoved(stage, (table for table in scanned if table.id in (seen or {})), cut)
@@ -124,7 +127,8 @@ def scan_first(
     store = stage.store
     if all(store.shows_past(table) for table in flow.tables.values()):
         return {}
-    plan = _plan(stage, flow, views, choose_lane(lane, sum(store.count(flow.tables[t]) for t in flow.used)))
+    chosen = stage.choose(lane, sum(store.count(flow.tables[t]) for t in flow.used), "load")
+    plan = _plan(stage, flow, views, chosen.lane)
     tables = loaded_tables(flow, plan).values()
     scans = [g for g in (_whole_table(stage, flow, plan.new, t, 0, None) for t in tables) if isinstance(g, StoreScan)]
     return {
@@ -153,7 +157,7 @@ def catch_up(
     shared = [flow.tables[t] for t in tables if t in batch.seen]
     seen |= _watched(stage, shared, batch.cut, batch.seen, alone=False)
     _unmoved(stage, shared, batch.cut)
-    chosen = choose_lane(lane, sum(d.num_rows for d in deltas.values()))
+    chosen = stage.choose(lane, sum(d.num_rows for d in deltas.values())).lane
     active = flow.in_batches & behind
     outcome = stage.run(batch.number + 1, chosen, flow, active, given_rows(deltas), names, only=loaded.slots(flow))
     rows = {v: [*before, *outcome.reached.get(v, [])] for v, before in loaded.rows.items()}
@@ -164,14 +168,13 @@ def regenerate(
     stage: Stage, flow: Flow, view: int, cut: int, names: Mapping[int, str], progress: Progress | None = None
 ) -> list[pa.Table]:
     """A view's rows from the state behind it, nothing kept: what a view that is not stored gives on request."""
-    chosen = choose_lane("driver", 0)
     plan = plan_load(flow, {flow.sink(view).id}, False)
     given: dict[str, Given] = {}
     for name, table in loaded_tables(flow, plan).items():
         given[name] = _whole_table(stage, flow, frozenset(), table, cut, progress)
     for name in plan.whole:
         given[name] = Computed(partial(_full, stage, flow.operators[name]))
-    outcome = stage.run(0, chosen, flow, plan.active, given, names, only=frozenset())
+    outcome = stage.run(0, "driver", flow, plan.active, given, names, only=frozenset())
     return list(outcome.reached.get(view, ()))
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from viewkeeper import expressions
 from viewkeeper.capture.kept import Kept
@@ -30,14 +29,16 @@ from viewkeeper.maintain import synchronous
 from viewkeeper.maintain.batches import Batches
 from viewkeeper.maintain.definer import Definer
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
+from viewkeeper.maintain.lanes import Lanes, checked_lane
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.preparing import Preparing
 from viewkeeper.maintain.scheduler import Scheduler
-from viewkeeper.maintain.stage import Resources, checked_lane
+from viewkeeper.maintain.stage import Resources
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.operators.crew import usual_size
+from viewkeeper.rounds.sessions import Spark
 from viewkeeper.store.base import Store
 from viewkeeper.store.budget import begin_maintaining, budget, end_maintaining
 from viewkeeper.store.files import Directory
@@ -55,7 +56,7 @@ class Maintainer:
     def __init__(
         self,
         store: Store,
-        spark: Callable[[], Any],
+        spark: Spark,
         *,
         durable: bool = True,
         threads: int | None = None,
@@ -65,7 +66,9 @@ class Maintainer:
         self.store = store
         self.on_batch: Callable[[BatchReport], None] | None = None
         whole = Memory(budget(memory)).beside(Directory(store.state_path))
-        resources = Resources(store, spark, durable, usual_size() if threads is None else threads, whole)
+        size = usual_size() if threads is None else threads
+        lanes = Lanes(Directory(store.state_path), spark.cluster, size)
+        resources = Resources(store, spark, durable, size, whole, lanes)
         self.publisher = Publisher(store, durable=durable, memory=resources.memory)
         try:
             self.stage = resources.stage(self.publisher.state)

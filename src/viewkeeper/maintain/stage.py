@@ -18,8 +18,9 @@ from viewkeeper import expressions
 from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture, is_one_call
 from viewkeeper.commit.isolation import BrokenViews, Contradicted
 from viewkeeper.commit.state import State
-from viewkeeper.errors import Contradiction, UnknownName
+from viewkeeper.errors import Contradiction
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
+from viewkeeper.maintain.lanes import DRIVER, Choice, Lanes, checked_lane
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
@@ -42,9 +43,6 @@ from viewkeeper.store.memory import Memory
 if TYPE_CHECKING:
     from viewkeeper.rounds.jobs import Sent
     from viewkeeper.rounds.spark import Lane
-
-SPARK_ROWS = 20_000_000
-"""Changed or loaded rows from which `auto` takes the Spark lane: below, one machine's DuckDB is done sooner."""
 
 _ROWS_AT_ONCE = 1_000_000
 """A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
@@ -70,6 +68,7 @@ class Resources:
     durable: bool
     threads: int
     memory: Memory
+    lanes: Lanes
 
     @property
     def beside(self) -> Memory:
@@ -78,7 +77,13 @@ class Resources:
 
     def stage(self, state: State, memory: Memory | None = None) -> Stage:
         return Stage(
-            self.store, state, self.spark, durable=self.durable, threads=self.threads, memory=memory or self.memory
+            self.store,
+            state,
+            self.spark,
+            durable=self.durable,
+            threads=self.threads,
+            memory=memory or self.memory,
+            lanes=self.lanes,
         )
 
 
@@ -94,6 +99,7 @@ class Stage:
         durable: bool = True,
         threads: int,
         memory: Memory | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         self.store = store
         self.state = state
@@ -102,6 +108,7 @@ class Stage:
         self.memory = (memory or Memory(budget())).beside(state.directory)
         self.crew = Crew(threads, self.memory, expressions.setup)
         self.capture = Capture(store, self.crew, self.memory, state.arrangement)
+        self._lanes = lanes
         self._sent: Sent | None = None
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
@@ -117,6 +124,17 @@ class Stage:
     @property
     def duck(self) -> Duck:
         return self.crew.first
+
+    def choose(self, asked: str, rows: int, kind: str = "batch") -> Choice:
+        """The lane for so many changed or loaded rows."""
+        if self._lanes is not None:
+            return self._lanes.choose(asked, rows, kind)
+        return Choice(DRIVER if checked_lane(asked) == "auto" else asked, "it works beside the batches")
+
+    def learn(self, choice: Choice, rows: int, seconds: float, kind: str = "batch") -> None:
+        """What was chosen took so long."""
+        if self._lanes is not None:
+            self._lanes.learn(choice.lane, rows, seconds, kind)
 
     @contextmanager
     def capturing(self, lane: str) -> Iterator[None]:
@@ -270,20 +288,6 @@ def _sorts(flow: Flow, names: frozenset[str]) -> bool:
 
 def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:
     return {name: Rows(delta) for name, delta in deltas.items()}
-
-
-def checked_lane(asked: str) -> str:
-    """What a user calls a lane; a wrong name is refused, also when there is nothing to do."""
-    if not isinstance(asked, str) or asked not in ("auto", "driver", "spark"):
-        raise UnknownName(f"There is no lane {asked!r}.", hint="Lanes: auto, driver, spark.")
-    return asked
-
-
-def choose_lane(asked: str, rows: int) -> str:
-    """Where so many changed or loaded rows are worked on, once for all that is done with them."""
-    if checked_lane(asked) != "auto":
-        return asked
-    return "spark" if rows >= SPARK_ROWS else "driver"
 
 
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:

@@ -137,8 +137,8 @@ class Flow:
         return hashlib.sha256(names.encode()).hexdigest()[:_OLD] == fingerprint
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks run operators: what views they come from, and how the flow is changed, stays here."""
-        return {**self.__dict__, "views": {}, "counted": Counted(), "orders": {}}
+        """Tasks run operators in their order: what views they come from, and how the flow is changed, stays here."""
+        return {**self.__dict__, "views": {}, "counted": Counted(places=self.counted.places), "orders": {}}
 
 
 _OLD = 16

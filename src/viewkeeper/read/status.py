@@ -17,6 +17,7 @@ from viewkeeper.commit.report import MENDED
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.maintain.continuous import NOTE
 from viewkeeper.maintain.crossover import crossover_text
+from viewkeeper.maintain.lanes import lanes_text
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import cell, counted, html_table
@@ -261,6 +262,8 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
         tables = ", ".join(names[t] for t in view.sync.of)
         notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
         return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
+    if (lanes := lanes_text(Directory(store.state_path))) is not None:
+        notes.append(lanes)
     asked = wishes(catalog)
     ahead = foresight(flow, view, asked, names, *_skipped(store))
     summed = told(plan_of(view).query.root, names)

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from viewkeeper.store.base import Store
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a session's tasks run. `is_here`: on this machine, beside the driver."""
+
+    cores: int
+    is_here: bool
+
+
+class Spark(Protocol):
+    """Gives a session, and says what it runs on without starting one."""
+
+    def __call__(self) -> Any: ...
+
+    def cluster(self) -> Cluster | None:
+        """None if no session was given and none is running."""
 
 
 class Sessions:
@@ -26,3 +44,10 @@ class Sessions:
                 check_reach(session, self._store)
                 self._session = session
             return self._session
+
+    def cluster(self) -> Cluster | None:
+        session = self._session if self._session is not None else self._given
+        if session is None:
+            return None
+        context = session.sparkContext
+        return Cluster(max(1, int(context.defaultParallelism)), context.master.startswith("local"))

@@ -1,0 +1,164 @@
+"""Which lane `auto` takes: the one that is expected to be done sooner.
+
+    driver   floor + rows · row                    row: seconds of all of the maintainer's threads
+    spark    floor + rows · row / cores + moved    row: seconds of one core; moved: rows sent to another machine
+
+Floors and rows are measured here, by batches and by loads, and kept beside the state for the next maintainer:
+
+    lanes.json   {"batch": {"driver": [floor, row], "spark": [floor, row]}, "load": …}
+
+A batch of few rows tells the floor of its lane, one of many what a row costs; of a lane that was never taken the other
+one's rows are taken, with what exchanging them is known to add. The file is no truth: one that is missing or damaged is
+as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from viewkeeper.errors import UnknownName
+from viewkeeper.rounds.sessions import Cluster
+from viewkeeper.store.files import Directory
+
+FILE = "lanes.json"
+DRIVER, SPARK = "driver", "spark"
+_LANES = ("auto", DRIVER, SPARK)
+_KINDS = ("batch", "load")
+
+_FEW = 1_000
+_MANY = 20_000
+_FLOORS = {DRIVER: 0.02, SPARK: 0.4}
+_ROW = 10e-6
+"""Seconds, in the driver lane, before one is measured."""
+_EXCHANGED = 1.5
+"""What a row costs a core of Spark's more than one of the driver's, before it is measured."""
+_WIDTH = 256
+_BYTES_A_SECOND = 200e6
+"""Bytes of a row that travels, and how many of those a machine sends."""
+_NEWEST = 0.3
+"""Weight of the newest measurement."""
+_log = logging.getLogger("viewkeeper.batch")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The lane that was taken, and why."""
+
+    lane: str
+    why: str
+
+
+def checked_lane(asked: str) -> str:
+    """What a user calls a lane; a wrong name is refused, also when there is nothing to do."""
+    if not isinstance(asked, str) or asked not in _LANES:
+        raise UnknownName(f"There is no lane {asked!r}.", hint=f"Lanes: {', '.join(_LANES)}.")
+    return asked
+
+
+class Lanes:
+    """What is known of the lanes of one database. `threads`: of the driver lane."""
+
+    def __init__(self, directory: Directory, cluster: Callable[[], Cluster | None], threads: int) -> None:
+        self._directory = directory
+        self._cluster = cluster
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, list[float | None]]] | None = None
+        self._warm = False
+
+    def choose(self, asked: str, rows: int, kind: str = "batch") -> Choice:
+        """Where so many changed or loaded rows are worked on, once for all that is done with them."""
+        if checked_lane(asked) != "auto":
+            return Choice(asked, "it was asked for")
+        cluster = self._cluster()
+        if cluster is None:
+            return Choice(DRIVER, "no Spark session was given or is running")
+        here, there = self._driver(rows, kind), self._spark(rows, kind, cluster)
+        lane = SPARK if there < here else DRIVER
+        cores = f"{cluster.cores} core{'s' if cluster.cores != 1 else ''}"
+        return Choice(lane, f"{rows:,} rows: {here:.2f} s expected in the driver, {there:.2f} s on Spark with {cores}")
+
+    def learn(self, lane: str, rows: int, seconds: float, kind: str = "batch") -> None:
+        """Work that was done. The first of a Spark session is not like the others: workers start."""
+        if lane == SPARK and not self._warm:
+            self._warm = True
+            return
+        cluster = self._cluster() if lane == SPARK else None
+        with self._lock:
+            known = self._read()
+            rate = known[kind][lane]
+            if rows <= _FEW:
+                rate[0] = _newer(rate[0], seconds)
+            elif rows >= _MANY:
+                cores = 1 if cluster is None else cluster.cores
+                floor = rate[0] if rate[0] is not None else _FLOORS[lane]
+                rate[1] = _newer(rate[1], max(seconds - floor, 0.1 * seconds) * cores / rows)
+            if rows >= _MANY or lane == SPARK:  # what is written down changes a choice
+                self._write(known)
+
+    def _driver(self, rows: int, kind: str) -> float:
+        floor, row = self._rate(DRIVER, kind)
+        return floor + rows * row
+
+    def _spark(self, rows: int, kind: str, cluster: Cluster) -> float:
+        floor, row = self._rate(SPARK, kind)
+        moved = 0.0 if cluster.is_here else rows * _WIDTH / _BYTES_A_SECOND
+        return floor + rows * row / cluster.cores + moved
+
+    def _rate(self, lane: str, kind: str) -> tuple[float, float]:
+        with self._lock:
+            known = self._read()[kind]
+        floor, row = known[lane]
+        if row is None and lane == SPARK:
+            row = self._rate(DRIVER, kind)[1] * self._threads * _EXCHANGED
+        return _FLOORS[lane] if floor is None else floor, _ROW if row is None else row
+
+    def _read(self) -> dict[str, dict[str, list[float | None]]]:
+        if self._known is None:
+            self._known = _noted(self._directory)
+        return self._known
+
+    def _write(self, known: Any) -> None:
+        path = self._directory / FILE
+        try:
+            fresh = path.with_name(f".{FILE}")
+            fresh.write_text(json.dumps(known))
+            fresh.replace(path)
+            self._directory.save(FILE)
+        except Exception as error:  # a full disk, a directory elsewhere that cannot be reached
+            _log.debug("what lanes cost was not noted: %s", error)
+
+
+def lanes_text(directory: Directory) -> str | None:
+    """What EXPLAIN says; None if nothing was measured yet."""
+    told = []
+    for lane, (floor, row) in _noted(directory)["batch"].items():
+        parts = [f"{floor * 1e3:.0f} ms a batch"] if floor is not None else []
+        parts += [f"{row * 1e6:.1f} µs a row{' and core' if lane == SPARK else ''}"] if row is not None else []
+        told += [f"{lane} {' and '.join(parts)}"] if parts else []
+    if not told:
+        return None
+    return f"lanes: auto takes the one that is expected to be done sooner; measured here: {'; '.join(told)}"
+
+
+def _noted(directory: Directory) -> dict[str, dict[str, list[float | None]]]:
+    """What was noted, or nothing known."""
+    found: dict[str, dict[str, list[float | None]]] = {k: {lane: [None, None] for lane in _FLOORS} for k in _KINDS}
+    try:
+        said = json.loads(directory.fetch(FILE, again=not directory.is_local).read_bytes())
+        for kind, lanes in found.items():
+            for lane in lanes:
+                floor, row = said[kind][lane]
+                lanes[lane] = [None if n is None else float(n) for n in (floor, row)]
+    except Exception as error:
+        _log.debug("no lanes were noted: %s", error)
+    return found
+
+
+def _newer(before: float | None, now: float) -> float:
+    return now if before is None else before + _NEWEST * (now - before)
