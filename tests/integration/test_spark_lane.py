@@ -173,7 +173,7 @@ def test_auto_takes_the_lane_that_is_expected_to_be_done_sooner(db: Any, monkeyp
     db.put("orders", orders[:500])
     assert db.refresh().lane == "driver"
     db._maintain().stage.learn(Choice("driver", ""), 20_000, 60.0)
-    monkeypatch.setattr(type(db._sessions), "cluster", lambda _: Cluster(1_000, False))
+    monkeypatch.setattr(db._maintain().stage._lanes, "_cluster", lambda: Cluster(1_000, False))
     db.put("orders", orders)
     report = db.refresh()
     assert report.lane == "spark"
