@@ -24,20 +24,24 @@ from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.outlooks import Modes, Outlook
 from viewkeeper.operators.places import Lying
-from viewkeeper.operators.stretches import DELTA, Step
+from viewkeeper.operators.stretches import Step, word_count
 
 Look = Callable[[str, bool], Lying]
 
-_MOST_ROWS = 1 << 22
-"""Rows of an arrangement about which it is known at most: a row takes some tens of bytes."""
+_BATCHES = 16
+"""What was done for nothing fades by this part with each batch: to know more must be worth it in about as many."""
+_MOST_WORDS = 1 << 21
+"""Words of bits beside the rows of an arrangement, at most: with what else is known, some tens of bytes each."""
 
 
 class Ahead:
     """The look-ahead of one table's paths while a batch follows them."""
 
     def __init__(self, duck: Duck, outlooks: Mapping[int, Outlook], modes: Modes, owner: str, look: Look) -> None:
-        self.duck, self._outlooks, self._modes, self._owner, self._look = duck, outlooks, modes, owner, look
+        self.duck, self._outlooks, self._modes, self._look = duck, outlooks, modes, look
+        self._owner = f"{owner} {modes}"
         self._known: dict[int, Sequence[Alive] | None] = {}
+        self._made: dict[int, Sequence[Alive]] = {}
         self.skipped: Counter[int] = Counter()
         """Rows that were not made, or not followed further, by the place that they would have had."""
 
@@ -49,34 +53,36 @@ class Ahead:
             self._known[step.place] = self._alive(outlook) if outlook is not None and is_used else None
         return self._known[step.place]
 
-    def learns_from(self, step: Step) -> bool:
-        """Whether it is still to be found out if look-ahead pays for what the step finds, or for what leads to it."""
-        return any(map(self._is_open, {step.place, *(place for place, _ in step.key)}))
-
-    def wasted(self, step: Step, probes: int) -> None:
-        """So many rows that were made looked up a key by this step for nothing."""
+    def before(self, step: Step) -> int | None:
+        """The place of whose rows alone a step's key is made, if look-ahead may come to pay there."""
         places = {place for place, _ in step.key}
-        if probes and len(places) == 1 and self._is_open(place := places.pop()):
-            self._ledger(self._outlooks[place])[0] += probes
+        place = places.pop() if len(places) == 1 else None
+        return place if place is not None and self.is_open(place) else None
 
-    def made_in_vain(self, step: Step, rows: int) -> None:
-        if rows and self._is_open(step.place):
-            self._ledger(self._outlooks[step.place])[0] += rows
+    def is_open(self, place: int) -> bool:
+        """Whether it is still to be found out if look-ahead pays for the rows at a place."""
+        outlook = self._outlooks.get(place)
+        return outlook is not None and self._known.get(place) is None and bool(outlook.step.exits & self._modes.any)
+
+    def wasted(self, place: int, rows: int) -> None:
+        """So many rows with this place were made for nothing."""
+        if rows:
+            self._ledger(self._outlooks[place])[0] += rows
 
     def skip(self, step: Step, rows: int) -> None:
         self.skipped[step.place] += rows
 
-    def _is_open(self, place: int) -> bool:
-        return place != DELTA and place in self._outlooks and self._known.get(place) is None
-
     def _pays(self, outlook: Outlook) -> bool:
-        """Rows that were made for nothing so far have cost what it costs to know which are: then they will again."""
+        """Rows that were lately made for nothing have cost what it costs to know which are: then they will again."""
         rows = [sum(run.num_rows for run in self._runs(o)) for o in outlook.all()]
-        if not rows[0] or max(rows) > _MOST_ROWS:
+        if not rows[0] or max(rows) * word_count(outlook.step.exits) > _MOST_WORDS:
             return False
         if outlook.step.exits & self._modes.asked:
             return True
-        return self._is_built(outlook) or self._ledger(outlook)[0] >= self._cost(outlook)
+        ledger = self._ledger(outlook)
+        pays = self._is_built(outlook) or ledger[0] >= self._cost(outlook)
+        ledger[0] -= ledger[0] // _BATCHES
+        return pays
 
     def _cost(self, outlook: Outlook) -> int:
         """Rows to look at before it is known what is alive."""
@@ -95,13 +101,15 @@ class Ahead:
         return ledger
 
     def _name(self, outlook: Outlook) -> str:
-        return f"{self._owner} {self._modes} {outlook.name}"
+        return f"{self._owner} {outlook.name}"
 
     def _runs(self, outlook: Outlook) -> Sequence[Run]:
         return self._look(outlook.step.arrangement, outlook.step.fresh).runs
 
     def _alive(self, outlook: Outlook) -> Sequence[Alive]:
         """Of each run, with all that the runs further on have brought."""
+        if outlook.step.place in self._made:
+            return self._made[outlook.step.place]
         further = [self._alive(child) for _, child in outlook.onward]
         name = self._name(outlook)
         found = []
@@ -111,4 +119,5 @@ class Ahead:
                 alive = run.ahead[name] = Alive(self.duck, run, outlook, self._modes)
             alive.hear(further)
             found.append(alive)
+        self._made[outlook.step.place] = found
         return found

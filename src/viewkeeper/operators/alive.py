@@ -58,6 +58,7 @@ class Alive:
         self._doors = [_Door(duck, run, columns, child, self) for columns, child in outlook.onward]
         self._live = self._own.copy()
         self._is_set = False
+        self._spared = 0
         self._places = self._extra = _NONE
         self._before = np.zeros(1, np.int32)
         self._cost, self._heard = run.num_rows, 0
@@ -124,11 +125,18 @@ class Alive:
 
     def narrowed(self, start: Places, stop: Places) -> Iterator[tuple[Places, Places, Places]]:
         """The rows in each range that are alive: (first, how many, of what list of places)."""
-        first, last = self._before[start].astype(np.int64), self._before[stop]
+        first, last = (self._before[places].astype(np.int64) for places in (start, stop))
         yield first, last - first, self._places
+        self._spared += int((stop - start).sum() - (last - first).sum())
         if len(self._extra):
-            first = np.searchsorted(self._extra, start)
-            yield first, np.searchsorted(self._extra, stop) - first, self._extra
+            first, last = np.searchsorted(self._extra, start), np.searchsorted(self._extra, stop)
+            yield first, last - first, self._extra
+            self._spared -= int((last - first).sum())
+
+    def spared(self) -> int:
+        """How many rows it has kept from lookups since it was last asked."""
+        found, self._spared = self._spared, 0
+        return found
 
     def bits(self, places: Places) -> Mapping[int, Words]:
         """By word: the exits that the rows at these places can reach."""

@@ -123,11 +123,6 @@ class Lying:
                 places = _placed(listed, spans(begin, length))
                 yield self._met(probe, key, i, np.repeat(asked[low:high], length), places)
 
-    def count(self, probe: Probe) -> int:
-        """How many rows have a probe's hash."""
-        found = (run.ranges(probe.hashes[probe.present]) for run in self.runs)
-        return sum(int((stop - start).sum()) for start, stop in found)
-
     def _met(
         self, probe: Probe, key: Sequence[str], number: int, index: Places, place: Places
     ) -> tuple[Places, Places, Places]:

@@ -101,8 +101,8 @@ class Underway:
             self.ahead.skip(step, len(there) - len(self.wanted(step.exits)))
         for check in step.checks:
             self.judge(check, step.exits)
-        if self.ahead.learns_from(step):
-            self.ahead.wasted(step, len(some) - len(self.wanted(step.exits)))
+        if (before := self.ahead.before(step)) is not None:
+            self.ahead.wasted(before, len(some) - len(self.wanted(step.exits)))
 
     def matches(self, step: Step, lying: Lying, most: int) -> Iterator[Underway]:
         """Every row that is wanted with every row that has its key, some at a time."""
@@ -110,7 +110,7 @@ class Underway:
         if not len(some) or not lying.runs:
             return
         probe, alive = self._probe(step.key, some), self.ahead.of(step)
-        made, in_vain, is_met = 0, 0, np.zeros(len(some), np.bool_)
+        before, in_vain, is_met = self.ahead.before(step), 0, np.zeros(len(some), np.bool_)
         for index, place, weight in lying.matched(probe, step.by, most, alive):
             origin = some[index]
             places = {number: known[origin] for number, known in self.places.items()} | {step.place: place}
@@ -118,20 +118,21 @@ class Underway:
             for word, mine in enumerate(bits):  # what others want of these rows is not followed here
                 mine &= bits_of(step.exits, word)
             found = Underway(self.ahead, self.lying | {step.place: lying}, places, self.weight[origin] * weight, bits)
-            made += len(index)
             if alive is not None:
                 found._look_ahead(step, alive, np.arange(len(index)))
             for check in step.checks:
                 found.judge(check, step.exits)
-            if self.ahead.learns_from(step):
+            if before is not None:
                 is_met[index] = True
+            if self.ahead.is_open(step.place):
                 in_vain += len(index) - len(found.wanted(step.exits))
             yield found
         if alive is not None:
-            self.ahead.skip(step, lying.count(probe) - made)
-        if self.ahead.learns_from(step):
-            self.ahead.wasted(step, len(some) - int(is_met.sum()))
-            self.ahead.made_in_vain(step, in_vain)
+            self.ahead.skip(step, sum(each.spared() for each in alive))
+        if before is not None:
+            self.ahead.wasted(before, len(some) - int(is_met.sum()))
+        if self.ahead.is_open(step.place):
+            self.ahead.wasted(step.place, in_vain)
 
     def _look_ahead(self, step: Step, alive: Sequence[Alive], some: Places) -> None:
         """Take the bits of exits that what was found cannot reach."""
