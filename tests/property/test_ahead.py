@@ -16,7 +16,7 @@ import pytest
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.operators.ahead import Ahead
-from viewkeeper.operators.alive import Alive
+from viewkeeper.operators.alive import Alive, _Door
 from viewkeeper.operators.arrangement import Run, arrange, merge
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes
@@ -103,6 +103,30 @@ def test_what_leads_somewhere_is_alive(mode: str) -> None:
                     assert bits == expected(runs, run, table, mode)
     assert revived
     assert stale, "No row died unnoticed: then nothing was tried that look-ahead need not see at once."
+
+
+def test_what_was_interrupted_is_worked_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = Modes(whole=0b11, asked=0b11)
+    with Duck(threads=1) as duck:
+        runs = {"a": [run_of(duck, "a", [((1, 1), 1)])], "b": [run_of(duck, "b", [((1, 1), 1)])], "c": []}
+        runs["c"].append(run_of(duck, "c", [((7, 7), 1)]))
+
+        def bits() -> list[int]:
+            lying = {table: Lying(found) for table, found in runs.items()}
+            ahead = Ahead(duck, outlooks(PATH), modes, "test", lambda name, _: lying[name])
+            return [int(b) for alive in ahead.of(A) or () for b in alive.bits(np.zeros(1, np.int64))[0]]
+
+        assert bits() == [0]
+        runs["c"].append(run_of(duck, "c", [((1, 1), 1)]))
+        with monkeypatch.context() as patched:
+            patched.setattr(_Door, "opened", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bits()
+        assert bits() == [0b01]
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def change(rng: Random, duck: Duck, table: str, there: list[Row], runs: list[Run], spread: int, most: int) -> None:

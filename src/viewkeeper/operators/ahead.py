@@ -114,10 +114,11 @@ class Ahead:
         name = self._name(outlook)
         found = []
         for run in self._runs(outlook):
-            alive = run.ahead.get(name)
+            alive = run.ahead.pop(name, None)  # what is interrupted in the middle has heard half, and is gone
             if alive is None or alive.is_worn:
-                alive = run.ahead[name] = Alive(self.duck, run, outlook, self._modes)
+                alive = Alive(self.duck, run, outlook, self._modes)
             alive.hear(further)
+            run.ahead[name] = alive
             found.append(alive)
         self._made[outlook.step.place] = found
         return found
