@@ -25,6 +25,8 @@ from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_
 
 _ROWS_FOR_BITS = 2
 """All bits of a run are worked out when those of the half of its rows were asked for."""
+_STATEMENT = 50_000
+"""A statement for a few rows costs as much as one for so many: who asks often for little has the bits soon."""
 _MOST_BITS = 1 << 21
 """Rows of a run whose bits are kept at most."""
 _CHECKS_KEPT = 16
@@ -66,14 +68,14 @@ class Underway:
                 self.bits[word][some] &= kept
 
     def _remembered(self, check: Check, place: int, some: Places) -> Mapping[int, Words]:
-        """The bits of rows of an arrangement: those of a run are kept once as many were asked for as it has rows."""
+        """The bits of rows of an arrangement: those of a run are kept once asking cost as much as all would."""
         parts = self.lying[place].at(self.places[place][some]).parts
         found = {word: np.empty(len(some), np.uint64) for word in words_of(check.exits)}
         for part in parts:
             memory = part.run.kept.setdefault(check.sql, _Memory())
             inside: Places | slice = slice(None) if part.inside is None else part.inside
             if memory.bits is None:
-                memory.asked += part.run.num_rows if part.inside is None else len(part.inside)
+                memory.asked += _STATEMENT + (part.run.num_rows if part.inside is None else len(part.inside))
                 rows = part.run.rows
                 if memory.asked * _ROWS_FOR_BITS < rows.num_rows or rows.num_rows > _MOST_BITS:
                     table = _named(check, place, rows).take(part.within)
@@ -180,7 +182,7 @@ class Underway:
 
 @dataclass
 class _Memory:
-    """The bits of a run's rows for one check, if they were worked out, and how many were asked for before."""
+    """The bits of a run's rows for one check, if they were worked out, and in rows what asking cost before."""
 
     asked: int = 0
     bits: Mapping[int, Words] | None = None
