@@ -13,6 +13,7 @@ nothing else. A maintainer that slept through that writes rows that are there al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +21,8 @@ from viewkeeper.errors import MaintainerBusy
 from viewkeeper.store.files import Directory
 from viewkeeper.store.redo import files
 from viewkeeper.store.redo.files import Redo, TableRedo
+
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,18 @@ def check_turn(place: str, standing: Standing, number: int) -> None:
 
 
 def finish(ledger: Ledger[S], directory: Directory, claimed: Claim, write: Callable[[TableRedo, int], None]) -> None:
-    """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor. `write` does 3c for a table."""
+    """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor. `write` does 3c for a table.
+
+    A table is a call or two to the store, however few its rows: several are written at the same time.
+    """
     redo = files.read(directory, claimed.file, claimed.digest)
-    for table in redo.tables:
-        write(table, redo.number)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="viewkeeper-cells") as pool:
+        try:
+            for written in [pool.submit(write, table, redo.number) for table in redo.tables]:
+                written.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     publish(ledger, redo)
 
 
