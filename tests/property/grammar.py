@@ -3,7 +3,7 @@
     view    := [WITH ctes] query [ORDER BY columns [LIMIT n]]      KEY (columns) now and then
     query   := select | query UNION ALL query | …
     select  := SELECT [DISTINCT] items FROM relations [WHERE …]
-             | SELECT keys, aggregates FROM relations [WHERE …] GROUP BY keys [HAVING …]
+             | SELECT keys, aggregates FROM relations [WHERE …] [GROUP BY keys] [HAVING …]
     relations := source [JOIN source ON equality AND residual …]*  up to five
     source  := table | earlier view | CTE | (query)
 
@@ -159,7 +159,7 @@ class Grammar:
             over = Scalars(self.rng, [*calls, *keys] if not grouping else calls, self.features)
             calls.append(over.any(2))
         having: tuple[str, ...] = ()
-        if keys and self.rng.random() < 0.2:
+        if self.rng.random() < (0.2 if keys else 0.4):  # without keys the one row comes and goes
             steady = [c for c in [*calls, self.count(scalars)] if not c.loose]
             having = (self._condition(Scalars(self.rng, steady, self.features)),)
             if self.has("scalar subquery", 0.4):
