@@ -159,7 +159,9 @@ class Keeper:
                 return self._run(self._made(catalog, view), view, given, _NOTHING, memory)
             except Exception as error:
                 found = expressions.error_code(error)
-                raise error if found is None else EvaluationError(f"{view.table.name}: {found.message}") from error
+                if found is None:
+                    raise
+                raise EvaluationError(f"{view.table.name}: {found.message}") from error
 
     def _run(
         self, made: Made, view: View, given: Mapping[str, Given], reading: Reading, memory: Memory

@@ -287,12 +287,9 @@ def _column(kind: Type, value: Any) -> pa.Array:
     arrow = types.arrow(kind)
     if pa.types.is_decimal(arrow):
         return pa.array([None if value is None else Decimal(value).scaleb(-arrow.scale, _WIDE)], arrow)
-    whole = pa.types.is_date32(arrow) or pa.types.is_timestamp(arrow)
-    return (
-        pa.array([value], pa.int32() if pa.types.is_date32(arrow) else pa.int64()).cast(arrow)
-        if whole
-        else pa.array([value], arrow)
-    )
+    if pa.types.is_date32(arrow):
+        return pa.array([value], pa.int32()).cast(arrow)
+    return pa.array([value], pa.int64()).cast(arrow) if pa.types.is_timestamp(arrow) else pa.array([value], arrow)
 
 
 def _is_exact(measure: Measure) -> bool:
