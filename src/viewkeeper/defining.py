@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from viewkeeper.plan import alterations, clustering, indexing, statements
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
     from viewkeeper.engine import Database
+    from viewkeeper.maintain.maintainer import Maintainer
+
+T = TypeVar("T")
 
 
 def define(db: Database, text: str, progress: Progress | None = None) -> pa.Table | None:
@@ -109,10 +112,32 @@ def create_views(db: Database, wanted: Sequence[statements.CreateView], progress
     if not fresh:
         return
     maintainer = db._maintain()
+    templates = maintainer.definer.templates
     with maintainer.publisher.defining:
         maintainer.refresh()
-        views = planning.plan_many(db._store, db._spark, fresh, maintainer.definer.templates)
-        maintainer.definer.create_many(views, progress=progress or db._progress)
+        planned = _planned(db, maintainer, lambda: planning.plan_many(db._store, db._spark, fresh, templates))
+        maintainer.definer.create_planned(planned, progress=progress or db._progress)
+
+
+def _planned(db: Database, maintainer: Maintainer, plan: Callable[[], T]) -> T:
+    """What is planned; members of families that it reads become views by themselves first."""
+    from viewkeeper.maintain.planning import ReadsMembers
+
+    while True:
+        try:
+            return plan()
+        except ReadsMembers as found:
+            for member in found.members:
+                _leave(db, maintainer, member)
+
+
+def _leave(db: Database, maintainer: Maintainer, member: View) -> View:
+    """A member of a family as a view by itself, which it is from now on."""
+    from viewkeeper.maintain.planning import alone
+
+    view = alone(db._store, db._spark, member, maintainer.definer.templates)
+    maintainer.definer.leave(member, view, progress=db._progress)
+    return db._store.catalog().view(member.table.name)
 
 
 def _create_view(db: Database, statement: statements.CreateView, progress: Progress | None) -> None:
@@ -136,7 +161,18 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
     maintainer = db._maintain()
     with maintainer.publisher.defining:
         maintainer.refresh()
-        view = planning.plan(db._store, db._spark, statement, maintainer.definer.templates, old)
+        templates, store = maintainer.definer.templates, db._store
+        if old is None:
+            planned = _planned(
+                db, maintainer, lambda: planning.plan_many(store, db._spark, [statement], templates, named=False)
+            )
+            if planned.gathered.members:
+                maintainer.definer.create_planned(planned, progress=progress)
+                return
+            (view,) = planned.views
+        else:
+            old = _leave(db, maintainer, old) if old.is_member else old
+            view = _planned(db, maintainer, lambda: planning.plan(store, db._spark, statement, templates, old))
         rate = definitions.load_rate(view)
         progress = progress if rate is None else throttled(progress, rate)
         if old is None:
@@ -177,7 +213,7 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
         maintainer.refresh()
         parameters = definitions.create_parameters(db._store, statement)
         try:
-            view = planning.family(db._store, db._spark, statement)
+            view = _planned(db, maintainer, lambda: planning.family(db._store, db._spark, statement))
             rate = definitions.load_rate(view)
             progress = progress if rate is None else throttled(progress, rate)
             maintainer.definer.create(view, progress=progress)
@@ -198,11 +234,19 @@ def _alter_view(db: Database, statement: alterations.AlterView, progress: Progre
             synchronous.resume(db._store, view, progress)
         return
     if statement.action == "suspend" and view.suspended is None:
-        db._maintain().suspender.suspend(frozenset([view.table.id]), "suspended by hand")
+        maintainer = db._maintain()
+        with maintainer.publisher.defining:
+            if view.is_member:
+                maintainer.refresh()
+                _leave(db, maintainer, view)
+            maintainer.suspender.suspend(frozenset([view.table.id]), "suspended by hand")
     if statement.action == "resume" and view.suspended is not None:
         maintainer = db._maintain()
         maintainer.refresh()
-        maintainer.definer.resume(view, progress=progress)
+        if view.is_member:  # of a family that failed: this one may be none of those that it failed for
+            _leave(db, maintainer, view)
+        else:
+            maintainer.definer.resume(view, progress=progress)
 
 
 def _drop_view(db: Database, statement: statements.DropView) -> None:
@@ -217,6 +261,9 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
     db._store.catalog().refuse_index(statement.name, "DROP INDEX")
     view = db._store.catalog().view(statement.name)
     definitions.refuse_used(db._store.catalog(), view.table)
+    if view.is_member:
+        db._maintain().definer.drop_member(view)
+        return
     _drop_made(db, view)
     if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
         _drop(db, parameters)
@@ -255,6 +302,7 @@ def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progr
     maintainer = db._maintain()
     with maintainer.publisher.defining:
         maintainer.refresh()
+        _stand_alone(db, maintainer, [statement.on])
         view = plan_index(db._store, statement)
         rate = definitions.load_rate(view)
         maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
@@ -276,9 +324,18 @@ def _create_cluster(db: Database, statement: clustering.CreateCluster, progress:
     maintainer = db._maintain()
     with maintainer.publisher.defining:
         maintainer.refresh()
+        _stand_alone(db, maintainer, statement.of)
         view = plan_cluster(db._store, statement)
         rate = definitions.load_rate(view)
         maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
+
+
+def _stand_alone(db: Database, maintainer: Maintainer, names: Iterable[str]) -> None:
+    """Those of the named views that are members of families are views by themselves from now on."""
+    for name in names:
+        found = db._store.catalog().find(name)
+        if isinstance(found, View) and found.is_member:
+            _leave(db, maintainer, found)
 
 
 def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
@@ -318,7 +375,7 @@ def _show_indexes(db: Database, statement: indexing.ShowIndexes) -> pa.Table:
 
 def _show(db: Database, statement: statements.Show) -> pa.Table:
     catalog = db._store.catalog()
-    shown = catalog.tables if statement.what == "tables" else [v.table for v in catalog.named_views]
+    shown = catalog.named_tables if statement.what == "tables" else [v.table for v in catalog.named_views]
     return pa.table({"name": pa.array(sorted(t.name for t in shown), pa.string())})
 
 

@@ -330,7 +330,7 @@ class Database:
 
     def tables(self) -> list[Handle]:
         """All base tables, by name."""
-        return [Handle(self, t.name) for t in sorted(self._catalog().tables, key=lambda t: t.name.lower())]
+        return [Handle(self, t.name) for t in sorted(self._catalog().named_tables, key=lambda t: t.name.lower())]
 
     def views(self) -> list[Handle]:
         """All materialized views, by name."""

@@ -86,8 +86,10 @@ def test_every_point_is_listed_and_used() -> None:
     passed = {name for path in source.rglob("*.py") for name in spoken.findall(path.read_text())}
     assert passed == set(faults.POINTS)
     struck = {*BATCH, *MERGE, *(point.partition("@")[0] for _, point in DDL)}
-    # tests/contract: test_resumed_loads.py, test_backup.py, test_synchronous.py; tests/integration: test_families.py
-    elsewhere = {"load.part.after", "backup.copied", "family.parameters", "write.kept", "view.kept"}
+    # tests/contract: test_resumed_loads.py, test_backup.py, test_synchronous.py, test_members.py;
+    # tests/integration: test_families.py
+    members = {"members.table", "members.written", "member.dropped"}
+    elsewhere = {"load.part.after", "backup.copied", "family.parameters", "write.kept", "view.kept", *members}
     assert passed - struck - elsewhere == {"mend.before", "mend.after", "task.before", "task.after"}  # below
 
 

@@ -14,6 +14,7 @@ part can fail, the text makes DuckDB look at it only when Spark would.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import logic
@@ -24,7 +25,18 @@ from viewkeeper.expressions.table import TABLE
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
-__all__ = ["OPS", "SUPPORTED", "can_raise", "check", "error_code", "fingerprint", "predicate", "render", "setup"]
+__all__ = [
+    "OPS",
+    "SUPPORTED",
+    "can_raise",
+    "check",
+    "error_code",
+    "failing",
+    "fingerprint",
+    "predicate",
+    "render",
+    "setup",
+]
 
 OPS = frozenset(TABLE)
 """Catalyst's classes that can be rendered."""
@@ -95,13 +107,17 @@ def check(expr: Expr) -> None:
 
 def can_raise(expr: Expr) -> bool:
     """Whether evaluating `expr` may fail on some values."""
+    return next(failing(expr), None) is not None
+
+
+def failing(expr: Expr) -> Iterator[Expr]:
+    """The parts of an expression that may fail on some values of their arguments."""
     todo = [expr]
     while todo:  # not recursive: a chain of ORs can be thousands deep
         e = todo.pop()
         if _rule(e).raises(e):
-            return True
+            yield e
         todo.extend(e.args)
-    return False
 
 
 def _rule(expr: Expr) -> Rule:

@@ -10,13 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from viewkeeper import faults
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.tidying import Tidying
-from viewkeeper.errors import Unsupported
+from viewkeeper.errors import Suspended, Unsupported
+from viewkeeper.maintain import gathering
 from viewkeeper.maintain.definitions import refuse_altered, refuse_used
 from viewkeeper.maintain.loader import Loader, restarted
 from viewkeeper.maintain.mending import Mender
+from viewkeeper.maintain.planning import Planned
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, View
@@ -36,6 +39,7 @@ class Definer:
         mender: Mender,
         suspender: Suspender,
         scheduler: Scheduler,
+        refresh: Callable[[], object],
     ) -> None:
         self._publisher = publisher
         self._tidying = tidying
@@ -43,6 +47,7 @@ class Definer:
         self._mender = mender
         self._suspender = suspender
         self._scheduler = scheduler
+        self._refresh = refresh
         self.templates = Templates()
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
@@ -57,8 +62,26 @@ class Definer:
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
 
-    def create_many(self, views: Sequence[View], lane: str = "auto", progress: Progress | None = None) -> None:
-        """Load several new views together, and publish them in one batch: all of them are there, or none."""
+    def create_planned(self, planned: Planned, lane: str = "auto", progress: Progress | None = None) -> None:
+        """Make what statements define, in one batch: all of it is there, or nothing."""
+        gathered = planned.gathered
+        if not gathered.members:
+            self.create_many(planned.views, (), lane, progress)
+            return
+        try:
+            gathering.write(self._publisher.store, gathered)
+            # Families that are there make their new members from what they have; new ones are loaded at a cut that has
+            # the parameters of all.
+            self._refresh()
+            self.create_many(planned.views, gathered.members, lane, progress)
+        except Exception:
+            self._publisher.afterwards.owe("forgetting members", partial(gathering.swept, self._publisher.store))
+            raise
+
+    def create_many(
+        self, views: Sequence[View], members: Sequence[View], lane: str = "auto", progress: Progress | None = None
+    ) -> None:
+        """Load several new views together, and publish them in one batch, with members of families."""
         for view in views:
             if strategy_of(view).runs_alone:
                 raise Unsupported(
@@ -68,12 +91,52 @@ class Definer:
                 )
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            changed = catalog.with_views([replace(view, since=since) for view in views])
+            changed = catalog.with_views([replace(view, since=since) for view in (*views, *members)])
             for view in views:
                 refuse_altered(changed, view)
+            for family in {m.table.family for m in members}:
+                refuse_suspended(changed, family)
             return changed
 
-        self._bring_in(frozenset(v.table.id for v in views), change, lane, progress)
+        publisher = self._publisher
+        if views:
+            self._bring_in(frozenset(v.table.id for v in views), change, lane, progress)
+        else:
+            with publisher.defining, publisher.lock:
+                publisher.publish_views(lambda catalog: change(catalog, publisher.store.head() + 1))
+
+    def leave(self, member: View, alone: View, lane: str = "auto", progress: Progress | None = None) -> None:
+        """A member of a family becomes a view by itself, with rows and state of its own."""
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            refuse_altered(catalog, alone)
+            return catalog.replacing(replace(alone, since=since))
+
+        self._bring_in(frozenset([alone.table.id]), change, lane, progress)
+        self._forget([member])
+
+    def drop_member(self, member: View) -> None:
+        """Forget a member; with the last one, its family."""
+        publisher = self._publisher
+
+        def change(catalog: Catalog) -> Catalog:
+            return catalog.without(member.table.id)
+
+        with publisher.defining, publisher.lock:
+            publisher.store.change_catalog(change)
+            faults.point("member.dropped")
+            self._forget([member])
+
+    def _forget(self, members: Sequence[View]) -> None:
+        """What was kept for members that are none any more."""
+        publisher = self._publisher
+        publisher.follow()
+        publisher.afterwards.owe("forgetting members", partial(gathering.forget, publisher.store, members))
+        for number in {m.table.family for m in members}:
+            family = publisher.catalog.views_by_id.get(number)
+            if family is not None and not publisher.catalog.has_members(number):
+                self.drop(family.table)
+        publisher.afterwards.owe("forgetting parameters", partial(gathering.swept, publisher.store, only_tables=True))
 
     def replace(
         self,
@@ -151,3 +214,11 @@ class Definer:
         with self._publisher.defining, self._mender.noting_contradictions():
             while not self._mender.mending(partial(self._loader.load, views, change, lane, progress)):
                 pass
+
+
+def refuse_suspended(catalog: Catalog, family: int) -> None:
+    """A family that was stopped while members came to it has no rows for them."""
+    found = catalog.views_by_id.get(family)
+    if found is None or found.suspended is not None:
+        reason = "it is gone" if found is None or found.suspended is None else found.suspended.reason
+        raise Suspended(f"The family that the view would be kept by is not maintained: {reason}", hint="Try again.")

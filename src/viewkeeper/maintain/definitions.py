@@ -11,7 +11,7 @@ options of a view    store = 'none'       keep no rows; changes stream to subscr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from viewkeeper import faults
@@ -31,6 +31,8 @@ from viewkeeper.plan.presums import PRESUM, USUAL_PRESUM
 from viewkeeper.store.base import Store
 
 STORE = ("table", "none")
+_NAMED = 10
+"""Views that a refusal names."""
 _KNOWN = frozenset(
     {"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead", "presum", "sync"}
 )
@@ -157,15 +159,18 @@ def _column_of(catalog: Catalog, table: str, column: str) -> tuple[Table, Column
 
 
 def _queries(catalog: Catalog) -> dict[int, str]:
-    return {v.table.id: v.query for v in catalog.views}
+    return {v.table.id: v.query for v in (*catalog.views, *catalog.shown_views)}
 
 
 def _refuse_needed(catalog: Catalog, spark: Callable[[], Any], table: Table, column: Column) -> None:
     """InUse if a view's query is another one, or none, over the table as it will be, without this column's name."""
-    if users := [v.table.name for v in catalog.views if _needs(catalog, spark, v, table, column)]:
-        raise InUse(
-            f"{table.name}.{column.name} is used by {', '.join(sorted(users))}.", hint="Drop what uses it first."
-        )
+    users = [v.table.name for v in catalog.views if not v.gathers and _needs(catalog, spark, v, table, column)]
+    for family, members in catalog.members.items():
+        reads = table.id in catalog.views_by_id[family].reads
+        read = _reads(catalog.views_by_id[family], table, column)
+        users += [m.table.name for m in members if read or (reads and _may_name(m, column))]
+    if users:
+        raise InUse(f"{table.name}.{column.name} is used by {_listed(sorted(users))}.", hint="Drop what uses it first.")
 
 
 def drop_column(store: Store, spark: Callable[[], Any], statement: alterations.DropColumn) -> None:
@@ -211,16 +216,12 @@ def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table,
     if table.id not in view.reads:
         return False
     plan = plan_of(view).query
-    if any(gone.inside.lower() in (f[1].lower() for f in s.fields) for s in scans(plan.root) if s.table == table.id):
+    if _reads(view, table, gone):
         return view.index is None or gone in dict(table.gone).values()  # an index follows a new name
     if view.index is not None:
         return False
-    # What the optimiser left out is in the text still, from which `audit` runs it. A text that neither names the column
-    # nor says `*` of all columns cannot mean it; any other is read again.
-    text = view.body or view.query
-    words = {w.lower() for w in re.findall(r"\w+", text)}
-    plain = re.fullmatch(r"\w+", gone.name) and not words & {gone.name.lower(), "natural"}
-    if plain and not re.search(r"(select|distinct|all|,|\.)\s*\*", text, re.IGNORECASE):
+    # What the optimiser left out is in the text still, from which `audit` runs it: one that may mean it is read again.
+    if not _may_name(view, gone):
         return False
     from viewkeeper.plan.catalyst import read_family, read_query
 
@@ -233,6 +234,25 @@ def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table,
         return read_query(spark(), view.query, known) != plan
     except ViewkeeperError:
         return True
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+
+
+def _reads(view: View, table: Table, column: Column) -> bool:
+    """Whether a view's plan reads a column."""
+    read = (s.fields for s in scans(plan_of(view).query.root) if s.table == table.id)
+    return any(column.inside.lower() in (stored.lower() for _, stored in fields) for fields in read)
+
+
+def _may_name(view: View, column: Column) -> bool:
+    """Whether a view's text may mean a column: it names it, or says `*` of all columns of the table that it names."""
+    text = view.body or view.query
+    words = {w.lower() for w in re.findall(r"\w+", text)}
+    plain = re.fullmatch(r"\w+", column.name) and not words & {column.name.lower(), "natural"}
+    return not plain or re.search(r"(select|distinct|all|,|\.)\s*\*", text, re.IGNORECASE) is not None
 
 
 def create_parameters(store: Store, statement: statements.CreateView) -> Table:
@@ -280,7 +300,7 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
     users = [n for n in _readers(catalog, table) if catalog.table(n).id not in indexes]
     users += [name for index in indexes.values() for name in _readers(catalog, index)]
     if users:
-        raise InUse(f"{table.name} is used by {', '.join(users)}.", hint="Drop what uses it first.")
+        raise InUse(f"{table.name} is used by {_listed(users)}.", hint="Drop what uses it first.")
 
 
 def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
@@ -302,8 +322,9 @@ def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
 
 
 def _readers(catalog: Catalog, table: Table) -> list[str]:
-    """The names of the views whose queries name it."""
-    return sorted(catalog.views_by_id[i].table.name for i in catalog.readers.get(table.id, ()))
+    """The names of the views whose queries name it, as users know them."""
+    read = (catalog.views_by_id[i] for i in catalog.readers.get(table.id, ()))
+    return sorted(m.table.name for v in read for m in (catalog.members.get(v.table.id, ()) if v.gathers else (v,)))
 
 
 def load_rate(view: View) -> float | None:

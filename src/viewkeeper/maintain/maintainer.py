@@ -25,7 +25,7 @@ from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
-from viewkeeper.maintain import synchronous
+from viewkeeper.maintain import gathering, synchronous
 from viewkeeper.maintain.batches import Batches
 from viewkeeper.maintain.definer import Definer
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
@@ -80,7 +80,13 @@ class Maintainer:
             self.scheduler = Scheduler(self.publisher, resources, self.stage, self.loader, self.suspender)
             self.tidying.in_use = self.scheduler.files
             self.definer = Definer(
-                self.publisher, self.tidying, self.loader, self.mender, self.suspender, self.scheduler
+                self.publisher,
+                self.tidying,
+                self.loader,
+                self.mender,
+                self.suspender,
+                self.scheduler,
+                self.refresh,
             )
         except BaseException:
             self.publisher.close()
@@ -98,6 +104,7 @@ class Maintainer:
         """State of another version, or of a record that is damaged, is made anew before the first batch."""
         publisher = self.publisher
         publisher.afterwards.owe("forgetting old parts of loads", Kept(self.store, publisher.state.directory).forget)
+        publisher.afterwards.owe("forgetting members", partial(gathering.swept, self.store))
         made, record = publisher.state.manifest.fingerprint, publisher.batch.record
         if made != expressions.fingerprint():
             publisher.sets = {}

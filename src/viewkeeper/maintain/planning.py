@@ -1,23 +1,29 @@
 """From a CREATE MATERIALIZED VIEW to the view that the catalog will list: its query read, its plan made, its id taken.
 
 Several at once are planned one after the other, each over those before it; nothing is listed yet, but their ids are
-taken, with one change of the catalog.
+taken, with one change of the catalog. Those that differ in constants alone may become members of a family
+(`gathering`).
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from viewkeeper import faults
-from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
+from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperError
 from viewkeeper.maintain.definitions import checked_options, same_shape, scans
+from viewkeeper.maintain.gathering import Candidate, Gathered, gather
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import USUAL, strategy_named
 from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import statements
 from viewkeeper.plan.families.lifting import lift
+from viewkeeper.plan.families.membership import opened
 from viewkeeper.plan.families.texts import lateral, parameters_name
 from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.nodes import Query, Sort
@@ -27,6 +33,8 @@ from viewkeeper.plan.templates import Templates
 from viewkeeper.store.base import Store
 
 Spark = Callable[[], Any]
+
+_WORD = re.compile(r"\w+")
 
 
 def plan(
@@ -39,7 +47,7 @@ def plan(
     catalog = store.catalog()
     if old is not None:
         catalog = catalog.without(old.table.id, *catalog.dependents([old.table.id]))
-    view = _planned(store, spark, statement, templates, catalog, catalog.next_id, _sizes(store, catalog))
+    view = _planned(spark, statement, templates, catalog, catalog.next_id, _sizes(store, catalog))
     if old is not None and same_shape(view.table, old.table):
         number = old.table.id
     else:
@@ -49,23 +57,73 @@ def plan(
     return replace(view, table=replace(view.table, id=number))
 
 
-def plan_many(store: Store, spark: Spark, wanted: Sequence[statements.CreateView], templates: Templates) -> list[View]:
-    """The views that statements define, in their order: one may read another before it."""
+@dataclass(frozen=True)
+class Planned:
+    """Views to load, among them new families, and members to list."""
+
+    views: list[View]
+    gathered: Gathered
+
+
+class ReadsMembers(Exception):
+    """A query reads members of families, which must be views by themselves first."""
+
+    def __init__(self, members: Sequence[View]) -> None:
+        super().__init__(", ".join(m.table.name for m in members))
+        self.members = members
+
+
+def plan_many(
+    store: Store, spark: Spark, wanted: Sequence[statements.CreateView], templates: Templates, *, named: bool = True
+) -> Planned:
+    """The views that statements define, in their order: one may read another before it.
+
+    `named`: an error says of which it is.
+    """
     catalog = store.catalog()
-    sizes, first = _sizes(store, catalog), _ids(store, len(wanted))
+    sizes, words = _sizes(store, catalog), Counter(word for s in wanted for word in _words(s.query))
     found: list[View] = []
+    candidates: list[Candidate] = []
+    taken: set[str] = set()
+    first = _ids(store, len(wanted))
     for number, statement in enumerate(wanted, first):
         try:
             if statement.or_replace or statement.parameters:
                 raise BadStatement("A family, or a view that may be there, has a statement of its own.", hint="")
-            view = _planned(store, spark, statement, templates, catalog, number, sizes)
-            catalog = catalog.with_view(view)
+            if statement.name.lower() in taken:
+                raise NameTaken(f"The name {statement.name!r} is in use.")
+            taken.add(statement.name.lower())
+            options = checked_options(statement.options)
+            may = store.keeps_members and not options and not _may_be_read(statement, words)
+            member = templates.member(statement.query, catalog, statement.key) if may else None
+            if member is None:
+                query = _read(spark, statement.query, templates, catalog)
+                member = opened(query, statement.key) if may else None
+            if member is not None:
+                candidates.append(Candidate(statement, member, number))
+                continue
+            found.append(_made(statement, query, options, catalog, number, sizes))
+            catalog = catalog.with_view(found[-1])
         except ViewkeeperError as error:
-            error.message = f"{statement.name}: {error.message}"
+            if named:
+                error.message = f"{statement.name}: {error.message}"
             raise
-        found.append(view)
+    gathered = gather(store, catalog, candidates, sizes)
+    for one in gathered.rest:
+        made = _made(one.statement, one.opened.closed, {}, catalog, one.number, sizes)
+        found.append(replace(made, template=one.opened.template))
     faults.point("view.planned")
-    return found
+    return Planned([*found, *gathered.families], gathered)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _may_be_read(statement: statements.CreateView, words: Mapping[str, int]) -> bool:
+    """Whether another of the statements may read this one's view: all words of its name are in their queries."""
+    own = _words(statement.query)
+    return all(words.get(word, 0) > (word in own) for word in _words(statement.name))
 
 
 def family(store: Store, spark: Spark, statement: statements.CreateView) -> View:
@@ -80,7 +138,8 @@ def family(store: Store, spark: Spark, statement: statements.CreateView) -> View
     parameters = catalog.table(parameters_name(statement.name))
     names = [c.name for c in parameters.columns]
     text = lateral(statement.name, statement.query, names)
-    member = read_family(spark(), text, {t.name: t for t in tables.values()}, len(names))
+    member = read_family(spark(), text, _there(catalog), len(names))
+    _refuse_members(catalog, member)
     query = lift(member, parameters)
     key = (*names, *statement.key) if statement.key or not isinstance(query.root, Sort) else ()
     sizes = {t.id: store.count(t) for t in catalog.tables}
@@ -93,7 +152,6 @@ def family(store: Store, spark: Spark, statement: statements.CreateView) -> View
 
 
 def _planned(
-    store: Store,
     spark: Spark,
     statement: statements.CreateView,
     templates: Templates,
@@ -101,8 +159,18 @@ def _planned(
     number: int,
     sizes: Mapping[int, int],
 ) -> View:
-    options = checked_options(statement.options)
     query = _read(spark, statement.query, templates, catalog)
+    return _made(statement, query, checked_options(statement.options), catalog, number, sizes)
+
+
+def _made(
+    statement: statements.CreateView,
+    query: Query,
+    options: Mapping[str, str],
+    catalog: Catalog,
+    number: int,
+    sizes: Mapping[int, int],
+) -> View:
     scanned = (catalog.views_by_id.get(scan.table) for scan in scans(query.root))
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in scanned if v is not None))}
     query = presummed(query, tables, sizes, options.get("presum", USUAL_PRESUM).lower())
@@ -117,9 +185,31 @@ def _read(spark: Spark, text: str, templates: Templates, catalog: Catalog) -> Qu
         return known
     from viewkeeper.plan.catalyst import read_query
 
-    query = read_query(spark(), text, {t.name: t for t in (*catalog.tables, *(v.table for v in catalog.views))})
+    query = read_query(spark(), text, _there(catalog))
+    _refuse_members(catalog, query)
     templates.learn(text, catalog, query)
     return query
+
+
+def _there(catalog: Catalog) -> dict[str, Table]:
+    """What a query may name."""
+    return {t.name: t for t in (*catalog.named_tables, *(v.table for v in catalog.shown_views))}
+
+
+def _refuse_members(catalog: Catalog, query: Query) -> None:
+    read = map(catalog.of, dict.fromkeys(s.table for s in scans(query.root)))
+    if members := [v for v in read if isinstance(v, View) and v.is_member]:
+        raise ReadsMembers(members)
+
+
+def alone(store: Store, spark: Spark, member: View, templates: Templates) -> View:
+    """A member of a family as the view by itself that it becomes, under its name and number."""
+    catalog = store.catalog()
+    query = _read(spark, member.query, templates, catalog)
+    table = member.table
+    key = () if any(k.descending or k.nulls_last for k in table.key) else tuple(k.column for k in table.key)
+    statement = statements.CreateView(table.name, member.query, key)
+    return _made(statement, query, {}, catalog, table.id, _sizes(store, catalog))
 
 
 def _sizes(store: Store, catalog: Catalog) -> dict[int, int]:

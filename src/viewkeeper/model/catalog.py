@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import chain, compress
+from operator import is_not
 from typing import Any, cast
 
 from viewkeeper.errors import BadValue, NameTaken, UnknownName
@@ -79,6 +81,10 @@ class View:
     """Which tables it keeps next to each other, if it is clustered."""
     sync: Sync | None = None
     """Of which table's writes it is a part, if it is synchronous."""
+    template: str = ""
+    """The same for views whose plans differ in constants alone (`plan.families.membership`)."""
+    values: tuple[Any, ...] = ()
+    """Of a member of a family: what it has for the parameters, as plans keep literals."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -87,6 +93,16 @@ class View:
     @property
     def stored(self) -> StoredPlan:
         return cast(StoredPlan, self.plan)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it was made by name and is kept by a family: its rows are a part of the family's."""
+        return bool(self.table.family)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it is a family of views that were made by name, which users do not see."""
+        return bool(self.parameters) and not self.body
 
     @property
     def is_shared(self) -> bool:
@@ -120,6 +136,8 @@ class View:
         suspended = None if self.suspended is None else asdict(self.suspended)
         at = None if self.at is None else asdict(self.at)
         family = {"parameters": self.parameters, "given": self.given, "body": self.body} if self.parameters else {}
+        family |= {"template": self.template} if self.template else {}
+        family |= {"values": list(self.values)} if self.values else {}
         kinds = {"index": self.index, "cluster": self.cluster, "sync": self.sync}
         kind = {name: one.to_json() for name, one in kinds.items() if one is not None}
         return {**data, "suspended": suspended, "since": self.since, "at": at, **family, **kind}
@@ -133,7 +151,7 @@ class View:
         index = Index.from_json(data["index"]) if data.get("index") else None
         cluster = Cluster.from_json(data["cluster"]) if data.get("cluster") else None
         sync = Sync.from_json(data["sync"]) if data.get("sync") else None
-        kinds = (*family, index, cluster, sync)
+        kinds = (*family, index, cluster, sync, data.get("template", ""), tuple(data.get("values", ())))
         return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *kinds)
 
 
@@ -166,7 +184,7 @@ class _Names(Mapping[int, str]):
 
 
 class Catalog:
-    """All tables and views by id."""
+    """All tables and views by id. Members of families are apart: nothing maintains them, and there may be many."""
 
     def __init__(
         self, version: int = 0, next_id: int = 1, tables: Iterable[Table] = (), views: Iterable[View] = ()
@@ -174,19 +192,25 @@ class Catalog:
         self.version = version
         self.next_id = next_id
         self._tables = {t.id: t for t in tables}
-        self._views = {v.table.id: v for v in views}
-        self._ids = {t.name.lower(): t.id for t in (*self._tables.values(), *(v.table for v in self._views.values()))}
+        self._views: dict[int, View] = {}
+        self._members: dict[int, View] = {}
+        self._ids = {t.name.lower(): t.id for t in self._tables.values()}
+        for view in views:
+            (self._members if view.is_member else self._views)[view.table.id] = view
+            self._ids[view.table.name.lower()] = view.table.id
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
             return NotImplemented
         mine, theirs = (self.version, self.next_id), (other.version, other.next_id)
-        return mine == theirs and self._tables == other._tables and self._views == other._views
+        mine_are = (self._tables, self._views, self._members)
+        return mine == theirs and mine_are == (other._tables, other._views, other._members)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Catalog(version={self.version}, tables={len(self._tables)}, views={len(self._views)})"
+        views = len(self._views) + len(self._members)
+        return f"Catalog(version={self.version}, tables={len(self._tables)}, views={views})"
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
@@ -194,7 +218,30 @@ class Catalog:
 
     @cached_property
     def views(self) -> tuple[View, ...]:
+        """All that is maintained: without the members of families, which their families are."""
         return tuple(self._views.values())
+
+    @cached_property
+    def members(self) -> Mapping[int, tuple[View, ...]]:
+        """For each family of views that were made by name, these."""
+        found: dict[int, list[View]] = {}
+        for view in self._members.values():
+            found.setdefault(view.table.family, []).append(view)
+        return {number: tuple(views) for number, views in found.items()}
+
+    def has_members(self, family: int, prefix: bytes | None = None) -> bool:
+        """Whether a family has any, or one with this part of its rows."""
+        mine = (v.table for v in self._members.values() if v.table.family == family)
+        return any(prefix is None or t.prefix == prefix for t in mine)
+
+    @cached_property
+    def templates(self) -> Mapping[str, tuple[View, ...]]:
+        """For each template the views of it that are maintained: a family is the last one."""
+        found: dict[str, list[View]] = {}
+        for view in self._views.values():
+            if view.template:
+                found.setdefault(view.template, []).append(view)
+        return {name: tuple(sorted(views, key=lambda v: v.gathers)) for name, views in found.items()}
 
     @cached_property
     def special(self) -> tuple[View, ...]:
@@ -217,7 +264,19 @@ class Catalog:
 
     def of(self, number: int) -> Table | View | None:
         """What has this id, if it is there."""
-        return self._tables.get(number) or self._views.get(number)
+        return self._tables.get(number) or self._views.get(number) or self._member(number)
+
+    def _member(self, number: int) -> View | None:
+        """A member, which stands where its family stands."""
+        found = self._members.get(number)
+        family = None if found is None else self._views.get(found.table.family)
+        if found is None or family is None or (family.suspended is None and family.since <= found.since):
+            return found
+        return replace(found, suspended=family.suspended, since=max(family.since, found.since))
+
+    def keeper(self, view: View) -> View:
+        """The view that is maintained for this one: itself, or the family that it is a member of."""
+        return self._views[view.table.family] if view.is_member else view
 
     def table_of(self, number: int) -> Table | None:
         """The table behind an id, a base table's or a view's, if it is there."""
@@ -259,8 +318,27 @@ class Catalog:
 
     @cached_property
     def named_views(self) -> tuple[View, ...]:
-        """The views that are no indexes."""
-        return tuple(v for v in self._views.values() if v.index is None)
+        """The views that are no indexes, as users know them."""
+        return tuple(v for v in self.shown_views if v.index is None)
+
+    @cached_property
+    def shown_views(self) -> tuple[View, ...]:
+        """Views and indexes as users know them: members in place of the families that keep them."""
+        own = (v for v in self._views.values() if not v.gathers)
+        if not self._members:
+            return tuple(own)
+        members = (v for v in map(self._member, self._members) if v is not None)
+        return tuple(sorted((*own, *members), key=lambda v: v.table.id))
+
+    @cached_property
+    def named_tables(self) -> tuple[Table, ...]:
+        """The base tables as users know them: without the parameters of families that users do not see."""
+        return tuple(t for t in self._tables.values() if not t.is_hidden)
+
+    @property
+    def listed(self) -> Iterator[Table | View]:
+        """Every entry, as it is stored."""
+        return chain(self._tables.values(), self._views.values(), self._members.values())
 
     def dependents(self, numbers: Iterable[int]) -> list[int]:
         """The views that read these tables or views, directly or through others, by id."""
@@ -335,7 +413,8 @@ class Catalog:
 
     def replacing(self, view: View) -> Catalog:
         """With another definition or state of a view that is there, known by its id."""
-        return self.moved(self.version + 1, self.next_id, [view] if view.table.id in self._views else [])
+        known = view.table.id in self._views or view.table.id in self._members
+        return self.moved(self.version + 1, self.next_id, [view] if known else [])
 
     def with_columns(self, table: Table) -> Catalog:
         """With other columns of a base table that is there, known by its id."""
@@ -345,7 +424,7 @@ class Catalog:
         """With another name for a table or view that is there; where its rows are does not change."""
         if name.lower() != table.name.lower():
             self._check_free(name)
-        renamed, found = table.named(name), self.of(table.id)
+        renamed, found = table.named(name), self._members.get(table.id) or self.of(table.id)
         entries = [] if found is None else [replace(found, table=renamed) if isinstance(found, View) else renamed]
         return self.moved(self.version + 1, self.next_id, entries)
 
@@ -359,6 +438,10 @@ class Catalog:
         made = Catalog.__new__(Catalog)
         made.version, made.next_id = version, next_id
         made._tables, made._views, made._ids = dict(self._tables), dict(self._views), dict(self._ids)
+        entries, gone = list(entries), list(gone)
+        ids = chain(gone, (e.table.id for e in entries if isinstance(e, View)))
+        members = any(isinstance(e, View) and e.is_member for e in entries) or any(i in self._members for i in ids)
+        made._members = dict(self._members) if members else self._members
         for number in gone:
             made._forget(number)
         for entry in entries:
@@ -370,6 +453,7 @@ class Catalog:
         if table is not None:
             self._tables.pop(number, None)
             self._views.pop(number, None)
+            self._members.pop(number, None)
             if self._ids.get(table.name.lower()) == number:
                 del self._ids[table.name.lower()]
 
@@ -379,8 +463,11 @@ class Catalog:
         if before is not None and before.name.lower() != table.name.lower():
             self._ids.pop(before.name.lower(), None)
         self._ids[table.name.lower()] = table.id
-        if isinstance(entry, View):
-            late = before is None and self._views and table.id < next(reversed(self._views))
+        if isinstance(entry, View) and entry.is_member:
+            self._members[table.id] = entry
+        elif isinstance(entry, View):
+            self._members.pop(table.id, None)
+            late = table.id not in self._views and self._views and table.id < next(reversed(self._views))
             self._views[table.id] = entry
             if late:
                 self._views = dict(sorted(self._views.items()))
@@ -389,11 +476,18 @@ class Catalog:
 
     def changed_since(self, before: Catalog) -> list[int]:
         """The ids whose entries are others than in that catalog, or gone."""
+        found = self._maintained_since(before)
+        if (mine := self._members) is not (theirs := before._members):
+            found += compress(mine, map(is_not, map(theirs.get, mine), mine.values()))
+            found += [i for i in theirs.keys() - mine.keys() if i not in self._views]
+        return [i for i in found if self.of(i) != before.of(i)]
+
+    def _maintained_since(self, before: Catalog) -> list[int]:
+        """Tables, and views that are no members, which are others, new or gone."""
         views, tables = before._views, before._tables
         found = [i for i, v in self._views.items() if views.get(i) is not v]
         found += [i for i, t in self._tables.items() if tables.get(i) is not t]
-        found += [*(views.keys() - self._views.keys()), *(tables.keys() - self._tables.keys())]
-        return [i for i in found if self.of(i) != before.of(i)]
+        return [*found, *(views.keys() - self._views.keys()), *(tables.keys() - self._tables.keys())]
 
     def redefined_since(self, before: Catalog) -> list[int]:
         """The ids of what is another table or view than in that catalog, or gone: where views stand does not count."""
@@ -402,7 +496,7 @@ class Catalog:
             found = catalog.of(number)
             return replace(found, at=None, since=0) if isinstance(found, View) else found
 
-        return [i for i in self.changed_since(before) if defined(i, self) != defined(i, before)]
+        return [i for i in self._maintained_since(before) if defined(i, self) != defined(i, before)]
 
     def _check_free(self, name: str) -> None:
         if self.find(name) is not None:

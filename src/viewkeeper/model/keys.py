@@ -53,9 +53,13 @@ _WIDTHS = {
 def encode_keys(table: Table, rows: pa.Table) -> pa.BinaryArray:
     """The key of every row; `rows` needs the table's key columns only."""
     if not table.key:
-        return _uniform(np.zeros((rows.num_rows, 1), np.uint8))
+        only = table.prefix or b"\x00"
+        return _uniform(np.broadcast_to(np.frombuffer(only, np.uint8), (rows.num_rows, len(only))))
     parts = [_encode_column(p, rows.column(p.name)) for p in _parts(table)]
     widths = [part.width for part in parts if part.width is not None]
+    if table.prefix:
+        begun = pc.binary_join_element_wise(pa.scalar(table.prefix), *(p.array() for p in parts), b"")
+        return pa.concat_arrays(begun.chunks) if isinstance(begun, pa.ChunkedArray) else begun
     if len(widths) == len(parts):
         matrices = [part.data.reshape(rows.num_rows, width) for part, width in zip(parts, widths, strict=True)]
         return _uniform(np.concatenate(matrices, axis=1))
@@ -69,7 +73,7 @@ def encode_key(table: Table, values: Sequence[Any]) -> bytes:
     if len(values) > len(parts):
         raise BadValue(f"The key of {table.name} has {len(parts)} column(s), {len(values)} values were given.")
     # zip stops at the shorter one: a prefix.
-    return b"".join([part.scalar(value) for part, value in zip(parts, values, strict=False)])
+    return table.prefix + b"".join([part.scalar(value) for part, value in zip(parts, values, strict=False)])
 
 
 def encode_whole_key(table: Table, values: Sequence[Any]) -> bytes:
@@ -96,10 +100,18 @@ def key_range(
 
     A partial `stop` excludes every key that begins with it.
     """
-    return (
+    return bounded(
+        table,
         None if start is None else encode_key(table, start) or None,
         None if stop is None else encode_key(table, stop),
     )
+
+
+def bounded(table: Table, start: bytes | None, stop: bytes | None) -> tuple[bytes | None, bytes | None]:
+    """A range of encoded keys, in which a member of a family has its own rows only."""
+    if not table.prefix:
+        return start, stop
+    return start or table.prefix, successor(table.prefix) if stop is None else stop
 
 
 def plain_bytes(table: Table, place: int, value: Any) -> bytes:

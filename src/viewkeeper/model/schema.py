@@ -8,6 +8,9 @@ view without a unique key: its key is the whole row, and a hidden column `_count
     DROP COLUMN b   a                  b at place 1      a ·
     ADD COLUMN b    a b (inside: b#2)  b at place 1      a · b#2
 
+A member of a family (`model.members`) has its rows in the family's table: those whose keys begin with its `prefix`, and
+whose first columns, the parameters, are as good as dropped.
+
 Places are only ever added, so rows and log entries of any time can be read. A dropped column keeps its place, where new
 rows hold NULL. What is called as one was before gets another name *inside*, by which stored state (images of tables,
 cells in HBase) knows it: no old value comes back.
@@ -31,6 +34,10 @@ from viewkeeper.model.types import Type
 
 FIRST_NAME = "_first_name"
 """The option in which a renamed table keeps the name that it was created with."""
+
+
+GATHERED = "_gathered"
+"""The option of a table of parameters that users do not see: those of views that were made by name."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,19 @@ class Table:
     options: tuple[tuple[str, str], ...] = field(default=())
     gone: tuple[tuple[int, Column], ...] = ()
     """Dropped columns, by the place that each keeps in stored rows."""
+    family: int = 0
+    """Of a member of a family, the table that has its rows."""
+    prefix: bytes = b""
+    """What the keys of its rows begin with there."""
+
+    @property
+    def home(self) -> int:
+        """The id of the table in which its rows lie."""
+        return self.family or self.id
+
+    @cached_property
+    def is_hidden(self) -> bool:
+        return GATHERED in dict(self.options)
 
     @cached_property
     def is_stored(self) -> bool:
@@ -173,6 +193,7 @@ class Table:
             "is_bag": self.is_bag,
             "options": [list(o) for o in self.options],
             **({"gone": [[at, *_column_json(c)] for at, c in self.gone]} if self.gone else {}),
+            **({"family": self.family, "prefix": self.prefix.hex()} if self.family else {}),
         }
 
     @staticmethod
@@ -186,6 +207,8 @@ class Table:
             is_bag=data["is_bag"],
             options=tuple((k, v) for k, v in data["options"]),
             gone=tuple((at, column_of(c)) for at, *c in data.get("gone", ())),
+            family=data.get("family", 0),
+            prefix=bytes.fromhex(data.get("prefix", "")),
         )
 
 

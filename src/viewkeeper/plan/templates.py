@@ -22,9 +22,10 @@ from typing import Any
 
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, Table, column_of
-from viewkeeper.model.types import of
+from viewkeeper.model.types import BINARY, STRING, decimal_digits, is_float, of
 from viewkeeper.plan import nodes
 from viewkeeper.plan.constants import Constant, Template, template_of
+from viewkeeper.plan.families.membership import Opened, opened
 from viewkeeper.plan.nodes import Query
 
 _KEPT = 1000
@@ -46,6 +47,17 @@ class _Known:
     varied: frozenset[int] = frozenset()
     """The constants that were others in another example."""
     broken: bool = False
+    opened: dict[tuple[str, ...], _Places | None] = field(default_factory=dict)
+    """By key: as the plan of members of a family, and which literals stand open in it."""
+
+
+@dataclass(frozen=True)
+class _Places:
+    """`open_`: for each parameter the literal that it is, of the plan's; `fixed`: what the others are."""
+
+    sample: Opened
+    open_: tuple[int, ...]
+    fixed: tuple[tuple[int, Any], ...]
 
 
 @dataclass
@@ -58,6 +70,24 @@ class Templates:
 
     def find(self, text: str, catalog: Catalog) -> Query | None:
         """The plan of a query, if it follows from others; None: ask Catalyst, and let this learn from the answer."""
+        found = self._literals(text, catalog)
+        return None if found is None else _query(found[0].plan, found[1])
+
+    def member(self, text: str, catalog: Catalog, key: tuple[str, ...]) -> Opened | None:
+        """A query as a member of a family, if it follows from others and is one. No plan is made for it."""
+        found = self._literals(text, catalog)
+        if found is None:
+            return None
+        known, values = found
+        if key not in known.opened:
+            known.opened[key] = _places(known, values, key)
+        places = known.opened[key]
+        if places is None or any(values[i] != value for i, value in places.fixed):
+            return opened(_query(known.plan, values), key) if places is not None else None
+        return places.sample.having([values[i] for i in places.open_])
+
+    def _literals(self, text: str, catalog: Catalog) -> tuple[_Known, list[Any]] | None:
+        """What is known of a query's template, and the literals of its plan."""
         template = template_of(text)
         if template is None:
             return None
@@ -71,7 +101,7 @@ class Templates:
                 return None
             self._known.move_to_end(template.key)
             values = _values(known, template.constants)
-        return None if values is None else _query(known.plan, values)
+        return None if values is None else (known, values)
 
     def learn(self, text: str, catalog: Catalog, query: Query) -> None:
         """What Catalyst made of a text."""
@@ -115,6 +145,24 @@ class Templates:
                 return
             known.candidates[place] = left
         known.varied |= _other(known, template.constants)
+
+
+def _places(known: _Known, values: list[Any], key: tuple[str, ...]) -> _Places | None:
+    """Which literals of a plan stand open: found by giving each its own number for a value."""
+    sample = opened(_query(known.plan, values), key)
+    texts = [_is_text(t) for t in known.types]
+    numbered = opened(_query(known.plan, [str(i) if texts[i] else i for i in range(len(values))]), key)
+    if sample is None or numbered is None or len(sample.values) != len(numbered.values):
+        return None
+    open_ = tuple(int(v) for v in numbered.values)
+    fixed = tuple((i, v) for i, v in enumerate(values) if i not in open_)
+    return _Places(sample, open_, fixed)
+
+
+def _is_text(name: str) -> bool:
+    """Whether literals of a type are kept as text."""
+    type_ = of(name)
+    return type_ in (STRING, BINARY) or is_float(type_) or bool(decimal_digits(type_))
 
 
 def _values(known: _Known, constants: tuple[Constant, ...]) -> list[Any] | None:

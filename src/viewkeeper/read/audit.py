@@ -67,7 +67,7 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
     if any(v.table.name in state.views for v in needed):
         found = _judged(session(), state, needed, wanted, sample)
     skipped = {n: ViewAudit(n, 0, 0, why) for n, why in state.skipped.items() if n.lower() in wanted}
-    order = [v.table.name for v in state.catalog.views if v.table.name.lower() in wanted]
+    order = [v.table.name for v in state.catalog.shown_views if v.table.name.lower() in wanted]
     views = tuple({**found, **skipped}[n] for n in order)
     return Audit(state.epoch, time.perf_counter() - started, views)
 
@@ -124,7 +124,7 @@ def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State 
 
 def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:
     kept, skipped = [], {}
-    for view in catalog.views:
+    for view in catalog.shown_views:
         table = view.table
         if view.suspended is not None:
             skipped[table.name] = "it is suspended"
@@ -136,13 +136,13 @@ def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]
 
 
 def _wanted(catalog: Catalog, names: Sequence[str]) -> set[str]:
-    return {n.lower() for n in names} or {v.table.name.lower() for v in catalog.views}
+    return {n.lower() for n in names} or {v.table.name.lower() for v in catalog.shown_views}
 
 
 def _needed(catalog: Catalog, wanted: set[str]) -> list[View]:
     """The wanted views and those that they may read. A view reads only what was made before it."""
     found, named = [], set(wanted)
-    for view in reversed(catalog.views):
+    for view in reversed(catalog.shown_views):
         if view.table.name.lower() in named:
             found.append(view)
             named |= _words(view)

@@ -55,7 +55,7 @@ def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], M
         if contradicted:
             maintainer.suspender.going_on(maintainer.mender.rebuild)
         else:
-            maintainer.repair(frozenset(store.catalog().view(name).table.id for name in wrong))
+            maintainer.repair(frozenset(store.catalog().view(name).table.home for name in wrong))
     except ViewkeeperError as error:
         if not wrong:
             raise

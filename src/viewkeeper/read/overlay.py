@@ -98,7 +98,7 @@ class Overlays:
             return known[1]
         view, can = catalog.find(name), self._store.capabilities
         found = isinstance(view, View) and can.snapshot_scan and can.before_images and view.table.is_stored
-        if isinstance(view, View) and found and view.suspended is None and view.at is None:
+        if isinstance(view, View) and found and view.suspended is None and view.at is None and not view.is_member:
             found = len(flows.maintained(self._store, catalog).views[view.table.id].tables) == 1
         else:
             found = False

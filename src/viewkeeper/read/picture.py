@@ -18,7 +18,7 @@ def picture_view(store: Store, catalog: Catalog, name: str) -> Picture:
 
 def picture_of(store: Store, catalog: Catalog, name: str) -> tuple[Picture, Mapping[int, str]]:
     """The picture of one view, and by a box's number the id of its operator."""
-    view = catalog.view(name)
+    view = catalog.keeper(catalog.view(name))
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
     flow = flows.everything(store, catalog)
     return picture(flow, view.table, _sizes(store), names), {n: o.id for n, o in numbered(flow, view.table).items()}

@@ -38,6 +38,7 @@ from viewkeeper.plan.spelling import create_table, created, indexed
 from viewkeeper.plan.wishes import wishes
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
+from viewkeeper.read.kinship import kin, membership
 from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.files import Directory
 
@@ -184,12 +185,18 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         "; ".join(mended["damage"]) if mended else None,
         recent,
         stages,
-        tuple(TableStatus(t.name, store.count(t), len(store.rejects(t)), create_table(t)) for t in catalog.tables),
         tuple(
-            _view(store, catalog, flow.views[view.table.id], sizes, view, epoch, cut, recent, lag_of)
-            for view in catalog.views
+            TableStatus(t.name, store.count(t), len(store.rejects(t)), create_table(t)) for t in catalog.named_tables
+        ),
+        tuple(
+            _view(store, catalog, flow.views[view.table.home], sizes, view, epoch, cut, recent, lag_of)
+            for view in catalog.shown_views
         ),
     )
+
+
+def _table(store: Store, table: Table) -> TableStatus:
+    return TableStatus(table.name, store.count(table), len(store.rejects(table)), create_table(table))
 
 
 def _view(
@@ -250,7 +257,8 @@ def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
 
 
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:
-    view = catalog.view(name)
+    asked = catalog.view(name)
+    view = catalog.keeper(asked)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
     flow = flows.everything(store, catalog)
     notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
@@ -264,11 +272,12 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
         return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
     if (lanes := lanes_text(Directory(store.state_path))) is not None:
         notes.append(lanes)
-    asked = wishes(catalog)
-    ahead = foresight(flow, view, asked, names, *_skipped(store))
+    wished = wishes(catalog)
+    ahead = foresight(flow, view, wished, names, *_skipped(store))
     summed = told(plan_of(view).query.root, names)
-    notes = [*companions(flow, view.table.id, asked, names), *ahead, *summed, *notes]
-    return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
+    notes = [*companions(flow, view.table.id, wished, names), *ahead, *summed, *notes, *kin(store, catalog, asked)]
+    plan = explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
+    return "\n".join([*membership(store, catalog, asked), plan])
 
 
 def _fan_out(store: Store, flow: Flow) -> FanOut:

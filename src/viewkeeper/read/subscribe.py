@@ -180,7 +180,7 @@ def _outside(table: Table, delta: pa.Table) -> pa.Table:
     if table.is_bag:
         weights = pc.multiply(weights, delta[COUNT])
         delta = delta.drop_columns([COUNT])
-    if table.is_bag or table.gone:
+    if table.is_bag or (table.gone and not table.family):
         names = delta.column_names[:-1]
         places = [f"{PLACE}{i}" for i in range(len(names))]  # Arrow takes a name that begins with . or [ for a path
         delta = delta.set_column(len(names), WEIGHT, weights).rename_columns([*places, WEIGHT])
@@ -231,7 +231,7 @@ def still_there(store: Store, table: Table, at: int) -> Table:
 
 def check_since(store: Store, table: Table, at: int) -> None:
     """Whether the changes after a position are all of this view's, or SnapshotGone."""
-    view = store.catalog().views_by_id.get(table.id)
+    view = store.catalog().of(table.id)
     if isinstance(view, View) and at < view.since:
         raise _too_old(table, at)
 

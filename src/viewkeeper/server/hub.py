@@ -132,7 +132,7 @@ class Hub:
         if head != self.head:
             with self._lock:
                 self._note(head)
-        return self._changed.get(table.id, self._began) if self._knows else None
+        return self._changed.get(table.home, self._began) if self._knows else None
 
     async def news(self, timeout: float) -> None:
         """Wait until something was committed, or the time is over."""

@@ -22,7 +22,7 @@ async def tables(serving: Serving, asked: Asked) -> Reply:
     now = await status_of(serving)
     rows = {table.name: table for table in now.tables}
     found = []
-    for table in serving.store.catalog().tables:
+    for table in serving.store.catalog().named_tables:
         known = rows.get(table.name)
         counts = (
             {"rows": known.rows, "rejected": known.rejected} if known is not None else {"rows": None, "rejected": 0}
@@ -36,7 +36,9 @@ async def views(serving: Serving, asked: Asked) -> Reply:
     now = await status_of(serving)
     known = {view.name: view for view in now.views}
     catalog = serving.store.catalog()
-    return _json({"views": [_view(catalog, v, known.get(v.table.name)) for v in catalog.views], **_about(serving, now)})
+    return _json(
+        {"views": [_view(catalog, v, known.get(v.table.name)) for v in catalog.shown_views], **_about(serving, now)}
+    )
 
 
 async def view(serving: Serving, asked: Asked) -> Reply:

@@ -114,8 +114,8 @@ class Pulse:
             lambda: database_status(self._serving.store, self._serving.store.catalog())
         )
         rows, catalog = self._serving.hub.rows, self._serving.store.catalog()
-        ids = {t.name: t.id for t in (*catalog.tables, *(v.table for v in catalog.views))}
-        kinds = {v.table.name: v for v in catalog.views}
+        ids = {t.name: t.home for t in (*catalog.tables, *(v.table for v in catalog.shown_views))}
+        kinds = {v.table.name: v for v in catalog.shown_views}
         self._views = {
             v.name: {
                 **_listed(v),

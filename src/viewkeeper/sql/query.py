@@ -99,7 +99,7 @@ def _by_spark(db: Any, query: str, leash: Leash | None) -> pa.Table:
 
 def named(catalog: Catalog, query: str) -> list[str]:
     """The tables and views that the query may mean: those whose names occur in it."""
-    there = [*(t.name for t in catalog.tables), *(view.table.name for view in catalog.views)]
+    there = [*(t.name for t in catalog.named_tables), *(view.table.name for view in catalog.shown_views)]
     text = query.lower()
     words = set(re.findall(r"\w+", text))
     return [name for name in there if name.lower() in words or backticked(name).lower() in text]

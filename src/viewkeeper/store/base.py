@@ -61,6 +61,8 @@ class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
     """Whether several processes can read a share each of the changes of one write call (`part_of_changes`)."""
     state_path: str
     """Directory for the maintainer's run files."""
+    keeps_members: bool = False
+    """Whether it reads the rows of a member of a family: a table that is a part of another one."""
     selects: bool = False
     """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
     look_pause: float = 0.0

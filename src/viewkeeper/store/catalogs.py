@@ -14,7 +14,7 @@ Where records lie is the store's business, which must write those of one change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,7 +128,6 @@ def entry(data: Mapping[str, Any]) -> Table | View:
 
 
 def _whole(catalog: Catalog) -> Difference:
-    listed: Iterable[Table | View] = (*catalog.tables, *catalog.views)
-    definitions = {e.table.id if isinstance(e, View) else e.id: definition(e) for e in listed}
+    definitions = {e.table.id if isinstance(e, View) else e.id: definition(e) for e in catalog.listed}
     head = {"version": catalog.version, "next_id": catalog.next_id, "floor": catalog.version, "recent": []}
     return Difference(head, definitions)

@@ -55,7 +55,7 @@ class Ranges:
 
 def ranges(table: Table, terms: Sequence[Term]) -> Ranges:
     """The ranges of a table's key that terms allow."""
-    starts, used, place = [b""], list[Term](), 0
+    starts, used, place = [table.prefix], list[Term](), 0
     for place, part in enumerate(table.key):
         mine = [t for t in terms if t.column == part.column]
         point = next((t for t in mine if t.is_point), None)

@@ -9,11 +9,12 @@ from itertools import islice
 import pyarrow as pa
 
 from viewkeeper import faults
+from viewkeeper.model.keys import bounded
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
 from viewkeeper.store.ordered import log, records
 from viewkeeper.store.ordered.calls import delta
-from viewkeeper.store.ordered.images import NOTHING
+from viewkeeper.store.ordered.images import NOTHING, Images, within
 from viewkeeper.store.ordered.net import net
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.protocols import Feed
@@ -43,8 +44,8 @@ class OrderedFeed(Feed):
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             table = self._records.shown(state).reading(table)
-            found = log.entries(state.log, after, upto, [table.id])
-            deltas = [delta(table, images, wanted, 1) for images in log.gather(found)]
+            found = log.entries(state.log, after, upto, [table.home])
+            deltas = [delta(table, _own(table, images), wanted, 1) for images in log.gather(found)]
         return pa.concat_tables(deltas) if deltas else delta(table, NOTHING, wanted, 1)
 
     def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
@@ -59,8 +60,8 @@ class OrderedFeed(Feed):
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             table = self._records.shown(state).reading(table)
-            found = log.entries(state.log, after, upto, [table.id])
-            pieces = list(log.gather(islice(found, part, None, parts)))
+            found = log.entries(state.log, after, upto, [table.home])
+            pieces = [_own(table, images) for images in log.gather(islice(found, part, None, parts))]
         return net(table, pieces, wanted)
 
     def entries(
@@ -73,10 +74,11 @@ class OrderedFeed(Feed):
             table = self._records.shown(state).reading(table)
             found = [
                 (entry.position, entry.time, log.images([entry]))
-                for entry in log.entries(state.log, after, upto, [table.id])
+                for entry in log.entries(state.log, after, upto, [table.home])
             ]
         for position, when, images in found:
-            yield position, when, delta(table, images, wanted, 1)
+            if len(own := _own(table, images)):
+                yield position, when, delta(table, own, wanted, 1)
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         with self._opened.read(only_log=True) as state:
@@ -142,6 +144,11 @@ class OrderedFeed(Feed):
         """The holds that have not expired."""
         with self._opened.read() as state:
             return records.holds(state.meta, time.time())
+
+
+def _own(table: Table, images: Images) -> Images:
+    """The changes of a table; of a member of a family, those of its own rows."""
+    return within(images, *bounded(table, None, None)) if table.prefix else images
 
 
 def _more(known: Pending, entries: Iterable[log.Entry]) -> Pending:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.codec import decode_row, decode_rows
-from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.keys import bounded, encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
 from viewkeeper.store.ordered import log, records
@@ -67,7 +67,7 @@ class PinnedState(Pinned):
             undone = self._undo(table)
             place = pc.index(undone.keys, pa.scalar(name, pa.binary())).as_py() if len(undone) else -1
             table = self.catalog.reading(table)
-            value = undone.before[place].as_py() or None if place >= 0 else state.rows(table.id).find(name)
+            value = undone.before[place].as_py() or None if place >= 0 else state.rows(table.home).find(name)
             return None if value is None else decode_row(table, value)
 
     def scan(
@@ -81,6 +81,7 @@ class PinnedState(Pinned):
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         wanted = column_names(table, columns)
+        start, stop = bounded(table, start, stop)
         with self._lock, self._live().reading():
             table = self.catalog.reading(table)
             undone = within(self._undo(table), start, stop) if at_cut else NOTHING
@@ -91,8 +92,9 @@ class PinnedState(Pinned):
         yield from self._scan(table, start, stop, limit, wanted)
 
     def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
+        start, stop = bounded(table, start, stop)
         with self._lock, self._live().reading():
-            return sum(len(values) for values in self._live().rows(table.id).scan(start, stop, most))
+            return sum(len(values) for values in self._live().rows(table.home).scan(start, stop, most))
 
     def find(
         self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
@@ -105,7 +107,7 @@ class PinnedState(Pinned):
             before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
             names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
             table = self.catalog.reading(table)
-            found = state.rows(table.id).find_many(names)
+            found = state.rows(table.home).find_many(names)
             return decode_rows(table, pa.concat_arrays([found, present(before)]), wanted)
 
     def later(self, table: Table) -> Changed | None:
@@ -114,7 +116,7 @@ class PinnedState(Pinned):
             if not len(undone):
                 return None
             table = self.catalog.reading(table)
-            now = decode_rows(table, self._live().rows(table.id).find_many(undone.keys))
+            now = decode_rows(table, self._live().rows(table.home).find_many(undone.keys))
             # A key that is neither in the table now nor was at the cut is in no index either.
             names = [c.name for c in table.key_columns]
             keys = [decode_rows(table, present(undone.before), names), now.select(names)]
@@ -148,7 +150,7 @@ class PinnedState(Pinned):
         wanted: Sequence[str] | None = None,
     ) -> Iterator[Any]:
         with self._lock:
-            values = self._live().rows(table.id).scan(start, stop, limit)
+            values = self._live().rows(table.home).scan(start, stop, limit)
         while True:
             # The state may be closed between two batches, whose cursor then is not to be touched.
             with self._lock, self._live().reading():

@@ -14,7 +14,7 @@ from viewkeeper.errors import BadValue, TooLarge, UnknownName
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.codec import WrittenLater, decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.model.keys import bounded, encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.ordered import log, records
@@ -142,7 +142,7 @@ class OrderedRows(Rows):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        value = self._opened.live().get(table.id, encode_whole_key(table, key))
+        value = self._opened.live().get(table.home, encode_whole_key(table, key))
         if value is None:
             return None
         try:
@@ -153,9 +153,9 @@ class OrderedRows(Rows):
     def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         wanted = column_names(table, columns)
         names = encode_keys(table, typed(table, keys, [column.name for column in table.key_columns]))
-        with self._opened.read([table.id]) as state:
+        with self._opened.read([table.home]) as state:
             table = self._records.shown(state).reading(table)
-            found = state.rows(table.id).find_many(names)
+            found = state.rows(table.home).find_many(names)
         return decode_rows(table, found, wanted)
 
     def scan(
@@ -168,33 +168,33 @@ class OrderedRows(Rows):
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         self._opened.live()
-        return self._scan(table, column_names(table, columns), start, stop, limit)
+        return self._scan(table, column_names(table, columns), *bounded(table, start, stop), limit)
 
     def _scan(
         self, table: Table, wanted: list[str], start: bytes | None, stop: bytes | None, limit: int | None
     ) -> Iterator[pa.RecordBatch]:
-        with self._opened.read([table.id]) as state:
+        with self._opened.read([table.home]) as state:
             table = self._records.shown(state).reading(table)
-            for values in state.rows(table.id).scan(start, stop, limit):
+            for values in state.rows(table.home).scan(start, stop, limit):
                 yield from decode_rows(table, values, wanted).to_batches()
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         self._opened.live()
-        return self._scan_at(table, column_names(table, columns), cut, start, stop)
+        return self._scan_at(table, column_names(table, columns), cut, *bounded(table, start, stop))
 
     def _scan_at(
         self, table: Table, wanted: list[str], cut: int, start: bytes | None, stop: bytes | None
     ) -> Iterator[pa.RecordBatch]:
         # One state shows the rows and the log alike: what the log says came after the cut is undone.
-        with self._opened.read([table.id]) as state:
+        with self._opened.read([table.home]) as state:
             self._opened.check_kept(state, cut)
             table = self._records.shown(state).reading(table)
             head = records.read_number(state.meta, records.HEAD)
-            later = log.entries(state.log, cut, head, [table.id])
+            later = log.entries(state.log, cut, head, [table.home])
             undone = [delta(table, within(images, start, stop), wanted, -1) for images in log.gather(later)]
-            for values in state.rows(table.id).scan(start, stop, None):
+            for values in state.rows(table.home).scan(start, stop, None):
                 yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
         for part in undone:
             yield from part.to_batches()
@@ -202,26 +202,27 @@ class OrderedRows(Rows):
     def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
         wanted = column_names(table, columns)
         names = encode_keys(table, typed(table, keys, [column.name for column in table.key_columns]))
-        with self._opened.read([table.id]) as state:
+        with self._opened.read([table.home]) as state:
             self._opened.check_kept(state, cut)
             table = self._records.shown(state).reading(table)
             head = records.read_number(state.meta, records.HEAD)
-            later = list(log.gather(log.entries(state.log, cut, head, [table.id])))
+            later = list(log.gather(log.entries(state.log, cut, head, [table.home])))
             undone = first_of_each_key(join(later)) if later else NOTHING
             before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
             names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
-            found = state.rows(table.id).find_many(names)
+            found = state.rows(table.home).find_many(names)
         return decode_rows(table, pa.concat_arrays([found, present(before)]), wanted)
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
         if parts < 2:
             return []
-        with self._opened.read([table.id]) as state:
-            return state.rows(table.id).split_points(parts)
+        with self._opened.read([table.home]) as state:
+            return [p for p in state.rows(table.home).split_points(parts) if p.startswith(table.prefix)]
 
     def count(self, table: Table) -> int:
-        with self._opened.read([table.id]) as state:
-            return state.rows(table.id).count()
+        with self._opened.read([table.home]) as state:
+            rows = state.rows(table.home)
+            return sum(map(len, rows.scan(*bounded(table, None, None), None))) if table.prefix else rows.count()
 
     def pin(self) -> PinnedState:
         found = PinnedState(self._opened.live(), self._records.known, self._batch, self._quiet)

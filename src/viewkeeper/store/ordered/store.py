@@ -22,6 +22,7 @@ class OrderedStore(StoreOfParts):
 
     one_machine = True
     divides_log = True
+    keeps_members = True
     capabilities = CAPABILITIES
 
     def __init__(self, database: Database, mode: str) -> None:

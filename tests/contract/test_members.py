@@ -1,0 +1,302 @@
+"""Members of a family are views: they are read, told of, dropped and taken out as if each were one by itself.
+
+Each is compared with the same view made with `share = false`. Plans are written here, so that no JVM starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.contract.planned import TABLES
+
+import viewkeeper
+from viewkeeper import faults
+from viewkeeper.engine import Database
+from viewkeeper.errors import BadValue, InUse, ViewkeeperError
+from viewkeeper.maintain import gathering
+from viewkeeper.plan import catalyst
+from viewkeeper.plan.compiler import ViewPlan
+
+ROWS = "SELECT item_id, category, price FROM items WHERE price > {}"
+SUMS = "SELECT category, count(*) AS n, sum(price) AS total FROM items WHERE price > {} GROUP BY category"
+WHOLE = "SELECT count(*) AS n, sum(price) AS total FROM items WHERE price > {}"
+BAG = "SELECT category FROM items WHERE price > {}"
+TEMPLATES = (ROWS, SUMS, WHOLE, BAG)
+OVER = "SELECT count(*) AS n FROM {}"
+POINTS = ["view.planned", "members.table", "members.written", "load.1.after", "commit.3.middle", "commit.4.before"]
+
+
+def read_query(_spark: Any, text: str, tables: Any) -> Any:
+    """What Catalyst makes of the templates."""
+    scan = {"kind": "scan", "table": 1}
+    columns = {"item_id": ["c0", "bigint", False], "category": ["c1", "string", True], "price": ["c2", "int", True]}
+    calls: list[Any] = [
+        {"call": ["c3", "Count", [{"expr": ["literal", "int", [], 1, False]}], "bigint", False, None, None, False]}
+    ]
+    if "price > " not in text:
+        name = text.rsplit(" ", 1)[1]
+        scan |= {"table": tables[name].id, "fields": []}
+        root: Any = {"kind": "aggregate", "child": scan, "keys": [], "calls": calls}
+        return ViewPlan.from_json({"root": root, "output": [["n", "c3", "bigint", False]], "sizes": {}}).query
+    (bound,) = re.findall(r"price > (\d+)", text)
+    scan["fields"] = [[{"column": c}, name] for name, c in columns.items()]
+    there = ["IsNotNull", "boolean", [["column", "int", [], "c2", True]], None, False]
+    more = [
+        "GreaterThan",
+        "boolean",
+        [["column", "int", [], "c2", True], ["literal", "int", [], int(bound), False]],
+        None,
+        True,
+    ]
+    root = {"kind": "filter", "child": scan, "condition": {"expr": ["And", "boolean", [there, more], None, True]}}
+    if "count" in text:
+        price = {"expr": ["column", "int", [], "c2", True]}
+        calls.append({"call": ["c4", "Sum", [price], "bigint", False, None, [["evalMode", "ANSI"]], True]})
+        keys = [{"named": ["c1", {"expr": ["column", "string", [], "c1", True]}]}] if "GROUP" in text else []
+        root = {"kind": "aggregate", "child": root, "keys": keys, "calls": calls}
+        columns = {"category": columns["category"]} if keys else {}
+        columns |= {"n": ["c3", "bigint", False], "total": ["c4", "bigint", True]}
+    else:
+        shown = [n for n in columns if n in text.split("FROM")[0]]
+        columns = {n: columns[n] for n in shown}
+        exprs = [{"named": [c[0], {"expr": ["column", c[1], [], c[0], c[2]]}]} for c in columns.values()]
+        root = {"kind": "project", "child": root, "exprs": exprs}
+    output = [[name, *c] for name, c in columns.items()]
+    return ViewPlan.from_json({"root": root, "output": output, "sizes": {}}).query
+
+
+def install(patch: Any = setattr) -> None:
+    patch(catalyst, "read_query", read_query)
+    patch(Database, "_spark", lambda self: None)
+    patch(gathering, "worthwhile", lambda views, rows: views >= 4)
+
+
+@pytest.fixture(params=["lmdb", pytest.param("rocksdb", marks=pytest.mark.deep)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    install(monkeypatch.setattr)
+    found = f"{request.param}:{tmp_path / 'db'}"
+    with viewkeeper.open(found, durability="none") as db:
+        for statement in TABLES:
+            db.sql(statement)
+        db.put("items", [_item(Random(n), n) for n in range(60)])
+    return found
+
+
+def _item(rng: Random, number: int) -> dict[str, Any]:
+    return {"item_id": number, "category": rng.choice(["a", "b", "c", None]), "price": rng.choice([None, *range(20)])}
+
+
+def _views(template: str, count: int = 6, name: str = "v") -> dict[str, str]:
+    return {f"{name}{n}": template.format(2 * n) for n in range(count)}
+
+
+def _change(db: Any, rng: Random) -> None:
+    db.put("items", [_item(rng, rng.randrange(90)) for _ in range(20)])
+    db.delete("items", [rng.randrange(90) for _ in range(5)])
+
+
+def _families(db: Any) -> list[int]:
+    return sorted(map(len, db._store.catalog().members.values()))
+
+
+def _apart(db: Any, views: dict[str, str]) -> None:
+    for name, text in views.items():
+        db.sql(f"CREATE MATERIALIZED VIEW apart_{name} WITH (share = false) AS {text}")
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_members_are_the_views_that_they_would_be_by_themselves(url: str, template: str) -> None:
+    views, rng = _views(template), Random(1)
+    with viewkeeper.open(url) as db:
+        db.create_views(views)
+        assert _families(db) == [6]
+        _apart(db, views)
+        feeds = {name: db.subscribe(name, timeout=0.0) for name in ("v3", "apart_v3")}
+        first = {name: next(feed) for name, feed in feeds.items()}
+        assert first["v3"].rows.equals(first["apart_v3"].rows)
+        for _ in range(3):
+            _change(db, rng)
+            db.refresh()
+            for name in views:
+                assert db.read(name).equals(db.read(f"apart_{name}")), name
+                assert list(db.scan(name, limit=2)) == list(db.scan(f"apart_{name}", limit=2))
+        told = {name: list(feed) for name, feed in feeds.items()}
+        assert [d.token for d in told["v3"]] == [d.token for d in told["apart_v3"]] != []
+        for mine, other in zip(told["v3"], told["apart_v3"], strict=True):
+            order = [(n, "ascending") for n in mine.rows.column_names]
+            assert mine.rows.sort_by(order).equals(other.rows.sort_by(order))
+    with viewkeeper.open(url) as db:  # what another process finds
+        assert _families(db) == [6]
+        for name in views:
+            assert db.read(name).equals(db.read(f"apart_{name}")), name
+            assert db.table(name).schema == db.table(f"apart_{name}").schema
+            assert db.table(name).key == db.table(f"apart_{name}").key
+        with db.snapshot() as snapshot:
+            for name in views:
+                assert snapshot.read(name).equals(snapshot.read(f"apart_{name}")), name
+
+
+def test_rows_of_a_member_by_key(url: str) -> None:
+    views = _views(ROWS)
+    with viewkeeper.open(url) as db:
+        db.create_views(views)
+        epoch, made = db.status().epoch, db.read("v3")
+        _apart(db, views)
+        assert made.equals(db.read("apart_v3"))  # as it is when the call returns
+        assert epoch < db.status().epoch
+        rows = made.to_pylist()
+        low, some, high = rows[1], rows[len(rows) // 2], rows[-2]
+        for name in ("v3", "apart_v3"):
+            assert db.get(name, some["item_id"]) == some
+            assert db.get(name, 1000) is None
+            assert list(db.scan(name, start=low["item_id"], stop=high["item_id"])) == rows[1:-2]
+            assert list(db.scan(name, stop=some["item_id"])) == rows[: len(rows) // 2]
+            assert list(db.scan(name, start=some["item_id"])) == rows[len(rows) // 2 :]
+            assert list(db.scan(name, prefix=some["item_id"])) == [some]
+            assert list(db.scan(name, where={"item_id": [low["item_id"], high["item_id"]]})) == [low, high]
+            assert list(db.scan(name, where="price >= 15")) == [r for r in rows if r["price"] >= 15]
+            assert list(db.scan(name, where=f"item_id > {low['item_id']}", order_by="item_id DESC")) == rows[:1:-1]
+            assert db.sql(f"SELECT count(*) AS n FROM {name}").to_pylist() == [{"n": len(rows)}]
+            with pytest.raises(BadValue):
+                db.get(name, (1, 2))
+        status = {v.name: v for v in db.status().views}
+        assert (status["v3"].rows, status["apart_v3"].rows) == (len(rows), len(rows))
+        assert [t.name for t in db.status().tables] == ["items", "kinds"]
+        assert [t["name"] for t in db.sql("SHOW TABLES").to_pylist()] == ["items", "kinds"]
+        assert [t["name"] for t in db.sql("SHOW VIEWS").to_pylist()] == sorted(["apart_" + v for v in views] + [*views])
+        assert "a member of a family with 5 other views" in db.explain("v3")
+        assert "_p0 = 6" in db.explain("v3")
+        assert db.doctor().healthy
+
+
+def test_views_come_to_a_family_and_go(url: str) -> None:
+    rng = Random(2)
+    with viewkeeper.open(url) as db:
+        for n in range(8):  # one by one: the first three are views by themselves, and stay so
+            db.sql(f"CREATE MATERIALIZED VIEW v{n} AS {SUMS.format(n)}")
+            _change(db, rng)
+            assert _families(db) == ([n - 2] if n > 2 else [])
+        db.create_views({"same": SUMS.format(5), "other": SUMS.format(11), "more": ROWS.format(3)})
+        assert _families(db) == [7]
+        views = {f"v{n}": SUMS.format(n) for n in range(8)} | {"same": SUMS.format(5), "other": SUMS.format(11)}
+        _apart(db, views)
+        db.sql("DROP MATERIALIZED VIEW v5")
+        db.sql("DROP MATERIALIZED VIEW v6")
+        _change(db, rng)
+        db.refresh()
+        for name in sorted(set(views) - {"v5", "v6"}):
+            assert db.read(name).equals(db.read(f"apart_{name}")), name
+        family = next(v for v in db._store.catalog().views if v.gathers)
+        assert db._store.count(db._store.catalog().tables_by_id[family.parameters]) == 5  # 3, 4, 5, 7, 11
+        for name in ("v3", "v4", "v7", "same", "other"):
+            db.sql(f"DROP MATERIALIZED VIEW {name}")
+        assert _families(db) == []
+        assert [t.name for t in db._store.catalog().tables] == ["items", "kinds"]
+        assert not any(v.gathers for v in db._store.catalog().views)
+
+
+def test_what_a_family_does_not_have_a_member_gets_by_leaving_it(url: str) -> None:
+    views = _views(ROWS, 8)
+    with viewkeeper.open(url) as db:
+        db.create_views(views)
+        _apart(db, views)
+        db.sql("CREATE INDEX by_price ON v0 (price)")
+        db.sql(f"CREATE MATERIALIZED VIEW over AS {OVER.format('v1')}")
+        db.sql("ALTER MATERIALIZED VIEW v2 SUSPEND")
+        db.sql(f"CREATE OR REPLACE MATERIALIZED VIEW v3 AS {ROWS.format(17)}")
+        db.sql("ALTER MATERIALIZED VIEW v4 RENAME TO renamed")
+        assert _families(db) == [4]
+        with pytest.raises(InUse):
+            db.sql("DROP MATERIALIZED VIEW v1")
+        kept = db.read("v2")
+        assert kept.equals(db.read("apart_v2"))
+        _change(db, Random(3))
+        db.refresh()
+        assert db.read("v2").equals(kept)
+        db.sql("ALTER MATERIALIZED VIEW v2 RESUME")
+        for name in ("v0", "v1", "v2", "v5", "v6", "v7"):
+            assert db.read(name).equals(db.read(f"apart_{name}")), name
+        assert db.read("renamed").equals(db.read("apart_v4"))
+        assert db.get("over", ()) == {"n": db.read("v1").num_rows}
+        assert list(db.scan("v0", where="price = 7")) == [r for r in db.read("v0").to_pylist() if r["price"] == 7]
+        with pytest.raises(InUse, match="renamed, v0 and 6 more"):
+            db.sql("ALTER TABLE items DROP COLUMN price")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_step_that_fails_leaves_nothing(url: str, point: str) -> None:
+    views = _views(SUMS)
+    with viewkeeper.open(url) as db:
+        with faults.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+            db.create_views(views)
+        assert db.sql("SHOW VIEWS").to_pylist() == []
+        assert [t.name for t in db._store.catalog().tables] == ["items", "kinds"]
+        db.create_views(views)
+        assert _families(db) == [6]
+        with faults.failing(point, errno.EIO):
+            try:
+                db.sql(f"CREATE MATERIALIZED VIEW joins AS {SUMS.format(19)}")
+            except (OSError, ViewkeeperError):
+                assert _families(db) == [6]
+        _change(db, Random(4))
+        db.refresh()
+        _apart(db, views)
+        for name in views:
+            assert db.read(name).equals(db.read(f"apart_{name}")), name
+
+
+CODE = """
+import sys
+from tests.contract import test_members as members
+members.install()
+import viewkeeper
+with viewkeeper.open(sys.argv[1]) as db:
+    if sys.argv[2] == "many":
+        db.create_views(members._views(members.SUMS))
+    elif sys.argv[2] == "one":
+        db.sql("CREATE MATERIALIZED VIEW joins AS " + members.SUMS.format(19))
+    else:
+        db.sql("DROP MATERIALIZED VIEW v3")
+        db.sql("DROP MATERIALIZED VIEW v4")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "point"),
+    [
+        *(("many", point) for point in [*POINTS[1:], "commit.4.after"]),
+        *(("one", point) for point in ("members.written", "commit.3.middle", "commit.4.after", "commit.4.before@2")),
+        *(("drop", point) for point in ("member.dropped", "member.dropped@2")),
+    ],
+)
+def test_a_process_that_dies_leaves_all_or_nothing(url: str, what: str, point: str) -> None:
+    views = _views(SUMS)
+    if what != "many":
+        with viewkeeper.open(url) as db:
+            db.create_views(views)
+    where = {**os.environ, "VK_CRASH_AT": point, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended: Any = subprocess.run([sys.executable, "-c", CODE, url, what], env=where, capture_output=True, timeout=120)
+    assert ended.returncode == -9, ended.stderr
+    with viewkeeper.open(url) as db:
+        db._maintain()  # which takes away what the dead left
+        there = {v["name"] for v in db.sql("SHOW VIEWS").to_pylist()}
+        assert there in ({*views}, {*views, "joins"}, {*views} - {"v3"}, {*views} - {"v3", "v4"}, set())
+        assert bool(there) == (what != "many" or point == "commit.4.after")
+        catalog = db._store.catalog()
+        kept = [db._store.count(t) for t in catalog.tables if t.is_hidden]
+        assert kept == ([len(there)] if there else [])
+        if not there:
+            db.create_views(views)
+        _change(db, Random(5))
+        db.refresh()
+        _apart(db, views)
+        for name in set(views) & (there or {*views}):
+            assert db.read(name).equals(db.read(f"apart_{name}")), name
