@@ -1,6 +1,6 @@
 """Thousands of views of one template: a family against the same views one by one.
 
-    python benchmarks/views.py [--scale 1] [--small] [--only q6,q1,q3,q10] [--counts 10,…] [--json FILE] [--check]
+    python benchmarks/views.py [--scale 1] [--small] [--only q6,q1,q3,q10] [--counts 10,…] [--named] [--json FILE]
 
 Repeats section 5.3 of the seeds' dissertation: TPC-H's Q1, Q3, Q6 and Q10 (without their limits), each with other
 constants: *drawn* as the benchmark's own generator draws them, of which few are distinct, and *distinct*. A family is
@@ -11,6 +11,9 @@ made over loaded tables; its members are put in one call; then batches of 25,000
     load      both: what the dissertation calls the time of n views         bars for 10,000: 15, 20, 60 and 60 s
     batch     25,000 changed lines through all members, durable             bars for 10,000: 1 s (Q6, Q1)
     apart     a member as a view by itself, times the number of views: its load, and its part of a batch
+    GB        the most anonymous memory (no mapped files) beyond the benchmark's own data       bar for 10,000: 6
+
+`--named`: the same views as statements with constants, by `create_views`, all at once (`define`; bar for 10,000: 60 s).
 
 Where groups are many (Q3, Q10), 10,000 distinct members have a hundred million rows and more; of those only small
 families are made here. Some members are compared with views of their own constants after every step; none may differ.
@@ -22,12 +25,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import viewkeeper
-from bars.setting import machine, settled
+from bars.setting import Peak, machine, settled
 from viewkeeper.tpch import SCHEMAS
 from viewkeeper.tpch.changes import generate
 
@@ -162,6 +164,7 @@ class Line:
     apart_batch: float
     differ: int
     memory: float
+    named: bool = False
     missed: tuple[str, ...] = ()
 
 
@@ -172,6 +175,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(TEMPLATES))
     parser.add_argument("--counts", default="10,100,1000,10000")
     parser.add_argument("--constants", default="drawn,distinct")
+    parser.add_argument("--named", action="store_true", help="as views made by name, instead of one with PARAMETERS")
     parser.add_argument("--apart", type=int, default=2, help="members that are also made as views of their own")
     parser.add_argument("--data", type=Path, default=Path("build/data"), help="where TPC-H's files are, or are made")
     parser.add_argument("--json", type=Path, help="write the results here")
@@ -191,7 +195,11 @@ def main() -> int:
             for name in arguments.only.split(","):
                 for constants in arguments.constants.split(","):
                     for count in counts if constants == "drawn" or not TEMPLATES[name].only_drawn else counts[:2]:
-                        line = measure(db, name, constants == "drawn", count, changes, arguments.apart, rng)
+                        how = measure_named if arguments.named else measure
+                        with Peak() as peak:
+                            line = how(db, name, constants == "drawn", count, changes, arguments.apart, rng)
+                        over = ("memory",) if count == 10_000 and peak.bytes > 6e9 else ()
+                        line = replace(line, memory=peak.bytes / 1e9, missed=(*line.missed, *over))
                         lines.append(line)
                         show(line, first=len(lines) == 1)
     if arguments.json:
@@ -286,9 +294,62 @@ def measure(
         count * statistics.median(loads),
         count * alone,
         differ,
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        tuple(missed),
+        0.0,
+        missed=tuple(missed),
     )
+
+
+def measure_named(
+    db: viewkeeper.Database,
+    name: str,
+    drawn: bool,
+    count: int,
+    changes: Iterator[pa.Table],
+    apart: int,
+    rng: np.random.Generator,
+) -> Line:
+    template = TEMPLATES[name]
+    members = [template.draw(rng, drawn) for _ in range(count)]
+    define, _ = timed(lambda: db.create_views({f"{name}_{i}": written(template, m) for i, m in enumerate(members)}))
+    beside = [int(i) for i in rng.choice(count, min(apart, count), replace=False)]
+    for i in beside:
+        db.sql(f"CREATE MATERIALIZED VIEW apart_{i} WITH (share = false) AS {written(template, members[i])}")
+    differ = sum(not db.read(f"{name}_{i}").equals(db.read(f"apart_{i}")) for i in beside)
+    for i in beside:
+        db.sql(f"ALTER MATERIALIZED VIEW apart_{i} SUSPEND")
+    puts, batches, cpus = [], [], []
+    for _ in range(BATCHES):
+        lines = next(changes)
+        puts.append(timed(lambda lines=lines: db.put("lineitem", lines))[0])
+        settled(db)
+        wall, cpu = timed(db.refresh)
+        batches.append(wall)
+        cpus.append(cpu)
+    for i in beside:
+        db.sql(f"ALTER MATERIALIZED VIEW apart_{i} RESUME")
+    differ += sum(not db.read(f"{name}_{i}").equals(db.read(f"apart_{i}")) for i in beside)
+    rows = sum(db._store.count(v.table) for v in db._store.catalog().views if v.gathers)
+    for i in beside:
+        db.sql(f"DROP MATERIALIZED VIEW apart_{i}")
+    for i in range(count):
+        db.sql(f"DROP MATERIALIZED VIEW {name}_{i}")
+    missed = ["define"] if count == 10_000 and define > 60 else []
+    distinct, batch, cpu = len(set(members)), statistics.median(batches), statistics.median(cpus)
+    put = statistics.median(puts)
+    constants = "drawn" if drawn else "distinct"
+    return Line(
+        name, constants, count, distinct, rows, define, 0.0, define, put, batch, cpu, 0.0, 0.0, differ, 0.0,
+        named=True, missed=tuple(missed),
+    )  # fmt: skip
+
+
+def written(template: Template, member: tuple[Any, ...]) -> str:
+    """The query with literals, as somebody would write it."""
+    query = template.query
+    for (parameter, kind), value in zip(template.parameters.items(), member, strict=True):
+        literal = {"DATE": f"DATE '{value}'", "STRING": f"'{value}'"}.get(kind, str(value))
+        query = query.replace(f":{parameter}", literal)
+    return query
 
 
 def one_by_one(db: viewkeeper.Database, name: str, changes: Iterator[pa.Table], count: int, family: float) -> float:
