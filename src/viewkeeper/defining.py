@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import BadValue, NameTaken, Unsupported
 from viewkeeper.model.catalog import View
+from viewkeeper.model.naming import matching
 from viewkeeper.model.schema import Table
 from viewkeeper.plan import alterations, clustering, indexing, statements
 
@@ -376,7 +377,10 @@ def _show_indexes(db: Database, statement: indexing.ShowIndexes) -> pa.Table:
 def _show(db: Database, statement: statements.Show) -> pa.Table:
     catalog = db._store.catalog()
     shown = catalog.named_tables if statement.what == "tables" else [v.table for v in catalog.named_views]
-    return pa.table({"name": pa.array(sorted(t.name for t in shown), pa.string())})
+    names = sorted(t.name for t in shown)
+    return pa.table(
+        {"name": pa.array(names if statement.like is None else matching(names, statement.like), pa.string())}
+    )
 
 
 def _show_create(db: Database, statement: statements.ShowCreate) -> pa.Table:

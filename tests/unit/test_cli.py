@@ -98,6 +98,23 @@ def test_sql_creates_and_shows(vk: Run, tmp_path: Path) -> None:
     assert vk("sql", "-f", str(script)) == (0, "items\nt\n", "")
 
 
+def test_of_many_tables_the_number_comes_first(vk: Run) -> None:
+    for name in ("a", "b1", "b2"):
+        vk("sql", f"CREATE TABLE {name} (k INT, PRIMARY KEY (k))")
+    assert vk("sql", "SHOW TABLES LIKE 'b*'")[1].split() == ["b1", "b2"]
+    listed = vk("status", "--limit", "2")[1]
+    assert "tables: 3, of which the first 2" in listed
+    assert "b2" not in listed
+    assert "tables: 3\n" in vk("status", "--limit", "0")[1]
+    assert "b2" in vk("status")[1]
+    assert [t["name"] for t in json.loads(vk("status", "-o", "json", "--limit", "1")[1])["tables"]] == [
+        "a",
+        "b1",
+        "b2",
+    ]
+    assert "views: none" in vk("status", "--views", "b*")[1]
+
+
 def test_insert_upsert_and_delete(vk: Run) -> None:
     vk("sql", ITEMS)
     insert = "INSERT INTO items VALUES ('a', 1, 2.50, DATE '2024-01-31'), ('it\\'s', -2, NULL, NULL)"

@@ -6,6 +6,7 @@ import pytest
 
 from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
 from viewkeeper.model import types
+from viewkeeper.model.naming import matching
 from viewkeeper.model.schema import Column
 from viewkeeper.plan.alterations import AddColumn, AlterView, DropColumn, Rename, RenameColumn
 from viewkeeper.plan.statements import (
@@ -239,3 +240,14 @@ def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
 def test_other_alterations_are_refused(text: str) -> None:
     with pytest.raises(BadStatement):
         parse(text)
+
+
+def test_of_many_tables_and_views_some_are_shown() -> None:
+    assert parse("SHOW VIEWS LIKE 'sales_*'") == Show("views", "sales_*")
+    assert parse("show tables") == Show("tables")
+    names = ["a.b", "axb", "Sales_1", "sales_20", "presales_1"]
+    assert matching(names, "sales_*") == ["Sales_1", "sales_20"]
+    assert matching(names, "a.b|*sales_1") == ["a.b", "Sales_1", "presales_1"]
+    assert matching(names, "") == []
+    with pytest.raises(BadStatement):
+        parse("SHOW VIEWS LIKE")

@@ -42,13 +42,18 @@ def print_answer(table: pa.Table, form: str) -> None:
         print_rows(table.schema, [table], form)
 
 
-def print_report(report: Any, form: str) -> None:
-    """A report: a line for each field and a small table for a list of values, or one JSON object."""
+def print_report(report: Any, form: str, most: int | None = None) -> None:
+    """A report: a line for each field and a small table for a list of values, or one JSON object.
+
+    Of a list of more than `most` values their number comes first, and then as many of them.
+    """
     if form == "json":
         typer.echo(json.dumps(asdict(report), default=_json, ensure_ascii=False))
         return
     for field in fields(report):
-        value = getattr(report, field.name)
+        value, count = getattr(report, field.name), ""
+        if most is not None and isinstance(value, (list, tuple)) and len(value) > most:
+            count, value = f" {len(value):,}, of which the first {most:,}" if most else f" {len(value):,}", value[:most]
         if isinstance(value, Mapping):
             value = [list(item) for item in value.items()]
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
@@ -57,9 +62,9 @@ def print_report(report: Any, form: str) -> None:
             names = [f.name for f in fields(value[0]) if "in_full" not in f.metadata]
             value = [names, *([getattr(v, name) for name in names] for v in value)]
         if isinstance(value, list) and value:
-            typer.echo("\n".join([f"{field.name}:", *(f"  {line}" for line in aligned(value))]))
+            typer.echo("\n".join([f"{field.name}:{count}", *(f"  {line}" for line in aligned(value))]))
         else:
-            typer.echo(f"{field.name}: {cell(value) or 'none'}")
+            typer.echo(f"{field.name}: {count.strip() or cell(value) or 'none'}")
 
 
 def json_line(row: Mapping[str, Any]) -> str:

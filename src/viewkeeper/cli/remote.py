@@ -89,15 +89,16 @@ def sql(url: str, text: str | None, output: str, engine: str) -> None:
         run_script(client, text, output, engine)
 
 
-def status(url: str, output: str, watch: bool) -> None:
+def status(url: str, output: str, watch: bool, views: str | None, limit: int) -> None:
     from viewkeeper.cli.output import print_report
+    from viewkeeper.read.status import called
 
     with connected(url) as client:
         while True:
-            now = client.status()
+            now = called(client.status(), views)
             if watch and output == "table":
                 typer.echo("\x1b[2J\x1b[H", nl=False)
-            print_report(now, output)
+            print_report(now, output, limit)
             if not watch:
                 return
             time.sleep(1)

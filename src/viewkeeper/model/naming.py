@@ -1,8 +1,9 @@
-"""How a row is named in a message: by some of its columns, with long values cut short."""
+"""How a row is named in a message: some columns, with long values cut short; and which of many names are meant."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,3 +35,10 @@ def _value(column: pa.ChunkedArray) -> str:
         return repr(first[0].as_py()) if pa.types.is_string(first.type) else str(first[0].as_py())
     except (ValueError, OverflowError):  # a date that Python has none for
         return str(first.cast(pa.string())[0].as_py())
+
+
+def matching(names: Iterable[str], pattern: str) -> list[str]:
+    """The names that match as SHOW … LIKE means it: `*` stands for anything, `|` is between patterns, case is none."""
+    parts = ("".join(".*" if c == "*" else re.escape(c) for c in part.strip()) for part in pattern.split("|"))
+    wanted = re.compile("|".join(parts), re.IGNORECASE | re.DOTALL)
+    return [name for name in names if wanted.fullmatch(name)]

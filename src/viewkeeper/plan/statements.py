@@ -8,7 +8,7 @@
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
                 | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexing`)
-                | SHOW TABLES | SHOW VIEWS | SHOW CREATE TABLE | VIEW | INDEX name
+                | SHOW TABLES [LIKE 'pattern'] | SHOW VIEWS [LIKE 'pattern'] | SHOW CREATE TABLE | VIEW | INDEX name
                 | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
     options   ::= WITH ( name = value, … )
@@ -83,6 +83,8 @@ class DropView:
 class Show:
     what: str
     """tables or views"""
+    like: str | None = None
+    """Only names that match: `*` stands for anything, `|` is between patterns."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,10 @@ def _no_plain_view(words: Words) -> Statement:
     raise BadStatement("Plain views are not kept here.", hint="Write MATERIALIZED VIEW.")
 
 
+def _show(what: str, words: Words) -> Statement:
+    return Show(what, words.value() if words.take("LIKE") else None)
+
+
 _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = (
     (("CREATE", "TABLE"), _create_table),
     (("DROP", "TABLE"), _drop_table),
@@ -282,8 +288,8 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
     (("SHOW", "INDEXES"), show_indexes),
     (("SHOW", "INDEX"), show_indexes),
     (("SHOW", "CREATE", "INDEX"), lambda words: ShowCreate(words.name("index"), "index")),
-    (("SHOW", "TABLES"), lambda _: Show("tables")),
-    (("SHOW", "VIEWS"), lambda _: Show("views")),
+    (("SHOW", "TABLES"), lambda words: _show("tables", words)),
+    (("SHOW", "VIEWS"), lambda words: _show("views", words)),
     (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), "table")),
     (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
     (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from viewkeeper.maintain.continuous import NOTE
 from viewkeeper.maintain.crossover import crossover_text
 from viewkeeper.maintain.lanes import lanes_text
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.naming import matching
 from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of
@@ -193,6 +194,14 @@ def database_status(store: Store, catalog: Catalog) -> Status:
             for view in catalog.shown_views
         ),
     )
+
+
+def called(now: Status, pattern: str | None) -> Status:
+    """A status of the views with these names only."""
+    if pattern is None:
+        return now
+    wanted = frozenset(matching((v.name for v in now.views), pattern))
+    return replace(now, views=tuple(v for v in now.views if v.name in wanted))
 
 
 def _table(store: Store, table: Table) -> TableStatus:

@@ -138,25 +138,29 @@ def status(
     db: Db,
     output: ReportOutput = "table",
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    views: Annotated[
+        str | None, typer.Option("--views", metavar="PATTERN", help="Only views called so; * stands for anything.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Views and tables that are listed; JSON has all.")] = 50,
 ) -> None:
     """Views, batch, lag and bytes of state.
 
-    Example: vk status --db lmdb:./shop
+    Example: vk status --views 'sales_*' --db lmdb:./shop
     """
     one_of(context, "output", output, REPORTS)
     from viewkeeper.cli.output import print_report
 
     if remote.is_remote(db):
-        remote.status(db, output, watch)
+        remote.status(db, output, watch, views, limit)
         return
     with open_reader(db) as store:
-        from viewkeeper.read.status import database_status
+        from viewkeeper.read.status import called, database_status
 
         while True:
-            now = database_status(store, store.catalog())
+            now = called(database_status(store, store.catalog()), views)
             if watch and output == "table":
                 typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
-            print_report(now, output)
+            print_report(now, output, limit)
             if not watch:
                 return
             time.sleep(1)
