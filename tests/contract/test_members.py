@@ -10,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from tests.contract.conftest import databases
 from tests.contract.planned import TABLES
 
 import viewkeeper
@@ -79,15 +81,29 @@ def install(patch: Any = setattr) -> None:
     patch(gathering, "worthwhile", lambda views, rows: views >= 4)
 
 
-@pytest.fixture(params=["lmdb", pytest.param("rocksdb", marks=pytest.mark.deep)])
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=["lmdb", pytest.param("rocksdb", marks=pytest.mark.deep), "hbase"])
+def open_db(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
     install(monkeypatch.setattr)
-    found = f"{request.param}:{tmp_path / 'db'}"
-    with viewkeeper.open(found, durability="none") as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.put("items", [_item(Random(n), n) for n in range(60)])
-    return found
+    with databases(request.param, tmp_path) as make:
+        with make() as db:
+            _fill(db)
+        yield make
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    install(monkeypatch.setattr)
+    with viewkeeper.open(f"lmdb:{tmp_path / 'db'}", durability="none") as db:
+        _fill(db)
+    return f"lmdb:{tmp_path / 'db'}"
+
+
+def _fill(db: Any) -> None:
+    for statement in TABLES:
+        db.sql(statement)
+    db.put("items", [_item(Random(n), n) for n in range(60)])
 
 
 def _item(rng: Random, number: int) -> dict[str, Any]:
@@ -113,9 +129,9 @@ def _apart(db: Any, views: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_members_are_the_views_that_they_would_be_by_themselves(url: str, template: str) -> None:
+def test_members_are_the_views_that_they_would_be_by_themselves(open_db: Callable[..., Any], template: str) -> None:
     views, rng = _views(template), Random(1)
-    with viewkeeper.open(url) as db:
+    with open_db() as db:
         db.create_views(views)
         assert _families(db) == [6]
         _apart(db, views)
@@ -133,7 +149,7 @@ def test_members_are_the_views_that_they_would_be_by_themselves(url: str, templa
         for mine, other in zip(told["v3"], told["apart_v3"], strict=True):
             order = [(n, "ascending") for n in mine.rows.column_names]
             assert mine.rows.sort_by(order).equals(other.rows.sort_by(order))
-    with viewkeeper.open(url) as db:  # what another process finds
+    with open_db() as db:  # what another process finds
         assert _families(db) == [6]
         for name in views:
             assert db.read(name).equals(db.read(f"apart_{name}")), name
@@ -144,9 +160,9 @@ def test_members_are_the_views_that_they_would_be_by_themselves(url: str, templa
                 assert snapshot.read(name).equals(snapshot.read(f"apart_{name}")), name
 
 
-def test_rows_of_a_member_by_key(url: str) -> None:
+def test_rows_of_a_member_by_key(open_db: Callable[..., Any]) -> None:
     views = _views(ROWS)
-    with viewkeeper.open(url) as db:
+    with open_db() as db:
         db.create_views(views)
         epoch, made = db.status().epoch, db.read("v3")
         _apart(db, views)
@@ -177,9 +193,9 @@ def test_rows_of_a_member_by_key(url: str) -> None:
         assert db.doctor().healthy
 
 
-def test_views_come_to_a_family_and_go(url: str) -> None:
+def test_views_come_to_a_family_and_go(open_db: Callable[..., Any]) -> None:
     rng = Random(2)
-    with viewkeeper.open(url) as db:
+    with open_db() as db:
         for n in range(8):  # one by one: the first three are views by themselves, and stay so
             db.sql(f"CREATE MATERIALIZED VIEW v{n} AS {SUMS.format(n)}")
             _change(db, rng)
@@ -203,9 +219,9 @@ def test_views_come_to_a_family_and_go(url: str) -> None:
         assert not any(v.gathers for v in db._store.catalog().views)
 
 
-def test_what_a_family_does_not_have_a_member_gets_by_leaving_it(url: str) -> None:
+def test_what_a_family_does_not_have_a_member_gets_by_leaving_it(open_db: Callable[..., Any]) -> None:
     views = _views(ROWS, 8)
-    with viewkeeper.open(url) as db:
+    with open_db() as db:
         db.create_views(views)
         _apart(db, views)
         db.sql("CREATE INDEX by_price ON v0 (price)")

@@ -17,6 +17,7 @@ import pyarrow as pa
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.delta import weighted
+from viewkeeper.model.keys import successor
 from viewkeeper.model.names import WEIGHT, backticked
 from viewkeeper.model.schema import Table
 from viewkeeper.store.files import Directory
@@ -87,7 +88,8 @@ class History:
             return
         layout = self._layouts.of(table)
         first, last = wanted[0].number, wanted[-1].number
-        look = if_there(layout, lambda: windows.look(self._client, layout, first - 1, last))
+        own = {"start": table.prefix, "stop": successor(table.prefix) or b""} if table.prefix else {}
+        look = if_there(layout, lambda: windows.look(self._client, layout, first - 1, last, **own))
         shown = self._known.shown(first - 1)
         for past in wanted:
             keys = windows.NOTHING.keys if look is None else look.sight(past.number - 1, past.number).keys

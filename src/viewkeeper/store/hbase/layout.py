@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.naming import key_text
-from viewkeeper.model.schema import Table
+from viewkeeper.model.schema import KeyPart, Table
 from viewkeeper.store.hbase import encodings
 from viewkeeper.store.hbase.batches import LARGEST_CALL
 from viewkeeper.store.hbase.cells import Cells, Positions
@@ -79,7 +80,16 @@ class OrderedKeys:
         return encode_whole_key(self.table, values)
 
     def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
-        return decode_keys(self.table, keys)
+        return decode_keys(self._lying, keys)
+
+    @cached_property
+    def _lying(self) -> Table:
+        """The table as its keys lie: those of a member of a family begin with the parameters."""
+        if not self.table.prefix:
+            return self.table
+        before = tuple(column for _, column in self.table.gone)
+        key = (*(KeyPart(column.name) for column in before), *self.table.key)
+        return replace(self.table, columns=(*before, *self.table.columns), key=key, gone=(), prefix=b"")
 
 
 @dataclass(frozen=True)
@@ -200,7 +210,7 @@ def layout_of(namespace: str, table: Table) -> Layout:
         )
     in_key = {c.name for c in table.key_columns}
     places = {c.name: Place(MARK + c.inside.encode(), encoding) for c in table.stored if c.name not in in_key}
-    name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.first_name)}.{table.id}"
+    name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.first_name)}.{table.home}"
     return Layout(table, name, True, OrderedKeys(table), places, MARK, (FAMILY,))
 
 

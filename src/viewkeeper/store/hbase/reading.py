@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.keys import bounded, encode_keys
 from viewkeeper.model.selection import Comparison
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Cell, Client
@@ -111,6 +111,7 @@ class Reader:
     ) -> Iterator[Rows]:
         """A range of row keys, from cells with times in a span, some rows at a time. HBase is asked to leave out those
         that do not pass `where`, as far as it can."""
+        start, stop = bounded(layout.table, start, stop)
         if stop == b"":
             return
         large = limit is None and start is None and stop is None

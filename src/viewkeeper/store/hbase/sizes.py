@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.model.keys import bounded
 from viewkeeper.model.schema import Table
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
@@ -60,7 +61,10 @@ class Sizes:
 
 def measure(client: Client, layout: Layout, span: TimeRange | None) -> Size:
     """Count a table's rows. Exact for one that is scanned within the patience."""
-    wanted = Scan(columns=layout.families, span=span, filter=_FOR_KEYS, cache_blocks=False)
+    start, stop = bounded(layout.table, None, None)
+    wanted = Scan(
+        start=start or b"", stop=stop or b"", columns=layout.families, span=span, filter=_FOR_KEYS, cache_blocks=False
+    )
     keys: list[pa.Array] = []
     rows, until, complete = 0, time.monotonic() + _PATIENCE, True
     try:

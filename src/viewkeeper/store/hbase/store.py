@@ -26,6 +26,7 @@ from viewkeeper.store.terms import Finding
 class HBaseStore(StoreOfParts):
     """One open database in a namespace. Its methods may be called from any thread."""
 
+    keeps_members = True
     selects = True
     capabilities = CAPABILITIES
 
