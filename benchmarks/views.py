@@ -329,10 +329,7 @@ def measure_named(
         db.sql(f"ALTER MATERIALIZED VIEW apart_{i} RESUME")
     differ += sum(not db.read(f"{name}_{i}").equals(db.read(f"apart_{i}")) for i in beside)
     rows = sum(db._store.count(v.table) for v in db._store.catalog().views if v.gathers)
-    for i in beside:
-        db.sql(f"DROP MATERIALIZED VIEW apart_{i}")
-    for i in range(count):
-        db.sql(f"DROP MATERIALIZED VIEW {name}_{i}")
+    db.drop_views([*(f"apart_{i}" for i in beside), *(f"{name}_{i}" for i in range(count))])
     missed = ["define"] if count == 10_000 and define > 60 else []
     distinct, batch, cpu = len(set(members)), statistics.median(batches), statistics.median(cpus)
     put = statistics.median(puts)

@@ -263,7 +263,7 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
     view = db._store.catalog().view(statement.name)
     definitions.refuse_used(db._store.catalog(), view.table)
     if view.is_member:
-        db._maintain().definer.drop_member(view)
+        db._maintain().definer.drop_members([view])
         return
     _drop_made(db, view)
     if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
@@ -279,6 +279,26 @@ def _drop_made(db: Database, view: View) -> None:
         return
     db._maintain().definer.drop(view.table)
     synchronous.drop_state(db._store, view)
+
+
+def drop_views(db: Database, names: Sequence[str]) -> None:
+    """Drop several views, which may read each other; none if one is not there, or is used by others."""
+    from viewkeeper.maintain import definitions
+
+    db._writable("drop views")
+    catalog = db._store.catalog()
+    for name in names:
+        catalog.refuse_index(name, "DROP INDEX")
+    views = {view.table.id: view for view in map(catalog.view, names)}
+    left = catalog.without(*views)
+    for view in views.values():
+        definitions.refuse_used(left, view.table)
+    if members := [v for v in views.values() if v.is_member]:
+        db._maintain().definer.drop_members(members)
+    for number in sorted(
+        (n for n, v in views.items() if not v.is_member), reverse=True
+    ):  # readers before what they read
+        _drop_view(db, statements.DropView(views[number].table.name))
 
 
 def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progress | None) -> None:

@@ -125,6 +125,15 @@ class Database:
         wanted = arguments.texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
         create_views(self, [create_view(name, query) for name, query in wanted.items()])
 
+    def drop_views(self, names: Sequence[str]) -> None:
+        """Drop many materialized views at once: `db.drop_views([v.name for v in db.views()])`.
+
+        They may read each other. If one of them is not there, or is read by a view that stays, none is dropped.
+        """
+        from viewkeeper.defining import drop_views
+
+        drop_views(self, arguments.listed(names, "Views", 'Give their names: ["cheap", "dear"].'))
+
     # -- writes -------------------------------------------------------------------------------------------------------
 
     def put(self, table: str, rows: Any) -> Token:

@@ -247,6 +247,31 @@ def test_what_a_family_does_not_have_a_member_gets_by_leaving_it(open_db: Callab
             db.sql("ALTER TABLE items DROP COLUMN price")
 
 
+def test_many_are_dropped_at_once_or_none(open_db: Callable[..., Any]) -> None:
+    with open_db() as db:
+        db.create_views({**_views(ROWS, 8), **_views(SUMS, 3, "s")})
+        db.sql(f"CREATE MATERIALIZED VIEW over AS {OVER.format('v1')}")
+        db.sql("CREATE INDEX by_price ON v0 (price)")
+        names = {v.name for v in db.views()}
+        for wrong, error in (
+            (["v0", "v1"], InUse),
+            (["v0", "nobody"], ViewkeeperError),
+            (["by_price"], BadValue),
+            ("v0", BadValue),
+        ):
+            with pytest.raises(error):
+                db.drop_views(wrong)
+            assert {v.name for v in db.views()} == names
+        db.drop_views(["s1", "over", "v1", "v0", *(f"v{i}" for i in range(3, 8))])
+        assert [v.name for v in db.views()] == ["s0", "s2", "v2"]
+        _change(db, Random(7))
+        db.refresh()
+        assert db.read("v2").num_rows == sum((r["price"] or 0) > 4 for r in db.read("items").to_pylist())
+        db.drop_views(["v2"])
+        assert _families(db) == []
+        db.drop_views([])
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_step_that_fails_leaves_nothing(url: str, point: str) -> None:
     views = _views(SUMS)

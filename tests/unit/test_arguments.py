@@ -31,6 +31,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "update": ({"table": "t", "key": 1, "columns": {"v": 2}}, {"table": (), "key": (), "columns": ()}),
     "sql": ({"text": "SHOW TABLES"}, {"text": (), "engine": ()}),
     "create_views": ({"views": {}}, {"views": ({},)}),
+    "drop_views": ({"names": []}, {"names": ([],)}),
     "get": (
         {"name": "t", "key": 1},
         {"name": (), "key": (None, 5, -1), "level": (), "after": (None, []), "timeout": TIMES},

@@ -115,17 +115,17 @@ class Definer:
         self._bring_in(frozenset([alone.table.id]), change, lane, progress)
         self._forget([member])
 
-    def drop_member(self, member: View) -> None:
-        """Forget a member; with the last one, its family."""
+    def drop_members(self, members: Sequence[View]) -> None:
+        """Forget members; with the last one, its family."""
         publisher = self._publisher
 
         def change(catalog: Catalog) -> Catalog:
-            return catalog.without(member.table.id)
+            return catalog.without(*(member.table.id for member in members))
 
         with publisher.defining, publisher.lock:
             publisher.store.change_catalog(change)
             faults.point("member.dropped")
-            self._forget([member])
+            self._forget(members)
 
     def _forget(self, members: Sequence[View]) -> None:
         """What was kept for members that are none any more."""

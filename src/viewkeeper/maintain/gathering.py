@@ -46,6 +46,8 @@ from viewkeeper.plan.statements import CreateView
 from viewkeeper.store.base import Store
 
 _WIDE = Context(prec=60)
+_FEW = 8
+"""Members of which each is looked for among all others; for more, these are listed first."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,16 @@ def forget(store: Store, members: Sequence[View]) -> None:
         parameters = None if found is None else catalog.tables_by_id.get(found.parameters)
         if parameters is not None:
             own = [m for m in members if m.table.family == family]
-            gone = [m for m in own if not catalog.has_members(family, m.table.prefix)]
+            left = {m.table.prefix for m in catalog.members.get(family, ())} if len(own) > _FEW else None
+            gone = [m for m in own if not _is_named(catalog, m, left)]
             rows = _rows(parameters, gone)
             store.write(parameters, rows.slice(0, 0), rows)
+
+
+def _is_named(catalog: Catalog, member: View, left: set[bytes] | None) -> bool:
+    """Whether another member has the same part of the family's rows."""
+    prefix = member.table.prefix
+    return catalog.has_members(member.table.family, prefix) if left is None else prefix in left
 
 
 def swept(store: Store, *, only_tables: bool = False) -> None:

@@ -30,6 +30,13 @@ def texts(value: Any, what: str, hint: str) -> Mapping[str, str]:
     return value
 
 
+def listed(value: Any, what: str, hint: str) -> list[str]:
+    """A list of texts."""
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise BadValue(f"{what} are a list of names, not {short(value)}.", hint=hint)
+    return [text(one, f"One of the {what.lower()}", hint) for one in value]
+
+
 def seconds(value: Any, what: str, *, positive: bool = False) -> float:
     """A time, 0 or more; `positive`: more than 0. Infinity is as long as a thread can wait."""
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
