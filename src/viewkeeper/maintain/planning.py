@@ -65,11 +65,12 @@ class Planned:
     gathered: Gathered
 
 
-class ReadsMembers(Exception):
+class ReadsMembers(Unsupported):
     """A query reads members of families, which must be views by themselves first."""
 
     def __init__(self, members: Sequence[View]) -> None:
-        super().__init__(", ".join(m.table.name for m in members))
+        names = ", ".join(m.table.name for m in members)
+        super().__init__(f"It reads {names}, kept together with views like it.", hint="Make it WITH (share = false).")
         self.members = members
 
 
