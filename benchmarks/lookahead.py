@@ -11,10 +11,11 @@
     sums       TPC-H 3, 10, 11 and 18, and a sum by the suppliers' nation: state and batches with sums above and below
                their joins (5.2)
 
-Each is kept publish-only (store = 'none'), stored, and lazy where this version can. Times are seconds of wall clock of
-one batch: `first`, in which look-ahead also works out what it knows, and `seconds`, the next one, of which `joining`
-were lookups and not reading changes or writing the view's. DuckDB's recompute of the whole view, over the same tables
-in its own memory, stands beside. The paper gives its times as pictures, so of it there are the fan-outs of table 9.3.
+Each is kept publish-only (store = 'none'), stored, and lazy where this version can. Of a batch there are `seconds` by
+the clock and `cpu`, those of the processor, which another program's work changes little; of the clock's `joining` were
+lookups, and not reading changes or writing the view's. In chains a batch came before, in which look-ahead worked out
+what it knows (`first cpu`). DuckDB's recompute of the whole view, over the same tables in its own memory, stands
+beside. The paper gives its times as pictures, so of it there are the fan-outs of table 9.3.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -172,12 +174,11 @@ def chains(setting: Setting, joins: list[int]) -> None:
                 with database(bsma(setting), text, store, mode) as db:
                     first, second = (batch(db, changed, new_rows(setting, changed, n)) for n in (0, 1))
                     rows = rows or made(db, text)
-                    told = {"store": CALLED[store], "mode": mode, "seconds": second, "joining": joining(db)}
-                    told |= {"first": first}
-                    setting.note(part="chains", chain=chain, joins=count, **told, left_out=left_out(db))
+                    told = {"store": CALLED[store], "mode": mode, **second, "joining": joining(db)}
+                    told |= {"first cpu": first["cpu"], "left_out": left_out(db)}
+                    setting.note(part="chains", chain=chain, joins=count, **told)
             fan_out = {"fan_out": round(rows / (2 * setting.changes), 1), "paper": PAPER[chain][count]}
-            seconds = recomputed(setting, text, changed)
-            told = {"store": "DuckDB", "mode": "recompute", "seconds": seconds}
+            told = {"store": "DuckDB", "mode": "recompute", **recomputed(setting, text, changed)}
             setting.note(part="chains", chain=chain, joins=count, **told, **fan_out)
 
 
@@ -189,16 +190,21 @@ def _kept(stored: bool) -> Iterator[tuple[str, str]]:
             yield from ((store, mode) for mode in ("none", "global"))
 
 
-def batch(db: Any, table: str, rows: pa.Table) -> float:
+def batch(db: Any, table: str, rows: pa.Table) -> dict[str, float]:
     """Write the changes and keep the view: the seconds of the batch."""
     db.put(table, rows)
     return refreshed(db)
 
 
-def refreshed(db: Any) -> float:
-    started = time.perf_counter()
-    db.refresh("driver")
-    return time.perf_counter() - started
+def refreshed(db: Any) -> dict[str, float]:
+    return timed(lambda: db.refresh("driver"))
+
+
+def timed(work: Callable[[], Any]) -> dict[str, float]:
+    """Seconds by the clock, and of the processor."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
 
 
 def new_rows(setting: Setting, table: str, number: int) -> pa.Table:
@@ -224,17 +230,12 @@ def fan_outs(setting: Setting, fan: tuple[int, ...]) -> None:
             for mode in ("none", "global"):
                 with database(data, text, store, mode) as db:
                     told = {"fan_out": n, "store": CALLED[store], "mode": mode}
-                    setting.note(
-                        part="fanout", changes=count, **told, seconds=batch(db, "tweet", tweets), left_out=left_out(db)
-                    )
+                    setting.note(part="fanout", changes=count, **told, **batch(db, "tweet", tweets))
                     if mode == "none":
-                        started = time.perf_counter()
-                        rows = db.read("v").num_rows
-                        seconds = time.perf_counter() - started
-                        setting.note(part="read", fan_out=n, store=CALLED[store], rows=rows, seconds=seconds)
+                        setting.note(part="read", fan_out=n, store=CALLED[store], **timed(lambda: db.read("v")))
         data["tweet"] = pa.concat_tables([data["tweet"], tweets])
         told = {"fan_out": n, "store": "DuckDB", "mode": "recompute"}
-        setting.note(part="fanout", changes=count, **told, seconds=in_duckdb(data, text))
+        setting.note(part="fanout", changes=count, **told, **in_duckdb(data, text))
 
 
 def with_followers(setting: Setting, count: int, n: int) -> tuple[dict[str, pa.Table], pa.Table]:
@@ -279,9 +280,9 @@ def simple(setting: Setting) -> None:
                 with database(before, text, store, mode) as db:
                     for table, rows in changes.items():
                         db.put(table, rows)
-                    told = {"query": name, "store": CALLED[store], "mode": mode, "seconds": refreshed(db)}
+                    told = {"query": name, "store": CALLED[store], "mode": mode, **refreshed(db)}
                     setting.note(part="simple", **told, left_out=left_out(db))
-        setting.note(part="simple", query=name, store="DuckDB", mode="recompute", seconds=in_duckdb(data, text))
+        setting.note(part="simple", query=name, store="DuckDB", mode="recompute", **in_duckdb(data, text))
 
 
 def kinds_of_changes(setting: Setting) -> None:
@@ -302,7 +303,7 @@ def kinds_of_changes(setting: Setting) -> None:
             ]
             for name, call in calls:
                 call()
-                told = {"what": name, "changes": rows.num_rows, "store": CALLED[store], "seconds": refreshed(db)}
+                told = {"what": name, "changes": rows.num_rows, "store": CALLED[store], **refreshed(db)}
                 setting.note(part="changes", **told)
 
 
@@ -320,21 +321,18 @@ def sums(setting: Setting, files: Path) -> None:
                     for table, ddl in SCHEMAS.items():
                         db.sql(ddl)
                         db.put(table, model.table(table))
-                    started = time.perf_counter()
                     db.sql(f"CREATE MATERIALIZED VIEW v WITH (presum = '{mode}') AS {text}")
-                    loaded = time.perf_counter() - started
                     times = [tpch_batch(db, model) for _ in range(6)][1:]
                     view = next(v for v in db.status().views if v.name == "v")
                     is_below = "presum:" in str(db.explain("v"))
                     told: dict[str, Any] = {"query": name, "presum": mode, "below": str(is_below)}
-                    told |= {"state_rows": view.state_rows, "state_bytes": view.state_bytes, "load": loaded}
-                    seconds, cpu = (sorted(t[i] for t in times)[len(times) // 2] for i in (0, 1))
-                    setting.note(part="sums", **told, seconds=seconds, cpu=cpu)
+                    told |= {"state_rows": view.state_rows, "state_bytes": view.state_bytes}
+                    told |= {name: statistics.median(t[name] for t in times) for name in ("seconds", "cpu")}
+                    setting.note(part="sums", **told)
                 model.close()
 
 
-def tpch_batch(db: Any, model: TpchModel) -> tuple[float, float]:
-    """Seconds of a batch, by the clock and of the processor."""
+def tpch_batch(db: Any, model: TpchModel) -> dict[str, float]:
     changes = model.batch()
     model.apply(changes)
     for change in changes:
@@ -342,8 +340,7 @@ def tpch_batch(db: Any, model: TpchModel) -> tuple[float, float]:
             db.delete(change.table, change.deletes)
         if change.puts is not None and change.puts.num_rows:
             db.put(change.table, change.puts)
-    cpu = time.process_time()
-    return refreshed(db), time.process_time() - cpu
+    return refreshed(db)
 
 
 # -- the parts of an experiment ----------------------------------------------------------------------------------------
@@ -388,24 +385,20 @@ def made(db: Any, text: str) -> int:
         return int(duck.sql(f"SELECT count(*) FROM ({text} WHERE {new})").fetchall()[0][0])
 
 
-def recomputed(setting: Setting, text: str, changed: str) -> float:
+def recomputed(setting: Setting, text: str, changed: str) -> dict[str, float]:
     data = bsma(setting)
     data[changed] = pa.concat_tables([data[changed], *(new_rows(setting, changed, n) for n in (0, 1))])
     return in_duckdb(data, text)
 
 
-def in_duckdb(data: dict[str, pa.Table], text: str) -> float:
-    """Seconds of the query from tables in DuckDB's memory into one more; the better of two."""
+def in_duckdb(data: dict[str, pa.Table], text: str) -> dict[str, float]:
+    """The query from tables in DuckDB's memory into one more; the better of two."""
     with duckdb.connect() as duck:
         for name, rows in data.items():
             duck.register("given", rows)
             duck.execute(f"CREATE TABLE {name} AS SELECT * FROM given")
-        times = []
-        for _ in range(2):
-            started = time.perf_counter()
-            duck.execute(f"CREATE OR REPLACE TABLE v AS {text}")
-            times.append(time.perf_counter() - started)
-        return min(times)
+        times = [timed(lambda: duck.execute(f"CREATE OR REPLACE TABLE v AS {text}")) for _ in range(2)]
+        return min(times, key=lambda t: t["cpu"])
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
