@@ -64,7 +64,7 @@ def test_explain_tells_what_is_left_out_and_summed(make_db: Any, monkeypatch: py
         db.put("follows", [{"id": i, "who": i, "whom": i % 2} for i in range(100)])
         db.sql(f"CREATE MATERIALIZED VIEW {view} {options} AS SELECT {text}")
         for batch in range(2):
-            db.put("tweets", [{"id": 10 * batch + i, "author": i % 3} for i in range(6)])
+            db.put("tweets", [{"id": 100 * batch + i, "author": i % 3} for i in range(60)])
             db.refresh("driver")
         lines = str(db.explain(view)).splitlines()
         notes = [line for line in lines if line.startswith(("look-ahead", "  changes of", "presum"))]

@@ -28,6 +28,8 @@ from viewkeeper.operators.stretches import Step, word_count
 
 Look = Callable[[str, bool], Lying]
 
+_WORTH = 4
+"""To learn of a row whether it leads anywhere costs as much as so many rows that are made for nothing."""
 _BATCHES = 16
 """What was done for nothing fades by this part with each batch: to know more must be worth it in about as many."""
 _MOST_WORDS = 1 << 21
@@ -80,7 +82,7 @@ class Ahead:
         if outlook.step.exits & self._modes.asked:
             return True
         ledger = self._ledger(outlook)
-        pays = self._is_built(outlook) or ledger[0] >= self._cost(outlook)
+        pays = self._is_built(outlook) or ledger[0] >= _WORTH * self._cost(outlook)
         ledger[0] -= ledger[0] // _BATCHES
         return pays
 
