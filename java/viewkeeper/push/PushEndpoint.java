@@ -28,6 +28,7 @@ import org.slf4j.LoggerFactory;
 public class PushEndpoint extends BaseReplicationEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(PushEndpoint.class);
     private static final long VISIBLE_WITHIN = 60_000;
+    private static final long AGAIN = 60_000;
 
     private final ConcurrentHashMap<Thread, Wire> wires = new ConcurrentHashMap<>();
     private volatile Settings settings;
@@ -35,6 +36,8 @@ public class PushEndpoint extends BaseReplicationEndpoint {
     private volatile Control control;
     private volatile boolean stopping;
     private volatile int preferred;
+    private volatile String told = "";
+    private volatile long toldAt;
 
     @Override
     public void init(Context context) throws IOException {
@@ -103,13 +106,22 @@ public class PushEndpoint extends BaseReplicationEndpoint {
             }
             return true;
         } catch (IOException error) {
-            LOG.warn("{} entries of peer {} were not taken: {}", context.getEntries().size(), settings.peer,
-                    error.toString());
+            tell(context.getEntries().size(), error.toString());
             pause(1_000); // HBase tries again, and at once
             return false;
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             return false;
+        }
+    }
+
+    /** Once a minute while it is the same: a receiver may be away for a day. */
+    private void tell(int entries, String why) {
+        long now = System.currentTimeMillis();
+        if (!why.equals(told) || now - toldAt > AGAIN) {
+            told = why;
+            toldAt = now;
+            LOG.warn("{} entries of peer {} were not taken, and are tried again: {}", entries, settings.peer, why);
         }
     }
 

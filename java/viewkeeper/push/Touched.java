@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
+import org.apache.hadoop.hbase.shaded.protobuf.generated.WALProtos.RegionEventDescriptor;
 import org.apache.hadoop.hbase.wal.WAL;
 import org.apache.hadoop.hbase.wal.WALEdit;
 
@@ -19,13 +20,15 @@ import org.apache.hadoop.hbase.wal.WALEdit;
  * <pre>
  *   'D', then for each table (numbers little-endian):
  *     name        n: 2 bytes, n bytes
- *     kind        1 byte: 0 rows, 1 files were bulk-loaded
+ *     kind        1 byte: 0 rows, 1 files were bulk-loaded, or a region is new: any row may have changed
  *     written     8 bytes: the newest entry's write time
  *     rows        n: 4 bytes; n oldest times, n newest times (8 bytes each), n + 1 offsets (4 bytes), the row keys
  * </pre>
  */
 final class Touched {
     private static final int A_ROW = 20;
+    /** The largest sequence number with which a region opens that has never been open. */
+    private static final long FIRST = 2;
 
     private static final class Rows {
         final List<byte[]> keys = new ArrayList<>();
@@ -48,7 +51,7 @@ final class Touched {
         byte[] last = null;
         for (Cell cell : entry.getEdit().getCells()) {
             boolean meta = CellUtil.matchingFamily(cell, WALEdit.METAFAMILY);
-            if (meta && !CellUtil.matchingQualifier(cell, WALEdit.BULK_LOAD)) {
+            if (meta && !CellUtil.matchingQualifier(cell, WALEdit.BULK_LOAD) && !isFresh(cell)) {
                 continue; // flushes, compactions, regions that open and close
             }
             if (rows == null) {
@@ -79,6 +82,17 @@ final class Touched {
             size += A_ROW + last.length;
         }
         return rows != null;
+    }
+
+    /**
+     * Whether a region opens for the first time, with nothing in it: of a table that is made, or emptied, which deletes no
+     * row. One that moves or was split has been open, and has files unless it is empty.
+     */
+    private static boolean isFresh(Cell cell) throws IOException {
+        RegionEventDescriptor event = WALEdit.getRegionEventDescriptor(cell);
+        return event != null && event.getEventType() == RegionEventDescriptor.EventType.REGION_OPEN
+                && event.getLogSequenceNumber() <= FIRST
+                && event.getStoresList().stream().allMatch(store -> store.getStoreFileCount() == 0);
     }
 
     byte[] body() {

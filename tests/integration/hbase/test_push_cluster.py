@@ -122,6 +122,27 @@ def test_files_that_are_bulk_loaded_come(shop: Shop, cluster: Cluster, tmp_path:
     shop.check()
 
 
+@pytest.mark.parametrize("how", ["emptied", "made anew"])
+def test_a_table_without_its_rows_is_noticed(shop: Shop, how: str) -> None:
+    """Truncated, or dropped and created, by somebody else: the WAL says of no row that it was deleted."""
+    writer = shop.writer()
+    tables = writer.client.tables
+    with shop.open() as db:
+        eventually(lambda: is_pushed(db))
+        layout = db._store._layouts.of(db._catalog().table("items"))
+        if how == "emptied":
+            tables.disable(writer.name)
+            tables.truncate(writer.name)
+        else:
+            tables.drop(writer.name)
+            tables.create(writer.name, [layout.family()])
+        cells = {b"c:": MARKED, b"c:category": b"new", b"c:price": PRICE}
+        writer.client.put(writer.name, writer.key(600), cells, time=int(time.time() * 1000) - HOUR)
+        eventually(lambda: is_pushed(db))
+        assert list(totals(db)) == ["new"]
+    shop.check()
+
+
 def test_wals_that_were_deleted_are_noticed(shop: Shop, cluster: Cluster) -> None:
     """The peer is paused, and what it had to ship is deleted: tables are compared, and nothing is silent about it."""
     writer = shop.writer()

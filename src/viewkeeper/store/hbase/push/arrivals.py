@@ -2,8 +2,8 @@
 
     whole       everything that HBase had acknowledged at a time of its clock has come, and the table's last batch was
                 in the same life of the spool: what came since is all there is to read
-    gap         that life is another one (the peer was removed, the spool lost) or files were bulk-loaded: the table is
-                read whole and compared with its image
+    gap         that life is another one (the peer was removed, the spool lost) or files were bulk-loaded, or the
+                table was emptied: it is read whole and compared with its image
     neither     no push, or it cannot be shown that all has come: a window is scanned, and what came is read as well
 
 What came is marked as taken in every case. So nothing that HBase ever pushes is passed over: if it comes when a window

@@ -1,7 +1,7 @@
 """The rows that a frame says were touched, by table. Numbers are little-endian:
 
     name        n: 2 bytes, n bytes                        one after another, for each table
-    kind        1 byte: 0 rows, 1 files were bulk-loaded
+    kind        1 byte: 0 rows, 1 files were bulk-loaded, or a region is new
     written     8 bytes: the newest entry's write time
     rows        n: 4 bytes; n oldest times, n newest times (8 bytes each), n + 1 offsets (4 bytes), the row keys
 
@@ -38,7 +38,7 @@ class Touched:
     written: int
     """When the newest of these entries was written, by its region server's clock."""
     loaded: bool = False
-    """Files were bulk-loaded: any row may have changed."""
+    """Files were bulk-loaded, or the table was emptied or made anew: any row may have changed."""
 
     def __len__(self) -> int:
         return len(self.keys)
