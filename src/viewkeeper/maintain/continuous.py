@@ -246,8 +246,10 @@ class Maintenance:
             ended, rest = time.monotonic(), self._rest_after(report)
             if report.lane != "none":
                 heard = ended
-                continue
-            seen = head
+                if steps or not self._store.tells:
+                    continue
+            else:
+                seen = head
             self._news.wait(self._store.look_pause)
 
     def _after_batch(self, report: BatchReport) -> None:

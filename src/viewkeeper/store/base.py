@@ -67,6 +67,8 @@ class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
     """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
     look_pause: float = 0.0
     """Seconds between two looks for changes, where looking is not as good as free."""
+    tells: bool = False
+    """Whether nothing waits that `on_news` has not told of: after a batch nobody need look."""
 
     def examine(self) -> Iterator[Finding]:
         """Look at everything of the store's own, for `vk doctor`, and change nothing."""

@@ -30,10 +30,9 @@ _MOST_REGIONS = 16
 _KEY = "key"
 
 
-def table_redo(client: Client, layout: Layout, change: ViewChange) -> TableRedo:
-    """What a view's change writes to its HBase table."""
+def table_redo(layout: Layout, change: ViewChange, fresh: bool) -> TableRedo:
+    """What a view's change writes to its HBase table, which is `fresh` if it must be made."""
     keys, cells = layout.encode(change.puts)
-    fresh = not client.tables.exists(layout.name)
     family = layout.family()
     return TableRedo(
         layout.name,

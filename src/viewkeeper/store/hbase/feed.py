@@ -150,7 +150,9 @@ class Feed:
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        published = self._known.published()
+        published = self._known.published(now=False)
+        if published is None or published.batch.cut != after:
+            published = self._known.published()
         told = published.batch.seen if published is not None and published.batch.cut == after else {}
         now = self.head()
         self.arrivals.reach(now)

@@ -60,15 +60,21 @@ class Known:
                     self._catalog = found
         return self._catalog
 
-    def published(self) -> Published | None:
-        """The published batch as it is now."""
-        number = self.state(now=True).published
+    def published(self, *, now: bool = True) -> Published | None:
+        """The published batch as it is now; else, at most as old as the cache allows."""
+        number = self.state(now=now).published
         if number and (self._published is None or self._published.batch.number < number):
             found = self._records.published()
             if found is not None:
                 with self._lock:
                     self._published = found
         return self._published
+
+    def adopt(self, published: Published) -> None:
+        """Note a batch that this process has just published."""
+        with self._lock:
+            if self._published is None or self._published.batch.number < published.batch.number:
+                self._published = published
 
     def shown(self, number: int | None = None) -> Shown:
         """The batch at which views are read: the published one, or one that was published when last asked."""

@@ -42,6 +42,8 @@ class Opened:
         self.known = Known(self.records, state, CACHE if place.cache is None else place.cache)
         self.layouts = Layouts(self.client, place.namespace)
         self.reader = Reader(self.client, self.known)
+        self.there: set[str] = set()
+        """Tables of views that this process has written to: they need not be looked for."""
         self.holds = Holds(self.records, self.known)
         self.sizes = Sizes(self.client, self.layouts, self.known)
 

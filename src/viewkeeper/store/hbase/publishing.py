@@ -60,17 +60,19 @@ class HBasePublishing(Publishing):
                 raise MaintainerBusy(
                     f"The lease on {namespace} ran out and another process has taken it.", hint="Open it again."
                 )
-            steps.check_turn(namespace, self._known.state(now=True), batch.number)
+            steps.check_turn(namespace, self._known.state(), batch.number)
             stored = [change for change in changes if isinstance(change, ViewChange)]
-            tables = tuple(commit.table_redo(opened.client, opened.layouts.of(c.table), c) for c in stored)
+            layouts = [opened.layouts.of(c.table) for c in stored]
+            fresh = [x.name not in opened.there and not opened.client.tables.exists(x.name) for x in layouts]
+            tables = tuple(commit.table_redo(*one) for one in zip(layouts, stored, fresh, strict=True))
             told = [c for c in changes if isinstance(c, StreamChange)]
             streamed = [(c.table.id, streams.write(opened.streams, batch.number, c)) for c in told]
-            before = self._known.published()
+            before = self._known.published(now=False)
             forgotten = self._forgotten if before is None else opened.holds.floor(self._forgotten, before.streams)
             claimed = None
             self._unfinished = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
-                current = self._known.catalog(now=True)
+                current = self._known.catalog(now=change_catalog is not None)
                 written = None
                 if change_catalog is not None:
                     current, _, written = opened.records.change(current, change_catalog)
@@ -81,6 +83,8 @@ class HBasePublishing(Publishing):
             commit.finish(opened.records, opened.redos, claimed)
             self._unfinished = False
             self._known.expire()  # should the next call fail, who reads next asks again: it is published
+            self._known.adopt(published)
+            opened.there.update(layout.name for layout in layouts)
             with suppress(StoreError):
                 self._known.learn(None)
             self._feed.arrivals.committed(batch.cut, batch.seen.values())

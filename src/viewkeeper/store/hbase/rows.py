@@ -46,6 +46,7 @@ class HBaseRows(Rows):
         layout = self._layouts.of(table)
         if layout.owned:
             with suppress(NoSuchTable):
+                self._opened.there.discard(layout.name)
                 self._opened.client.tables.drop(layout.name)
         self._layouts.forget(table)
         self._sizes.forget(table)

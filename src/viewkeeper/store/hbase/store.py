@@ -49,6 +49,10 @@ class HBaseStore(StoreOfParts):
     def look_pause(self) -> float:  # type: ignore[override]
         return self._push.pause
 
+    @property
+    def tells(self) -> bool:  # type: ignore[override]
+        return self._push.whole
+
     def examine(self) -> Iterator[Finding]:
         self._opened.live()
         return examine(self._client, self._opened.records, self._layouts, self._opened.redos)

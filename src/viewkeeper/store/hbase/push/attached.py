@@ -47,6 +47,11 @@ class Attached:
         self.on_news: Callable[[], None] | None = None
         self.pause = POLL_PAUSE
 
+    @property
+    def whole(self) -> bool:
+        """Whether everything came, when last asked: what comes then tells of itself."""
+        return self._told is not None and self._told[0]
+
     def begin(self) -> None:
         """This process maintains from now on."""
         self._began = True
