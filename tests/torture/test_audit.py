@@ -127,7 +127,7 @@ def test_state_that_contradicts_itself_is_an_error_and_can_be_repaired(url: str,
     with vk.open(url, spark=spark) as db:
         db.delete("orders", list(range(shop.ORDERS)))
         with pytest.raises(vk.ViewkeeperError, match="contradicts itself"):
-            db.refresh("driver")
+            db.refresh("driver", suspend=False)
         ledger.injected("state that is wrong")
         assert any("contradicted itself" in f.message for f in db.doctor().findings)
         assert db.audit(repair=True).differences == 0  # the rows were right, and the state is now
