@@ -13,7 +13,6 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.store.ahead import ahead
 from viewkeeper.store.arrow import typed
 from viewkeeper.store.memory import release
 from viewkeeper.store.ordered import log, records
@@ -56,12 +55,7 @@ class Call:
 
 
 def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
-    """Keys and rows (empty: delete), some at a time; of many, the next are encoded while those before are applied."""
-    found = _encoded(table, puts, deletes)
-    return ahead(found) if puts.num_rows + deletes.num_rows > _SLICE_ROWS else found
-
-
-def _encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+    """Keys and rows (empty: delete), some at a time."""
     for piece in _slices(table, puts, table.arrow.names):
         keys, after = encode_keys(table, piece), encode_rows(table, piece)
         refuse_large(table, piece, keys, after)

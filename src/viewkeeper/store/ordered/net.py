@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.codec import decode_rows
 from viewkeeper.model.delta import identical
+from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.ordered.images import Images, join, present
 
@@ -31,7 +32,7 @@ def net(table: Table, pieces: Sequence[Images], wanted: list[str]) -> pa.Table:
 
 def _telescoped(pieces: Sequence[Images]) -> Sequence[Images]:
     """What is left of many chunks, oldest first: each key once, as it was before the first and after the last."""
-    if not pieces:
+    if not pieces or _ascend([p.keys for p in pieces]):
         return pieces
     keys = pa.chunked_array([p.keys for p in pieces], pa.binary())
     codes = np.asarray(keys.combine_chunks().dictionary_encode().indices)
@@ -44,6 +45,16 @@ def _telescoped(pieces: Sequence[Images]) -> Sequence[Images]:
     whole = join(pieces)
     ends = pa.array(last)
     return [Images(whole.keys.take(ends), whole.before.take(pa.array(first)), whole.after.take(ends))]
+
+
+def _ascend(pieces: Sequence[pa.BinaryArray]) -> bool:
+    """Whether the keys ascend from piece to piece, as those of one call do: then none is there twice."""
+    last = b""
+    for keys in pieces:
+        if key_order(keys) is not None or (len(keys) and last and keys[0].as_py() <= last):
+            return False
+        last = keys[-1].as_py() if len(keys) else last
+    return True
 
 
 def _net(table: Table, images: Images, wanted: list[str]) -> pa.Table:
