@@ -51,6 +51,8 @@ def where_of(table: Table, given: str | Mapping[str, Any] | None) -> Where:
         )
     try:
         return by_condition(condition(table, given))
+    except RecursionError:
+        raise BadStatement("where is nested too deeply.", hint="Write it with fewer brackets.") from None
     except NotProven as why:
         raise Unsupported(
             f"where={arguments.short(given)} is not known to mean what Spark means here: {why}.",

@@ -53,9 +53,12 @@ class Embedded:
 def embedded(catalog: Catalog, query: str) -> Embedded:
     """The query for DuckDB; raises NotProven, with the reason, if it is Spark's to answer."""
     builder = Builder(catalog)
-    with connect(threads=1) as connection:
-        node = tree(connection, query)
-    made = builder.query(node, {})
+    try:
+        with connect(threads=1) as connection:
+            node = tree(connection, query)
+        made = builder.query(node, {})
+    except RecursionError:
+        raise NotProven("it is nested too deeply") from None
     names = [f.name.lower() for f in made.fields]
     if len(set(names)) < len(names):
         raise NotProven("two columns of one name")
