@@ -4,6 +4,7 @@
     log.py          the change log's entries: byte layout, writing, reading, truncation
     records.py      catalog, batch, holds and the other records
     calls.py        one write call: encode, apply, log
+    together.py     the changes of many small views, encoded at once
     net.py          what is left of a stretch of the log
     rows.py         a store's rows
     feed.py         its feed

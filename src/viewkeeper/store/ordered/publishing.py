@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from viewkeeper import faults
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.store.ordered import records
-from viewkeeper.store.ordered.calls import Call, encoded, stream
+from viewkeeper.store.ordered.calls import Call, stream
 from viewkeeper.store.ordered.lease import FileLeasing
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
+from viewkeeper.store.ordered.together import Encoded, encoded_changes
 from viewkeeper.store.protocols import Publishing
 from viewkeeper.store.terms import Batch, StreamChange, ViewChange
 
@@ -50,11 +50,7 @@ class OrderedPublishing(Publishing):
         self._opened.writable()
         streams = [(change.table, stream(change)) for change in changes if isinstance(change, StreamChange)]
         stored = [change for change in changes if isinstance(change, ViewChange)]
-        pieces: Iterable[Any] = (
-            (change.table, keys, after)
-            for change in stored
-            for keys, after in encoded(change.table, change.puts, change.deletes)
-        )
+        pieces: Iterable[Encoded] = encoded_changes(stored)
         if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _READY_ROWS:
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
         record = records.encoded_batch(batch)

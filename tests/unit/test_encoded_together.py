@@ -1,0 +1,85 @@
+"""The changes of many small views as bytes, against each by itself."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.errors import TooLarge
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.store.base import ViewChange
+from viewkeeper.store.ordered import images, together
+from viewkeeper.store.ordered.calls import encoded
+from viewkeeper.store.ordered.images import by_key
+from viewkeeper.store.ordered.together import encoded_changes
+
+COLUMNS = (("k", types.STRING), ("i", types.INT), ("d", types.of("decimal(20,2)")), ("n", types.BIGINT))
+
+
+def table(number: int, key: tuple[str, ...], *, descending: bool = False, bag: bool = False) -> Table:
+    named = tuple(Column(f"{name}_{number}", kind) for name, kind in COLUMNS)
+    keys = tuple(KeyPart(f"{name}_{number}", descending, nulls_last=descending) for name in key)
+    return Table(number, f"v{number}", named, keys, is_view=True, is_bag=bag)
+
+
+def changed(of: Table, chance: Random, puts: int, deletes: int) -> ViewChange:
+    def value(kind: Any) -> Any:
+        if chance.random() < 0.2:
+            return None
+        number = chance.randrange(-50, 50)
+        return f"k{number}" if kind == types.STRING else Decimal(number) if types.decimal_digits(kind) else number
+
+    rows = [{c.name: 1 if c.name == "_count" else value(c.type) for c in of.stored} for _ in range(60)]
+    unique = list({tuple(row[k.column] for k in of.key): row for row in rows}.values())
+    schema = pa.schema([of.arrow.field(k.column) for k in of.key])
+    gone = [{name: row[name] for name in schema.names} for row in unique[puts : puts + deletes]]
+    return ViewChange(of, pa.Table.from_pylist(unique[:puts], of.arrow), pa.Table.from_pylist(gone, schema))
+
+
+def ordered(found: Any) -> dict[int, list[tuple[bytes, bytes]]]:
+    listed: dict[int, list[tuple[bytes, bytes]]] = {}
+    for of, keys, after in found:
+        keys, after = by_key(of, keys, after)
+        listed.setdefault(of.id, []).extend(zip(keys.to_pylist(), after.to_pylist(), strict=True))
+    return listed
+
+
+def apart(changes: list[ViewChange]) -> Any:
+    return ((c.table, *piece) for c in changes for piece in encoded(c.table, c.puts, c.deletes))
+
+
+@pytest.mark.parametrize("few", [3, 256])
+def test_together_as_apart(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "_FEW", few)
+    chance = Random(few)
+    changes = []
+    for number in range(1, 60):
+        kind = number % 6
+        of = table(
+            number, [("k",), ("k", "i"), ("i",), ("k",), ("d", "k"), ()][kind], descending=kind == 3, bag=kind == 1
+        )
+        changes.append(changed(of, chance, chance.randrange(4) if of.key else 1, chance.randrange(3) if of.key else 0))
+    assert ordered(encoded_changes(changes)) == ordered(apart(changes))
+
+
+def test_keys_of_a_table_come_in_order() -> None:
+    chance = Random(7)
+    changes = [changed(table(number, ("k", "i")), chance, 5, 2) for number in range(1, 9)]
+    for _, keys, _ in encoded_changes(changes):
+        assert keys.to_pylist() == sorted(keys.to_pylist())
+
+
+def test_a_row_that_is_too_large_is_named_by_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = Random(1)
+    changes = [changed(table(number, ("k",)), chance, 2, 0) for number in (1, 2, 3)]
+    rows = [{"k_2": "x" * 500, "i_2": 1, "d_2": None, "n_2": None}]
+    changes[1] = ViewChange(changes[1].table, pa.Table.from_pylist(rows, changes[1].table.arrow), changes[1].deletes)
+    for module in (images, together):
+        monkeypatch.setattr(module, "LARGEST_KEY", 400)
+    with pytest.raises(TooLarge, match="v2"):
+        list(encoded_changes(changes))
