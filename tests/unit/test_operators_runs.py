@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
 from viewkeeper.operators import runs as module
 from viewkeeper.operators.arrangement import Run, arrange
@@ -155,3 +158,23 @@ def test_a_long_run_behind_a_url_is_written_in_pieces_that_are_read_alone(
     assert 1 <= len(some) <= 3
     within = np.concatenate([open_run(there, e, verify=True).hashes for e in some])
     assert set(hashes[(hashes >= low) & (hashes <= high)]) <= set(within)
+
+
+def test_state_lets_go_of_the_runs_that_no_batch_lists(tmp_path: Path) -> None:
+    state = State(str(tmp_path), Manifest())
+    first = state.write(1, {"a/0": run(3), "b/0": run(4)}, durable=False)
+    state.adopt(Manifest().plus(first))
+    assert set(state._open) == set(first)
+    state.write(2, {"a/0": run(5)}, durable=False)  # of a batch that fails
+    second = state.write(2, {"a/0": run(5)}, durable=False)
+    state.adopt(state.manifest.plus(second))
+    assert set(state._open) == {*first, *second}
+    state.adopt(state.manifest.replaced("a/0", [first[0]], []).only({"a/0"}))
+    assert set(state._open) == set(second)
+    assert state.arrangement("b/0").runs == ()
+
+
+def test_an_entry_travels_as_its_values(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:
+    for entry in written[1]:
+        assert RunEntry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
+        assert pickle.loads(pickle.dumps(entry)) == entry

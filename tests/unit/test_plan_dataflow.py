@@ -6,7 +6,7 @@ from collections import Counter
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.operators.kinds import Consolidate, Image, Lookup, Recompute
+from viewkeeper.operators.kinds import Consolidate, Image, Input, Lookup, Recompute
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.levels import BROADCAST_BYTES, broadcast, levels
@@ -115,6 +115,18 @@ def test_rounds_follow_the_lookups() -> None:
     for operator in made.operators.values():
         for segment in operator.segments():
             assert rounds[segment.source] <= rounds[operator.id]
+
+
+def test_a_change_reaches_the_operators_behind_its_table_and_no_others() -> None:
+    made = flow(CHAIN, scan(3))
+    fed = {o.id: {s.source for s in o.segments()} | set(o.fed_by) for o in made.operators.values()}
+    for table in (1, 2, 3):
+        begun = Input(table).id
+        reached = made.reached([begun], made.in_batches)
+        for name in made.in_batches:
+            assert (name in reached) == (name == begun or not fed[name].isdisjoint(reached))
+        assert {made.operators[n].shows for n in reached} >= ({10, 11} if table == 3 else {10})
+    assert 11 not in {made.operators[n].shows for n in made.reached([Input(1).id], made.in_batches)}
 
 
 def test_a_lookup_in_a_small_side_makes_no_round() -> None:

@@ -24,7 +24,9 @@ class State:
         self.manifest = manifest
         self._open: dict[RunEntry, Run] = {}
         self._sweep = sweep(self.directory, "b*.vkr")
-        self._sweep.know(manifest.files())
+        self._sweep.know(entry.file for runs in manifest.runs.values() for entry in runs)
+        self._written: list[RunEntry] = []
+        """Since a manifest was last adopted, which may list them or not."""
 
     def arrangement(self, slot: str) -> Arrangement:
         entries = self.manifest.runs.get(slot, ())
@@ -52,6 +54,7 @@ class State:
         # A small run stays in memory as it is; a large one is mapped when it is needed, so that it can be paged out.
         # (One that was written in pieces is no piece of itself.)
         self._open |= {e: runs[e.slot] for e in entries if e.rows == runs[e.slot].num_rows <= _KEPT_ROWS}
+        self._written += entries
         return entries
 
     def mapped(self, entry: RunEntry) -> Run:
@@ -59,11 +62,18 @@ class State:
         return self._open.get(entry) or open_run(self.directory, entry, verify=False)
 
     def adopt(self, manifest: Manifest) -> None:
-        """The manifest was published: it is the state from now on."""
-        self.manifest = manifest
-        self._sweep.know(manifest.files())
-        live = {e for runs in manifest.runs.values() for e in runs}
-        self._open = {e: r for e, r in self._open.items() if e in live}
+        """The manifest was published: it is the state from now on. Costs what it changed."""
+        before, self.manifest = self.manifest.runs, manifest
+        for slot, runs in (*manifest.runs.items(), *((slot, ()) for slot in before.keys() - manifest.runs.keys())):
+            was = before.get(slot, ())
+            if was is not runs:
+                self._sweep.know(entry.file for entry in runs)
+                for entry in set(was).difference(runs):
+                    self._open.pop(entry, None)
+        for entry in self._written:
+            if entry not in manifest.runs.get(entry.slot, ()):
+                self._open.pop(entry, None)
+        self._written = []
 
     def collect(self, keep: frozenset[str] = frozenset(), upto: int | None = None) -> int:
         """Delete files that the manifest does not name; returns how many.

@@ -33,7 +33,7 @@ class Tidying:
         """After a batch that wrote runs into the `changed` slots."""
         publisher = self._publisher
         afterwards, merger = publisher.afterwards, publisher.merger
-        published = publisher.state.manifest.files()
+        published = publisher.state.manifest
         with afterwards.of("beginning to merge"):
             faults.point("commit.5.merge")
             merger.start(publisher.flow, publisher.batch.number, changed)
@@ -46,7 +46,7 @@ class Tidying:
             faults.point("commit.5.collect")
             publisher.store.collect()
             if not publisher.loading:
-                kept = published | merger.files | files_of(publisher.sets.values()) | self.in_use()
+                kept = published.files() | merger.files | files_of(publisher.sets.values()) | self.in_use()
                 publisher.state.collect(keep=kept, upto=publisher.batch.number)
         afterwards.again()
 

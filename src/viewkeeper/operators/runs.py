@@ -61,8 +61,11 @@ class RunEntry:
         return self.low <= high and low <= self.high
 
     def to_json(self) -> list[Any]:
-        # A list, and no `asdict`: a batch record names hundreds of runs.
         return [self.slot, self.file, self.offset, self.length, self.rows, self.low, self.high, self.checksum]
+
+    def __reduce__(self) -> tuple[type[RunEntry], tuple[Any, ...]]:
+        """Tasks are sent thousands of them: their values, without names."""
+        return RunEntry, tuple(self.to_json())
 
     @staticmethod
     def from_json(data: Sequence[Any]) -> RunEntry:

@@ -7,7 +7,7 @@ what is unchanged.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -73,20 +73,42 @@ class Flow:
     counted: Counted = Counted()
     folded: frozenset[str] = frozenset()
     """Operators whose work others do in this form of the flow (`paths`)."""
+    is_form: bool = False
+    """Whether operators may be given what others make than the sources that they name."""
 
     @cached_property
     def orders(self) -> dict[Any, Any]:
         """What has been worked out about sets of operators and of tables, for the next batch."""
         return {}
 
+    def feeders(self, operator: str) -> Iterable[str]:
+        """The operators whose output it is given through segments."""
+        if not self.is_form:
+            return dict.fromkeys(segment.source for segment in self.operators[operator].segments())
+        return self._rerouted.get(operator, ())
+
     @cached_property
-    def feeders(self) -> Mapping[str, Sequence[str]]:
-        """For each operator those whose output it is given through segments."""
+    def _rerouted(self) -> Mapping[str, Sequence[str]]:
+        """`feeders` of all, where segments are given what other operators than their sources make."""
         found: dict[str, list[str]] = {}
         for source, ways in self.consumers.items():
             for consumer in dict.fromkeys(way[0] for way in ways):
                 found.setdefault(consumer, []).append(source)
         return found
+
+    def reached(self, begun: Iterable[str], among: Set[str]) -> frozenset[str]:
+        """These operators, and those `among` others that rows can reach from them."""
+        found = set(begun)
+        waiting = list(found)
+        while waiting:
+            name = waiting.pop()
+            operator = self.operators[name]
+            images = () if operator.changes_of is None else self.images.get(operator.changes_of, ())
+            for consumer in (*(way[0] for way in self.consumers.get(name, ())), *(image.id for image in images)):
+                if consumer in among and consumer not in found:
+                    found.add(consumer)
+                    waiting.append(consumer)
+        return frozenset(found)
 
     @cached_property
     def in_batches(self) -> frozenset[str]:

@@ -30,7 +30,7 @@ def levels(flow: Flow, staying: Set[str] = frozenset(), among: Set[str] | None =
     found: dict[str, int] = {}
     for name in flow.operators if among is None else flow.ordered(among):
         operator = flow.operators[name]
-        level = max((found[s] for s in flow.feeders.get(name, ()) if s in found), default=0)
+        level = max((found[s] for s in flow.feeders(name) if s in found), default=0)
         if name not in staying:
             level = max([level + operator.keyed, *(found[a] for a in operator.looked_up if a in found)])
         found[name] = level

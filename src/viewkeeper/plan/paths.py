@@ -80,6 +80,7 @@ def _folded(flow: Flow, changed: frozenset[int], wishes: Wishes) -> Flow:
         flow,
         operators={o.id: o for o in ordered},
         consumers=consumers,
+        is_form=True,
         folded=frozenset(folded),
         counted=replace(flow.counted, places=places),
     )

@@ -34,6 +34,9 @@ OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
 _OPERATORS_FOR_MORE = 24
 """Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
+_ORDERS = "orders"
+_MOST_ORDERS = 64
+"""Orders that a flow keeps: sets of tables that change together, and operators that are loaded."""
 _CROWD = 1 << 20
 """Rows at an aggregate's port from which they are added up before more come."""
 
@@ -166,7 +169,9 @@ class _Schedule:
         self.error: BaseException | None = None
         self._changed = threading.Condition()
         self._flow = flow
-        order = _order(flow, active)
+        seeds = list(seeds)
+        begun = (name for name, rows in given.items() if rows.count != 0)
+        order = _order(flow, active, frozenset([*begun, *(consumer for consumer, _, _ in seeds)]))
         self._place, self._after, self._missing = order.place, order.after, dict(order.missing)
         self._waiting: dict[str, dict[int, list[_Arrived]]] = defaultdict(lambda: defaultdict(list))
         self._ready: list[_Task] = []
@@ -313,11 +318,13 @@ class _Order:
     after: Mapping[str, Sequence[str]]
 
 
-def _order(flow: Flow, active: frozenset[str]) -> _Order:
-    """Worked out once for a flow: batches differ only in their rows."""
-    found: _Order | None = flow.orders.get(active)
+def _order(flow: Flow, active: frozenset[str], begun: frozenset[str]) -> _Order:
+    """Of the operators that rows can reach from where they begin: views of tables that did not change cost nothing.
+    Worked out once for a flow: most batches differ only in their rows."""
+    known: dict[Any, _Order] = flow.orders.setdefault(_ORDERS, {})
+    found = known.get((active, begun))
     if found is None:
-        place = {name: i for i, name in enumerate(flow.ordered(active))}
+        place = {name: i for i, name in enumerate(flow.ordered(flow.reached(begun, active)))}
         missing: dict[str, int] = {}
         after: dict[str, list[str]] = defaultdict(list)
         waits = _waits(flow, place)
@@ -326,7 +333,9 @@ def _order(flow: Flow, active: frozenset[str]) -> _Order:
             missing[name] = len(sources)
             for source in sources:
                 after[source].append(name)
-        found = flow.orders[active] = _Order(place, missing, after)
+        if len(known) >= _MOST_ORDERS:
+            known.pop(next(iter(known)))
+        found = known[active, begun] = _Order(place, missing, after)
     return found
 
 
@@ -352,5 +361,5 @@ def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
 
 def _sources(flow: Flow, operator: Operator) -> Iterator[str]:
     """What must have run: what feeds it, and what it looks up in the state of this batch."""
-    yield from flow.feeders.get(operator.id, ()) if operator.ports else operator.fed_by
+    yield from flow.feeders(operator.id) if operator.ports else operator.fed_by
     yield from operator.looked_up

@@ -18,7 +18,6 @@ from typing import Any
 
 from viewkeeper.operators.arrangement import Run, arrange
 from viewkeeper.operators.operator import Operator, slots
-from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.levels import Sizes, is_small, levels
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.rounds.site import Fed, Site
@@ -56,9 +55,8 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
     """`site` is the driver's; `sizes` those of the published state, without what is loaded anew."""
     flow = site.flow
     given = {n: _at_hand(site, g) if is_few(g) else g for n, g in given.items()}
-    live = _live(
-        flow, site.active, [n for n, g in given.items() if g.count != 0], [consumer for consumer, _, _ in seeds]
-    )
+    begun = [n for n, g in given.items() if g.count != 0]
+    live = flow.reached([*begun, *(consumer for consumer, _, _ in seeds)], site.active)
     arranged: dict[str, Run] = {}
     for name, source in given.items():
         operator = flow.operators[name]
@@ -89,14 +87,3 @@ def is_few(given: Given) -> bool:
 
 def _at_hand(site: Site, given: Given) -> Given:
     return given if isinstance(given, Rows) else Rows(given.rows(site.duck, site.memory))
-
-
-def _live(flow: Flow, active: frozenset[str], given: Iterable[str], seeded: Iterable[str]) -> frozenset[str]:
-    """The active operators that rows can reach."""
-    found = {*given, *seeded}
-    for name, operator in flow.operators.items():
-        if name in active and any(s in found for s in flow.feeders.get(name, ())):
-            found.add(name)
-        if name in found and operator.changes_of is not None:
-            found.update(i.id for i in flow.images.get(operator.changes_of, ()) if i.id in active)
-    return frozenset(found)

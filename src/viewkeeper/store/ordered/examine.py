@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.errors import CorruptState
-from viewkeeper.store.ordered import lease, log, records
+from viewkeeper.store.ordered import batches, lease, log, records
 from viewkeeper.store.ordered.maps import Database
 from viewkeeper.store.terms import Finding
 
@@ -29,7 +29,7 @@ def examine(database: Database, state: Path) -> Iterator[Finding]:
 
 
 def _records(database: Database) -> Iterator[Finding]:
-    readers: dict[str, Any] = {"catalog": records.read_catalog, "batch": records.read_batch}
+    readers: dict[str, Any] = {"catalog": records.read_catalog, "batch": batches.read_batch}
     advice = {
         "catalog": "Restore the database from a copy: nothing else knows what the tables' bytes mean.",
         "batch": "Refresh: all state is made anew from the tables.",

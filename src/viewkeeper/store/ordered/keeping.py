@@ -21,7 +21,7 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.codec import decode_rows
 from viewkeeper.model.schema import Table
 from viewkeeper.store.keeping import keeper
-from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered import batches, log, records
 from viewkeeper.store.ordered.calls import Call, encoded
 from viewkeeper.store.ordered.images import Images, binary
 from viewkeeper.store.ordered.maps import State
@@ -120,7 +120,7 @@ class OrderedKeeping:
         with self._opened.write(numbers([view])) as state:
             catalog, call = self._records.shown(state), Call(state)
             self._opened.check_kept(state, after)
-            batch = records.read_batch(state.meta)
+            batch = batches.read_batch(state.meta)
             ends = publish is not None and (batch is None or batch.cut == after)
             upto = call.head if ends or batch is None else max(batch.cut, after)
             deltas = {}

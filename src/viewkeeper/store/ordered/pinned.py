@@ -24,7 +24,7 @@ from viewkeeper.model.codec import decode_row, decode_rows
 from viewkeeper.model.keys import bounded, encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
-from viewkeeper.store.ordered import log, records
+from viewkeeper.store.ordered import batches, log, records
 from viewkeeper.store.ordered.images import NOTHING, Images, first_of_each_key, join, present, within
 from viewkeeper.store.ordered.maps import Database, PinnedMap
 from viewkeeper.store.terms import Batch, Changed, Pinned
@@ -54,7 +54,7 @@ class PinnedState(Pinned):
             self.catalog = known if is_known else records.read_catalog(meta, known)
             self.head = records.read_number(meta, records.HEAD)
             number = records.read_number(meta, records.BATCH_NUMBER)
-            found = last if last is not None and last.number == number else records.read_batch(meta)
+            found = last if last is not None and last.number == number else batches.read_batch(meta)
             self.batch = found or Batch(0, self.head, {})
         except BaseException:
             self.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from viewkeeper import faults
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog import Catalog
-from viewkeeper.store.ordered import records
+from viewkeeper.store.ordered import batches, records
 from viewkeeper.store.ordered.calls import Call, stream
 from viewkeeper.store.ordered.lease import FileLeasing
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
@@ -27,12 +27,14 @@ class OrderedPublishing(Publishing):
         self._records = known
         self._leasing = leasing
         self._batch: Batch | None = None
+        self._last: tuple[int, batches.Basis | None] = (0, None)
+        """The last batch that was published here, and its basis: once another process has published one, it is void."""
 
     def published(self) -> Batch | None:
         with self._opened.read() as state:
             number = records.read_number(state.meta, records.BATCH_NUMBER)
             if number and (self._batch is None or self._batch.number != number):
-                self._batch = records.read_batch(state.meta)
+                self._batch = batches.read_batch(state.meta)
         return self._batch
 
     def salvaged(self) -> Batch:
@@ -53,7 +55,8 @@ class OrderedPublishing(Publishing):
         pieces: Iterable[Encoded] = encoded_changes(stored)
         if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _READY_ROWS:
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
-        record = records.encoded_batch(batch)
+        last, basis = self._last
+        record = batches.encode(batch, basis if last == batch.number - 1 else None)
         with self._opened.write([change.table.id for change in stored]) as state:
             published = records.read_number(state.meta, records.BATCH_NUMBER)
             if batch.number != published + 1 or self._leasing.lost:
@@ -72,5 +75,7 @@ class OrderedPublishing(Publishing):
             call.finish(always=change_catalog is not None)
             if change_catalog is not None:
                 records.change_catalog(state.meta, change_catalog, self._records.known)
-            records.put_batch(state.meta, batch.number, record)
+            record.put(state.meta)
             faults.point("commit.4.before")
+        self._batch = Batch(batch.number, batch.cut, batch.record)  # as it would be read again
+        self._last = batch.number, record.basis

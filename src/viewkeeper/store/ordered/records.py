@@ -4,7 +4,8 @@
     head, floor              the last position; the positions up to here are forgotten from the log (u64)
     catalog_version, catalog the version (u64), and the catalog's head (`catalogs`)
     catalog:<id>             a table or view of the catalog (the id as u64)
-    batch_number, batch      the number (u64) and the whole record of the published batch
+    batch_number             the number (u64) of the published batch
+    batch, batch_basis       its record, in two parts (`batches`)
     hold:<name>              a hold on the log
     note:<name>              what the maintainer wants others to see
     long:<table id>          of LMDB alone: `lmdb/rows.py`
@@ -25,12 +26,11 @@ from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.store import catalogs
 from viewkeeper.store.ordered.maps import OrderedMap
-from viewkeeper.store.terms import Batch, Hold
+from viewkeeper.store.terms import Hold
 
 HEAD = b"head"
 FLOOR = b"floor"
 BATCH_NUMBER = b"batch_number"
-_BATCH = b"batch"
 _CATALOG_VERSION = b"catalog_version"
 _CATALOG = b"catalog"
 _DEFINED = b"catalog:"
@@ -69,10 +69,10 @@ class _Kept:
         self._meta = meta
 
     def head(self) -> Any:
-        return _read(self._meta, _CATALOG)
+        return read(self._meta, _CATALOG)
 
     def definition(self, number: int) -> Any:
-        return _read(self._meta, _DEFINED + number.to_bytes(8, "big"))
+        return read(self._meta, _DEFINED + number.to_bytes(8, "big"))
 
     def definitions(self) -> Iterator[Any]:
         return _starting(self._meta, _DEFINED)
@@ -98,24 +98,6 @@ def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog], known
     return changed
 
 
-# -- batch ------------------------------------------------------------------------------------------------------------
-
-
-def read_batch(meta: OrderedMap) -> Batch | None:
-    data = _read(meta, _BATCH)
-    return None if data is None else Batch(data["number"], data["cut"], data["record"])
-
-
-def encoded_batch(batch: Batch) -> bytes:
-    """Before the transaction: it names every run of the state, and writers wait."""
-    return _encoded({"number": batch.number, "cut": batch.cut, "record": batch.record})
-
-
-def put_batch(meta: OrderedMap, number: int, encoded: bytes) -> None:
-    meta.put(_BATCH, encoded)
-    put_number(meta, BATCH_NUMBER, number)
-
-
 # -- holds ------------------------------------------------------------------------------------------------------------
 
 
@@ -137,7 +119,7 @@ def holds(meta: OrderedMap, now: float) -> list[Hold]:
 
 
 def read_note(meta: OrderedMap, name: str) -> Any:
-    return _read(meta, _NOTE + name.encode())
+    return read(meta, _NOTE + name.encode())
 
 
 def put_note(meta: OrderedMap, name: str, note: Any) -> None:
@@ -150,7 +132,7 @@ def put_note(meta: OrderedMap, name: str, note: Any) -> None:
 # -- whole records ----------------------------------------------------------------------------------------------------
 
 
-def _read(meta: OrderedMap, name: bytes) -> Any:
+def read(meta: OrderedMap, name: bytes) -> Any:
     value = meta.get(name)
     return None if value is None else _unseal(bytes(value), name)
 
@@ -164,10 +146,10 @@ def _starting(meta: OrderedMap, prefix: bytes) -> Iterator[Any]:
 
 
 def _put(meta: OrderedMap, name: bytes, data: Any) -> None:
-    meta.put(name, _encoded(data))
+    meta.put(name, encoded(data))
 
 
-def _encoded(data: Any) -> bytes:
+def encoded(data: Any) -> bytes:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
     return zlib.crc32(text).to_bytes(4, "big") + text
 
