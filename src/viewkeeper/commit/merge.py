@@ -1,4 +1,4 @@
-"""Merging: an arrangement stays a short list of runs, off the critical path.
+"""Merging (elsewhere compaction): an arrangement stays a short list of runs, off the critical path.
 
 Runs merge like an LSM tree, and merging consolidates. A merge is a manifest change: the merged run is written beside
 the old ones by a thread of its own, and a later batch lists it in their place. Until then, and after a crash, the old

@@ -2,13 +2,14 @@
 
 Steps of a batch, numbered the same in code, tests and docs:
 
-    1  choose the cut: the log's head, or as many write calls as the batch may have
+    1  choose the cut (elsewhere a watermark): the log's head, or as many write calls as the batch may have
     2  run the rounds; they leave a file of runs tagged with the batch
     3  write the view changes and the batch record {number, cut, manifest}
     4  publish: where the store has atomic batches, 3 and 4 are one transaction
     5  later: merge runs, forget log entries and files that nobody needs (`tidying`)
 
-The batch record is the only truth. Until step 4 nothing has happened; after it, everything has.
+The batch record (elsewhere a checkpoint) is the only truth. Until step 4 nothing has happened; after it, everything
+has.
 
 Threads: `lock` is held for a batch and for whatever else publishes; `defining` for a change of the views, most of
 which happens beside the batches (`maintain.loader`).

@@ -19,19 +19,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
-from decimal import Context, Decimal
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, CorruptState, Defect
+from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
-from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
+from viewkeeper.model.readers import reader, wide
 from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Type
 
@@ -53,7 +50,6 @@ _SLOTS = {
     types.STRING: ("<u4", "I"),
     types.BINARY: ("<u4", "I"),
 }
-_WIDE = Context(prec=40)
 _SHORTEST = 4
 """Bytes of a row: version, count, and one of the bitmap at least."""
 
@@ -137,7 +133,7 @@ def decode_row(table: Table, value: bytes) -> dict[str, Any]:
         raise CorruptState(f"A row of {table.name} is damaged: {error}.") from error
 
 
-def _decoded(table: Table, value: bytes) -> dict[str, Any]:
+def _decoded(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
     if value[0] != VERSION:
         raise CorruptState(f"A row of {table.name} has an unknown format.")
     layout = _layout(table, value[1] | value[2] << 8)
@@ -148,7 +144,7 @@ def _decoded(table: Table, value: bytes) -> dict[str, Any]:
         end = layout.width + row[name]
         row[name] = convert(value[start:end])
         start = end
-    for name, convert in layout.readers:
+    for name, convert in layout.plain_readers if plain else layout.readers:
         row[name] = convert(row[name])
     if any(fields[2]):
         nulls = int.from_bytes(fields[2], "little")
@@ -164,26 +160,7 @@ def _decoded(table: Table, value: bytes) -> dict[str, Any]:
 
 def plain_row(table: Table, value: bytes) -> dict[str, Any]:
     """One row as the plain values of `model.scalars`: dates, times and decimals are integers."""
-    if value[0] != VERSION:
-        raise CorruptState(f"A row of {table.name} has an unknown format.")
-    layout = _layout(table, value[1] | value[2] << 8)
-    fields = layout.form.unpack_from(value)
-    row = dict(zip(layout.names, fields[3:], strict=True))
-    start = layout.width
-    for name, convert in layout.var_readers:
-        end = layout.width + row[name]
-        row[name] = convert(value[start:end])
-        start = end
-    for name in layout.wide:
-        row[name] = int.from_bytes(row[name], "little", signed=True)
-    if any(fields[2]):
-        nulls = int.from_bytes(fields[2], "little")
-        for at, name in enumerate(layout.names):
-            if nulls >> at & 1:
-                row[name] = None
-    for name in layout.added:
-        row[name] = None
-    return row
+    return _decoded(table, value, plain=True)
 
 
 def encode_plain(table: Table, row: Mapping[str, Any]) -> bytes:
@@ -227,8 +204,8 @@ class _Layout:
     """Names in `names` that stand for dropped columns."""
     form: struct.Struct
     codes: tuple[str, ...]
-    wide: tuple[str, ...]
-    """Decimals of 16 bytes."""
+    plain_readers: tuple[tuple[str, Callable[[Any], Any]], ...]
+    """For values as `model.scalars` has them."""
     readers: tuple[tuple[str, Callable[[Any], Any]], ...]
     var_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
 
@@ -264,7 +241,7 @@ def _make_layout(table: Table, written: int) -> _Layout:
     if form.size != slots.itemsize:
         raise Defect(f"The layout of {table.name} has {form.size} bytes to struct and {slots.itemsize} to numpy.")
     variable = tuple(c.type in (types.STRING, types.BINARY) for c in columns)
-    readers = ((c.name, _reader(table.name, c.name, c.type)) for c in columns)
+    made = ((c.name, reader(table.name, c.name, c.type)) for c in columns)
     return _Layout(
         names=tuple(c.name for c in columns),
         types=tuple(c.type for c in columns),
@@ -275,8 +252,8 @@ def _make_layout(table: Table, written: int) -> _Layout:
         gone=frozenset(c.name for at, c in gone.items() if at < written),
         form=form,
         codes=tuple(code for _, code in kinds),
-        wide=tuple(c.name for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"),
-        readers=tuple((name, reader) for name, reader in readers if reader is not None),
+        plain_readers=tuple((c.name, wide) for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"),
+        readers=tuple((name, make) for name, make in made if make is not None),
         var_readers=tuple(
             (c.name, bytes.decode if c.type == types.STRING else bytes) for c in columns if is_variable(c.type)
         ),
@@ -385,54 +362,3 @@ class _Variable:
         first = self.columns.index(at) + 1
         taken = self.elements.take(pa.array(np.arange(first, rows * each, each)))
         return pa.Array.from_buffers(arrow, rows, [valid, *taken.buffers()[1:]])
-
-
-# -- decoding one -----------------------------------------------------------------------------------------------------
-
-
-def _reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
-    if digits := types.decimal_digits(type_name):
-        return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, -digits[1])
-    if type_name in _PLAIN:
-        return partial(_PLAIN[type_name], f"{table}.{column}")
-    return None
-
-
-def _read_decimal(exponent: int, unscaled: int) -> Decimal:
-    return Decimal(unscaled).scaleb(exponent, _WIDE)
-
-
-def _read_wide_decimal(exponent: int, unscaled: bytes) -> Decimal:
-    return Decimal(int.from_bytes(unscaled, "little", signed=True)).scaleb(exponent, _WIDE)
-
-
-def _read_date(place: str, days: int) -> date:
-    try:
-        return date.fromordinal(days + EPOCH_ORDINAL)
-    except (ValueError, OverflowError):
-        raise _out_of_range(place, "date") from None
-
-
-def _read_timestamp(place: str, micros: int) -> Any:
-    try:
-        return EPOCH_UTC + timedelta(microseconds=micros)
-    except OverflowError:
-        raise _out_of_range(place, "datetime") from None
-
-
-def _read_timestamp_ntz(place: str, micros: int) -> Any:
-    try:
-        return EPOCH + timedelta(microseconds=micros)
-    except OverflowError:
-        raise _out_of_range(place, "datetime") from None
-
-
-def _out_of_range(place: str, kind: str) -> BadValue:
-    return BadValue(f"A value of {place} is outside the years 1 to 9999 of Python's {kind}.", hint="Read it as Arrow.")
-
-
-_PLAIN: dict[Type, Callable[[str, Any], Any]] = {
-    types.DATE: _read_date,
-    types.TIMESTAMP: _read_timestamp,
-    types.TIMESTAMP_NTZ: _read_timestamp_ntz,
-}

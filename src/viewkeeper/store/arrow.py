@@ -1,8 +1,9 @@
-"""What comes into a store: rows in Arrow, brought into a table's own columns and types."""
+"""What comes into a store: rows in Arrow, brought into a table's own columns and types; and one row on its way out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,3 +38,11 @@ def column_names(table: Table, columns: Sequence[str] | None) -> list[str]:
         raise UnknownName(
             f"{table.name} has no column {error.args[0]!r}.", hint=f"Its columns: {', '.join(table.arrow.names)}."
         ) from None
+
+
+def first_row(table: Table, rows: pa.Table) -> dict[str, Any] | None:
+    """The first of stored rows as `Rows.get` gives one; None if there is none."""
+    if not rows.num_rows:
+        return None
+    row: dict[str, Any] = rows.select(table.outside.names).slice(0, 1).cast(table.outside).to_pylist()[0]
+    return row | {name: rows[name][0].as_py() for name in rows.column_names if name not in row}

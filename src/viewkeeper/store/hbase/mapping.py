@@ -24,28 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue
-from viewkeeper.model import types
 from viewkeeper.model.rows import keys_table
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.hbase import encodings
 from viewkeeper.store.hbase.batches import split_column
 from viewkeeper.store.hbase.layout import Layout, OrderedKeys, Place, RowKeys
-from viewkeeper.store.hbase.rowkeys import Mask
+from viewkeeper.store.hbase.rowkeys import WIDTHS, Mask
 from viewkeeper.store.hbase.tables import Description
 
 OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
-
-_WIDTHS = {
-    types.BOOLEAN: 1,
-    types.TINYINT: 1,
-    types.SMALLINT: 2,
-    types.INT: 4,
-    types.BIGINT: 8,
-    types.FLOAT: 4,
-    types.DOUBLE: 8,
-    types.DATE: 4,
-}
-_WIDTHS |= {types.TIMESTAMP: 8, types.TIMESTAMP_NTZ: 8}
 
 
 def mapped(table: Table, options: Mapping[str, str]) -> Layout:
@@ -163,7 +150,7 @@ def _keys(table: Table, form: str) -> RowKeys:
     if word == "ordered" and not delimiter:
         return OrderedKeys(table)
     if word == "bytes" and not delimiter:
-        if loose := [c.name for c in parts[:-1] if c.type not in _WIDTHS]:
+        if loose := [c.name for c in parts[:-1] if c.type not in WIDTHS]:
             raise BadValue(
                 f"Table {table.name}: {loose[0]} has no fixed width and is not the last key column.",
                 hint="Use hbase.key = 'ordered' or 'text |', whichever the keys were made with.",
@@ -197,7 +184,7 @@ class BytesKeys:
         at = 0
         arrays: list[pa.Array] = []
         for column in self.table.key_columns:
-            width = _WIDTHS.get(column.type)
+            width = WIDTHS.get(column.type)
             last = len(arrays) == len(self.table.key_columns) - 1
             short = lengths < at + (width or 0)
             piece = _slice(keys, at, None if last else width)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.schema import Table
-from viewkeeper.store.arrow import column_names
+from viewkeeper.store.arrow import column_names, first_row
 from viewkeeper.store.base import Batch, Pinned
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.feed import Feed
@@ -49,11 +49,7 @@ class PinnedBatch(Pinned):
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         layout = self._live(table)
         names = pa.array([layout.keys.encode_one(key)], pa.binary())
-        rows = self._rows(layout, names, table.arrow.names, at_cut=True)
-        if not rows.num_rows:
-            return None
-        row: dict[str, Any] = rows.select(table.outside.names).cast(table.outside).to_pylist()[0]
-        return row | {name: rows[name][0].as_py() for name in rows.column_names if name not in row}
+        return first_row(table, self._rows(layout, names, table.arrow.names, at_cut=True))
 
     def scan(
         self,

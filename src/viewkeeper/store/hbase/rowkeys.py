@@ -21,7 +21,7 @@ from viewkeeper.model.types import Type
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
-_WIDTHS = {
+WIDTHS = {
     types.BOOLEAN: 1,
     types.TINYINT: 1,
     types.SMALLINT: 2,
@@ -33,6 +33,7 @@ _WIDTHS = {
     types.FLOAT: 4,
     types.DOUBLE: 8,
 }
+"""Bytes of a value of the types that always take as many."""
 
 
 def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
@@ -55,7 +56,7 @@ def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
         if column.type in (types.STRING, types.BINARY):
             array, at, wrong = _variable(seen, start, end, missing | bad, column.type)
         else:
-            width = 16 if types.decimal_digits(column.type) else _WIDTHS[column.type]
+            width = 16 if types.decimal_digits(column.type) else WIDTHS[column.type]
             safe = np.minimum(start, len(seen) - width)
             array = _fixed(column.type, seen[safe[:, None] + np.arange(width)], missing | bad)
             at = np.where(missing, start, start + width)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import wanted
-from viewkeeper.store.arrow import column_names, typed
+from viewkeeper.store.arrow import column_names, first_row, typed
 from viewkeeper.store.hbase import pushing, writing
 from viewkeeper.store.hbase.definitions import HBaseRecords
 from viewkeeper.store.hbase.failures import NoSuchTable
@@ -89,11 +89,7 @@ class HBaseRows(Rows):
             if found is not None:
                 return found
         keys = pa.array([name], pa.binary())
-        rows = self._reader.get(layout, keys, table.arrow.names).rows
-        if not rows.num_rows:
-            return None
-        row: dict[str, Any] = rows.select(table.outside.names).cast(table.outside).to_pylist()[0]
-        return row | {name: rows[name][0].as_py() for name in rows.column_names if name not in row}
+        return first_row(table, self._reader.get(layout, keys, table.arrow.names).rows)
 
     def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         self._opened.live()

@@ -5,10 +5,10 @@
              ends of the keys u32 × rows; of the before-images, if flag 1; of the after-images, if flag 2
              the keys, the before-images, the after-images: encoded as in the table
 
-An empty before-image is an insert, an empty after-image a delete. Images lie one after another, so a chunk is decoded
-like a scan, only the wanted columns. The checksum covers the whole entry, the check the rest of the
-header: who passes an entry over because it is another table's must know that it is. (Version 01 had zeros there, and is
-read without that check.) The positions up to `floor` are forgotten.
+A position is what is elsewhere called an offset. An empty before-image is an insert, an empty after-image a delete.
+Images lie one after another, so a chunk is decoded like a scan, only the wanted columns. The checksum covers the
+whole entry, the check the rest of the header: who passes an entry over because it is another table's must know that
+it is. (Version 01 had zeros there, and is read without that check.) The positions up to `floor` are forgotten.
 """
 
 from __future__ import annotations
