@@ -5,14 +5,15 @@
 The packages are the data path, in order:
 
     model      types, schemas, deltas, key and row bytes, the catalog
-    store      1  where rows and the change log live (LMDB; HBase)
-    capture    2  from the log, or a scan, to deltas
+    store      1  where rows and the change log live (LMDB; RocksDB; HBase)
+    operators  2  what happens to a delta, over arrangements
     plan       3  SQL, read by Spark's Catalyst, as a graph of operators
-    operators  4  what happens to a delta, over arrangements
+    capture    4  from the log, or a scan, to deltas
     rounds     5  the graph run in the driver, or on Spark
     commit     6  files and view changes become the published batch
-    read       7  get, scan, read at a level of freshness; snapshots, subscriptions, status
-    engine     joins them
+    maintain   7  batches, loads, schedules and definitions, one after the other
+    read       8  get, scan, read at a level of freshness; snapshots, subscriptions, status
+    engine     joins them, opening opens one
     client     the same surface over HTTP, of a database that `vk serve` serves
 
 Open a database with `open`, or reach one with `connect`; everything else is a method of what it returns.
