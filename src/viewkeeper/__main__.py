@@ -1,4 +1,4 @@
-"""`python -m viewkeeper` is `vk`."""
+"""`python -m viewkeeper` is `vk`, and so is this file where a program is named by its file, as with spark-submit."""
 
 from viewkeeper.cli import main
 

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from tests.contract.conftest import ITEMS, PAIRS, Opener, items, no_change, pairs, put, read, summed
 
-from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import MaintainerBusy, NameTaken
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import WEIGHT, Column, KeyPart, Table
 from viewkeeper.operators.duck import Duck
+from viewkeeper.rounds.sink import resolve
 from viewkeeper.store.base import Batch, Store, ViewChange
 from viewkeeper.store.memory import Memory
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyspark
 import pytest
 from tests import clusters
 
@@ -77,6 +78,27 @@ def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dic
         program.wait()
         program.stdout.close()
         program.stdin.close()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_command_is_a_spark_application(cluster: dict[str, str], tmp_path: Path) -> None:
+    """`spark-submit` runs `vk refresh`, whose batch runs on the cluster that it was submitted to."""
+    url = f"lmdb:{tmp_path / 'db'}"
+    with viewkeeper.open(url) as db:
+        db.sql("CREATE TABLE t (id INT, kind INT, PRIMARY KEY (id))")
+        db.sql("CREATE INDEX by_kind ON t (kind)")
+        db.put("t", [{"id": n, "kind": n % 3} for n in range(100)])
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster["MASTER"]]
+    settings = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=500m"]
+    program = [str(Path(viewkeeper.__file__).parent / "__main__.py"), "refresh", "--db", url, "--lane", "spark"]
+    env = cluster | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = subprocess.run([*submit, *settings, *program], env=env, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "spark" in done.stdout
+    with viewkeeper.open(url) as db:
+        assert db.audit().differences == 0
 
 
 @pytest.mark.slow

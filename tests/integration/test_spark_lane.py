@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from viewkeeper.capture.snapshot import Stopped
 from viewkeeper.errors import StoreError, Unsupported
 from viewkeeper.maintain.lanes import Choice
+from viewkeeper.maintain.stage import Stage
 from viewkeeper.plan import levels as plan_levels
 from viewkeeper.rounds import placing, reach
 from viewkeeper.rounds import spark as lane
@@ -181,3 +183,53 @@ def test_auto_takes_the_lane_that_is_expected_to_be_done_sooner(db: Any, monkeyp
     assert db.status().recent["lane"] == f"spark: {report.why}"
     assert "measured here: driver" in db.explain("by_zone")
     assert db.refresh("driver").lane == "none"
+
+
+def test_tasks_resolve_what_views_get_and_the_driver_only_hears_where_it_lies(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views by key, of one row, with equal rows, and not stored: what reaches the driver does not grow with them."""
+    db.sql(VIEW)
+    db.sql("CREATE MATERIALIZED VIEW dear AS SELECT id, shop, amount FROM orders WHERE amount >= 0")
+    db.sql("CREATE MATERIALIZED VIEW amounts AS SELECT shop, amount FROM orders")
+    db.sql("CREATE MATERIALIZED VIEW total AS SELECT count(*) AS n, sum(amount) AS s FROM orders")
+    db.sql("CREATE MATERIALIZED VIEW passing WITH (store = 'none') AS SELECT id, amount FROM orders")
+    stage, outcomes, heard = db._maintain().stage, [], []
+    run, collected = stage.run, lane._collected
+    monkeypatch.setattr(stage, "run", lambda *g, **h: outcomes.append(run(*g, **h)) or outcomes[-1])
+
+    def listened(flow: Any, results: Any, *rest: Any) -> Any:
+        heard.append(sum(len(payload) for _, node, _, payload in results if node != "!runs"))
+        return collected(flow, results, *rest)
+
+    monkeypatch.setattr(lane, "_collected", listened)
+    for count in (200, 2_000):
+        db.put("orders", [{"id": i, "shop": i % 410, "amount": count + i % 9} for i in range(count)])
+        db.delete("orders", list(range(count // 10)))
+        db.refresh("spark")
+        assert outcomes[-1].reached == {}
+        assert {c.table.name for c in outcomes[-1].changes} == {"by_zone", "dear", "amounts", "total", "passing"}
+        assert db.audit().differences == 0
+    assert heard[1] < 1.5 * heard[0]
+    assert not list(Path(str(stage.state.directory)).glob("b*-s-*"))
+
+
+def test_a_load_on_spark_tells_how_far_it_is_and_can_be_stopped(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "choose", lambda *_: Choice("spark", "it is tested"))
+    monkeypatch.setattr(db, "_progress", lambda what, done, of: told.append((what, done, of)))
+    told: list[tuple[str, int, int]] = []
+    db.sql(VIEW)
+    assert [of > 1 for what, _, of in told if what == "working out by_zone"]
+    assert db.audit().differences == 0
+
+    def stop(what: str, done: int, of: int) -> None:
+        if what == "working out dear":
+            raise Stopped
+
+    monkeypatch.setattr(db, "_progress", stop)
+    with pytest.raises(Stopped):
+        db.sql("CREATE MATERIALIZED VIEW dear AS SELECT id, amount FROM orders WHERE amount > 5")
+    assert [view.name for view in db.status().views] == ["by_zone"]
+    db.put("orders", {"id": 1, "shop": 1, "amount": 4})
+    db.refresh("spark")
+    assert db.audit().differences == 0

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.duck import Duck
+from viewkeeper.rounds.sink import resolve
 from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.memory import Memory
 

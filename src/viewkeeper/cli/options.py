@@ -10,6 +10,7 @@ nor pandas, which pyarrow would import by itself.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ Name = Annotated[str, typer.Argument(help="A table or a view.")]
 ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A base table.")]
 Lane = Annotated[str, typer.Option(help="Where the work is done: auto, driver or spark.")]
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Environment variable in which `spark-submit` names its JVM to the program that it runs."""
 Master = Annotated[str | None, typer.Option(metavar="URL", help="A Spark master to run on, such as spark://host:7077.")]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
@@ -134,10 +137,20 @@ def without_pandas() -> None:
 
 
 def cluster(master: str | None, settings: list[str] | None) -> Any:
-    """The session that `--master` and `--conf` ask for; None: a local one, started when it is needed."""
+    """The session that `--master` and `--conf` ask for; None: a local one, started when it is needed.
+
+    A command that `spark-submit` runs is a Spark application already: its session is the one.
+    """
+    from viewkeeper.cli.executors import tell_of_waiting
+
+    if _SUBMITTED in os.environ and master is None and not settings:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.appName("viewkeeper").getOrCreate()
+        tell_of_waiting(spark)
+        return spark
     if master is None and not settings:
         return None
-    from viewkeeper.cli.executors import tell_of_waiting
     from viewkeeper.errors import BadValue
     from viewkeeper.spark import session
 

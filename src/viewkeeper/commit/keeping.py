@@ -22,7 +22,6 @@ from functools import cached_property
 import pyarrow as pa
 
 from viewkeeper import expressions
-from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import EvaluationError, Unsupported
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.codec import plain_row
@@ -40,6 +39,7 @@ from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.union import assemble
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.sink import resolve
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.budget import budget
 from viewkeeper.store.keeping import Reading

@@ -11,13 +11,13 @@ from viewkeeper import faults
 from viewkeeper.commit.isolation import own_rows
 from viewkeeper.commit.publisher import Publisher, size_of
 from viewkeeper.commit.report import BatchReport
-from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.maintain.crossover import rows_beyond
 from viewkeeper.maintain.fitting import fitting
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.wishes import wishes
+from viewkeeper.rounds.sink import resolve
 from viewkeeper.store.base import StreamChange, ViewChange
 
 _MERGING = "merging runs"
@@ -66,10 +66,12 @@ class Batches:
         faults.point("commit.2.before")
         captured = time.perf_counter()
         asked = wishes(publisher.catalog)
-        outcome = self.stage.run(number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names, wishes=asked)
+        resolving = {view: found.table for view, found in publisher.catalog.views_by_id.items()}
+        how = (number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)
+        outcome = self.stage.run(*how, wishes=asked, resolving=resolving)
         faults.point("commit.2.after")
         ran = time.perf_counter()
-        views, entries = self._resolve(outcome.reached), outcome.entries
+        views, entries = [*self._resolve(outcome.reached), *outcome.changes], outcome.entries
         del deltas, outcome  # the store needs memory too
         recent = publisher.recent
         recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)

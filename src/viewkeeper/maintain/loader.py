@@ -24,7 +24,6 @@ from viewkeeper.commit.isolation import own_rows
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.publisher import Mark, Publisher
 from viewkeeper.commit.report import MENDED
-from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.state import State
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.maintain.loading import Loaded, catch_up, load, scan_first
@@ -33,6 +32,7 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.sink import resolve
 
 _log = logging.getLogger("viewkeeper")
 

@@ -17,7 +17,6 @@ from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.isolation import own_rows
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.publisher import Mark, Publisher
-from viewkeeper.commit.sink import resolve
 from viewkeeper.errors import CorruptState, SnapshotGone
 from viewkeeper.maintain.alone import Alone
 from viewkeeper.maintain.definitions import refuse_altered
@@ -28,6 +27,7 @@ from viewkeeper.maintain.suspending import Suspender
 from viewkeeper.model.catalog import Catalog, OwnCut, View
 from viewkeeper.model.strategies import interval_of, strategy_of
 from viewkeeper.plan import flows
+from viewkeeper.rounds.sink import resolve
 
 _MOMENT = 0.05
 """Seconds for which views are brought from call to call before the batches have their turn, or their cut is moved."""

@@ -6,7 +6,7 @@ the state as it was at one published batch: runs are immutable, so the two do no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
 from viewkeeper.maintain.lanes import DRIVER, Choice, Lanes, checked_lane
+from viewkeeper.model.schema import Table
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
@@ -36,7 +37,7 @@ from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
 from viewkeeper.rounds.site import Site
-from viewkeeper.store.base import Seen, Store
+from viewkeeper.store.base import Seen, Store, StreamChange, ViewChange
 from viewkeeper.store.budget import budget
 from viewkeeper.store.memory import Memory
 
@@ -57,6 +58,8 @@ class Outcome:
 
     reached: Mapping[int, list[pa.Table]]
     entries: list[RunEntry]
+    changes: Sequence[ViewChange | StreamChange] = ()
+    """Of views whose deltas tasks have resolved already."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,11 @@ class Stage:
         if lane == "spark" and not self.store.capabilities.before_images:
             from viewkeeper.rounds.jobs import spread_on
 
-            self.store.capture_by(spread_on(self.spark()))
+            self.store.work_by(spread_on(self.spark()))
         try:
             yield
         finally:
-            self.store.capture_by(None)
+            self.store.work_by(None)
 
     def captured(
         self, lane: str, flow: Flow, after: int, upto: int, rows: int, seen: Mapping[int, Seen]
@@ -179,21 +182,24 @@ class Stage:
         only: frozenset[str] | None = None,
         told: Callable[[int, int], None] | None = None,
         wishes: Wishes = _NO_WISHES,
+        resolving: Mapping[int, Table] | None = None,
     ) -> Outcome:
         """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
 
-        `told` hears, in the driver lane, how many operators have run, and of how many. In a batch the paths of
-        different views are made together, as far as these wish it. If that fails, each is made alone: then it is known
-        whose error it is.
+        `told` hears how many operators have run, or tasks on Spark, and of how many. In a batch the paths of different
+        views are made together, as far as these wish it. If that fails, each is made alone: then it is known whose
+        error it is. `resolving`: tables of views whose deltas become puts and deletes in the lane's tasks, if it has
+        several.
         """
+        rest = (active, given, names, new, only, told, resolving or {})
         if new or active != flow.in_batches:
-            return self._run(number, lane, flow, None, active, given, names, new, only, told)
+            return self._run(number, lane, flow, None, *rest)
         changed = {flow.operators[name].changes_of for name, g in given.items() if g.count != 0}
         together = shared(flow, frozenset(t for t in changed if t is not None), wishes)
         try:
-            return self._run(number, lane, flow, together, active, given, names, new, only, told)
+            return self._run(number, lane, flow, together, *rest)
         except _Together:
-            return self._run(number, lane, flow, None, active, given, names, new, only, told)
+            return self._run(number, lane, flow, None, *rest)
 
     def _run(
         self,
@@ -207,17 +213,20 @@ class Stage:
         new: frozenset[str],
         only: frozenset[str] | None,
         told: Callable[[int, int], None] | None,
+        resolving: Mapping[int, Table],
     ) -> Outcome:
         hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
         if lane == "spark":
             from viewkeeper.rounds.spark import run_on_spark
+            from viewkeeper.rounds.targets import Target
 
             stopped = [names.get(view, "a new view") for view in flow.views]
-            how = (number, flow, active, given, seeds, stopped, fail, together)
-            reached, entries = run_on_spark(self._on_spark(hidden), *how)
-            return Outcome(reached, [e for e in entries if only is None or e.slot in only])
+            targets = {v: Target(table, flow.sink(v).id) for v, table in resolving.items() if v in flow.views}
+            how = (number, flow, active, given, seeds, stopped, fail, together, targets, told)
+            ran = run_on_spark(self._on_spark(hidden), *how)
+            return Outcome(ran.reached, [e for e in ran.entries if only is None or e.slot in only], ran.changes)
         # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
         # batch has many short statements.
         divides = _sorts(flow, active & new) if new else operators_divide(active)
@@ -252,6 +261,7 @@ class Stage:
         return Lane(
             session,
             self._sent,
+            self.store.url,
             {s: r for s, r in self.state.manifest.runs.items() if s not in hidden},
             str(self.state.directory),
             self.durable,

@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.sink import resolve
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, Defect, SnapshotGone
 from viewkeeper.maintain.stage import Stage, given_rows
@@ -37,6 +36,7 @@ from viewkeeper.read.levels import ANY, After, Level, has, position_of
 from viewkeeper.read.regenerate import no_spark
 from viewkeeper.read.running import Running
 from viewkeeper.rounds.driver import run_in_driver
+from viewkeeper.rounds.sink import resolve
 from viewkeeper.rounds.site import Site
 from viewkeeper.store.base import Store
 from viewkeeper.store.terms import Batch, Changed, Pinned, ViewChange

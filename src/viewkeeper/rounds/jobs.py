@@ -6,10 +6,12 @@ A session may be a user's own. What is set on it for a job (its description) is 
 from __future__ import annotations
 
 import secrets
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from pyspark import InheritableThread
 
 from viewkeeper.errors import StoreError
 from viewkeeper.plan.flow import Flow
@@ -20,6 +22,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _DESCRIPTION = "spark.job.description"
+_LOOKS = 0.5
+"""Seconds between two looks at a job."""
 _NAMED = 8
 """Views that a job's description names."""
 _SENT = 8
@@ -45,16 +49,64 @@ class Sent:
         return found[2]
 
 
-@contextmanager
-def named(spark: Any, description: str) -> Iterator[None]:
-    """Jobs that this thread starts are called so in Spark's pages and logs."""
+def run_job(
+    spark: Any, description: str, job: Callable[[], T], tasks: int = 1, told: Callable[[int, int], None] | None = None
+) -> T:
+    """A job of this thread, which is called so in Spark's pages and logs.
+
+    `told` hears of its tasks, how many are done and of how many; what it raises ends the job, and is raised here. So
+    does an interruption of this thread: nobody waits for the job any more.
+    """
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
+    tag = f"viewkeeper-{secrets.token_hex(8)}"
     context.setLocalProperty(_DESCRIPTION, description)
+    context.addJobTag(tag)
+    watch = _Watch(context, tag, tasks, told)
     try:
-        yield
+        with watch:
+            return job()
+    except BaseException as error:
+        context.cancelJobsWithTag(tag)
+        raise watch.error or error from None
     finally:
+        context.removeJobTag(tag)
         context.setLocalProperty(_DESCRIPTION, before)
+
+
+class _Watch:
+    """Looks at a job while it runs, now and then, from a thread of its own."""
+
+    def __init__(self, context: Any, tag: str, tasks: int, told: Callable[[int, int], None] | None) -> None:
+        self._context, self._tag, self._tasks, self._told = context, tag, tasks, told
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        if self._told is not None:
+            self._told(0, self._tasks)
+            self._thread = InheritableThread(target=self._look, args=(self._told,), daemon=True)
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _look(self, told: Callable[[int, int], None]) -> None:
+        tracker = self._context._jsc.sc().statusTracker()
+        try:
+            while not self._over.wait(_LOOKS):
+                jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag)]
+                stages = [tracker.getStageInfo(s) for j in jobs if j.isDefined() for s in j.get().stageIds()]
+                done = sum(stage.get().numCompletedTasks() for stage in stages if stage.isDefined())
+                told(min(done, self._tasks), self._tasks)
+        except BaseException as error:
+            self.error = error
+            self._context.cancelJobsWithTag(self._tag)
 
 
 def views_text(names: Sequence[str]) -> str:
@@ -70,12 +122,12 @@ def spread_on(spark: Any) -> Spread:
         if not pieces:
             return []
         try:
-            with named(spark, "viewkeeper: capture"):
-                done: list[R] = spark.sparkContext.parallelize(pieces, len(pieces)).map(work).collect()
+            rdd = spark.sparkContext.parallelize(pieces, len(pieces)).map(work)
+            done: list[R] = run_job(spark, "viewkeeper: the store's reads and writes", rdd.collect)
         except Exception as error:
             raise StoreError(
-                f"Capture on Spark failed: {cause(error)}",
-                hint="Nothing was published; correct the cause and refresh again.",
+                f"Reading or writing the store on Spark failed: {cause(error)}",
+                hint="Correct the cause and refresh again.",
             ) from error
         return done
 

@@ -20,7 +20,9 @@ from viewkeeper.errors import CorruptState
 from viewkeeper.model.names import HASH
 from viewkeeper.rounds.blame import Failed
 
-SINK, RUNS, ERROR, DAMAGED, ELSEWHERE = "!sink", "!runs", "!error", "!damaged", "!elsewhere"
+SINK, STAGED, CHANGED = "!sink", "!staged", "!changed"
+"""Rows of a view: a payload, where they lie, and where puts and deletes lie that were made of them."""
+RUNS, ERROR, DAMAGED, ELSEWHERE = "!runs", "!error", "!damaged", "!elsewhere"
 
 _FINEST = 16
 """Bits of the hash by which tasks divide the work."""

@@ -12,7 +12,8 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.given import Given, Rows, Share, filed
-from viewkeeper.rounds.jobs import Sent, cause, named, views_text
+from viewkeeper.rounds.jobs import Sent, cause, run_job, views_text
 from viewkeeper.rounds.messages import (
+    CHANGED,
     DAMAGED,
     ELSEWHERE,
     ERROR,
     RUNS,
     SCHEMA,
     SINK,
+    STAGED,
     Message,
     as_batch,
     payloads,
@@ -41,10 +44,14 @@ from viewkeeper.rounds.messages import (
 )
 from viewkeeper.rounds.placing import is_few, place, tasks
 from viewkeeper.rounds.reach import Reach
+from viewkeeper.rounds.sinking import Sinking, changes_of
 from viewkeeper.rounds.site import Fed, Site
+from viewkeeper.rounds.staged import Staged, Taken
+from viewkeeper.rounds.targets import Target
 from viewkeeper.rounds.task import Job, Level
 from viewkeeper.rounds.whole import Whole
 from viewkeeper.rounds.worker import Errand
+from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory
 
@@ -56,7 +63,6 @@ _GIVEN_UP = "indeterminate output"
 
 
 OnError = Callable[[Operator, Exception], Exception]
-Reached = dict[int, list[pa.Table]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Lane:
 
     spark: Any
     sent: Sent
+    url: str
     manifest: Mapping[str, tuple[RunEntry, ...]]
     directory: str
     durable: bool
@@ -94,36 +101,60 @@ def run_on_spark(
     names: Sequence[str],
     on_error: OnError,
     together: Flow | None = None,
-) -> tuple[Reached, list[RunEntry]]:
+    targets: Mapping[int, Target] | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> Ran:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
     `together`: the flow with the paths of different views made together, which is run where tasks can read all that
-    they look up. `names`: of the views, for Spark's pages.
+    they look up. `names`: of the views, for Spark's pages. `targets`: views whose changes tasks resolve, if there are
+    several. `told` hears how many of the job's tasks are done, and of how many.
     """
     parts = tasks(given, lane.slots, lane.spark)
-    run = _undivided if parts == 1 else _divided
-    flow, results, arranged = run(lane, number, flow, active, given, list(seeds), names, together, parts)
+    batch = _Batch(number, flow, active, given, list(seeds), names, together, targets or {}, parts, told)
+    flow, results, arranged = _undivided(lane, batch) if parts == 1 else _divided(lane, batch)
     if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
         raise lane.reach.refusal(f"a task of batch {number}")
-    reached, entries = _collected(flow, results, on_error)
-    return reached, [*arranged, *entries]
+    taken = Taken(Directory(lane.directory))
+    try:
+        return _collected(flow, results, on_error, batch.targets, taken).plus(arranged)
+    finally:
+        taken.clear()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a batch: rows at sinks, changes of views that tasks have resolved, and runs."""
+
+    reached: Mapping[int, list[pa.Table]]
+    changes: Sequence[ViewChange | StreamChange]
+    entries: Sequence[RunEntry]
+
+    def plus(self, entries: Sequence[RunEntry]) -> Ran:
+        return replace(self, entries=[*entries, *self.entries])
+
+
+@dataclass(frozen=True)
+class _Batch:
+    number: int
+    flow: Flow
+    active: frozenset[str]
+    given: Mapping[str, Given]
+    seeds: Sequence[Fed]
+    names: Sequence[str]
+    together: Flow | None
+    targets: Mapping[int, Target]
+    parts: int
+    told: Callable[[int, int], None] | None
 
 
 _Ran = tuple[Flow, list[Message], list[RunEntry]]
 """The form of the flow that was run, what came of it, and the runs that the driver wrote."""
 
 
-def _undivided(
-    lane: Lane,
-    number: int,
-    flow: Flow,
-    active: frozenset[str],
-    given: Mapping[str, Given],
-    seeds: Sequence[Fed],
-    names: Sequence[str],
-    together: Flow | None,
-    parts: int,
-) -> _Ran:
+def _undivided(lane: Lane, batch: _Batch) -> _Ran:
+    number, flow, active, given = batch.number, batch.flow, batch.active, batch.given
+    seeds, names, together = batch.seeds, batch.names, batch.together
     if together is not None:
         flow, active = together, together.in_batches
     rows = [(n, p) for n, g in given.items() if isinstance(g, Rows) and g.count for p in [*payloads(g.table)]]
@@ -132,22 +163,15 @@ def _undivided(
     }
     threads = lane.threads if lane.near else 1
     task = Whole(_errand(lane, number, flow, active, 1, threads), shares, seeds)
-    with named(lane.spark, f"viewkeeper batch {number}: {views_text(names)}"), _told(number):
-        context = lane.spark.sparkContext
-        return flow, context.parallelize([rows], 1).flatMap(task).collect(), []
+    with _told(number):
+        rdd = lane.spark.sparkContext.parallelize([rows], 1).flatMap(task)
+        description = f"viewkeeper batch {number}: {views_text(names)}"
+        return flow, run_job(lane.spark, description, rdd.collect, told=batch.told), []
 
 
-def _divided(
-    lane: Lane,
-    number: int,
-    flow: Flow,
-    active: frozenset[str],
-    given: Mapping[str, Given],
-    seeds: Sequence[Fed],
-    names: Sequence[str],
-    together: Flow | None,
-    parts: int,
-) -> _Ran:
+def _divided(lane: Lane, batch: _Batch) -> _Ran:
+    number, flow, active, given, parts = batch.number, batch.flow, batch.active, batch.given, batch.parts
+    seeds, names, together = batch.seeds, batch.names, batch.together
     manifest, near, duck, memory = lane.manifest, lane.near, lane.duck, lane.memory
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
     forms = [(flow, active)] if together is None else [(together, together.in_batches), (flow, active)]
@@ -172,20 +196,28 @@ def _divided(
     messages += [m for consumer, port, delta in seeds for m in routed(consumer, port, delta, parts)]
     arranging = active - {e.slot.split("/")[0] for e in arranged}
     errand = _errand(lane, number, flow, arranging, min(parts, lane.slots) if near else 1, 1)
-    job = Job(
+    every = Job(
         **errand.__dict__,
         levels=placing.levels,
         staying=placing.staying,
         arranged={e.slot: e for e in arranged},
         shares=shares,
         parts=parts,
+        url=lane.url,
+        targets=batch.targets,
     )
-    handle = lane.spark.sparkContext.broadcast(job)
-    levels = [Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))]
+    handle = lane.spark.sparkContext.broadcast(every)
+    levels: list[Level | Sinking] = [
+        Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))
+    ]
+    if batch.targets:
+        levels.append(Sinking(handle))
     rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
     try:
-        with named(lane.spark, f"viewkeeper batch {number}, {rounds}: {views_text(names)}"), _told(number):
-            results = _results(lane.spark, as_batch(messages), levels, parts)
+        with _told(number):
+            job = partial(_results, lane.spark, as_batch(messages), levels, parts)
+            description = f"viewkeeper batch {number}, {rounds}: {views_text(names)}"
+            results = run_job(lane.spark, description, job, parts * len(levels), batch.told)
     finally:
         handle.destroy()
         for path in written:
@@ -221,7 +253,7 @@ def _told(number: int) -> Iterator[None]:
         ) from error
 
 
-def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level], parts: int) -> pa.Table:
+def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level | Sinking], parts: int) -> pa.Table:
     """The rounds as one job. Nothing counts before its end, so a job that Spark gives up is simply run again.
 
     It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
@@ -248,8 +280,11 @@ def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool
     return write_container(directory, f"b{number}-{secrets.token_hex(6)}.vkr", runs, fsync=durable)
 
 
-def _collected(flow: Flow, results: Iterable[Message], on_error: OnError) -> tuple[Reached, list[RunEntry]]:
-    reached: Reached = defaultdict(list)
+def _collected(
+    flow: Flow, results: Iterable[Message], on_error: OnError, targets: Mapping[int, Target], taken: Taken
+) -> Ran:
+    reached: dict[int, list[pa.Table]] = defaultdict(list)
+    changed: list[tuple[int, bytes]] = []
     entries: list[RunEntry] = []
     for _, node, port, payload in results:
         if node == ERROR:
@@ -261,8 +296,12 @@ def _collected(flow: Flow, results: Iterable[Message], on_error: OnError) -> tup
             raise on_error(flow.operators[failed["operator"]], damage)
         if node == SINK:
             reached[port].append(unpacked(payload))
+        elif node == STAGED:
+            reached[port].append(taken.table(Staged(*json.loads(payload))))
+        elif node == CHANGED:
+            changed.append((port, payload))
         elif node == RUNS:
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:
             raise Defect(f"Nobody took {node}")
-    return dict(reached), entries
+    return Ran(dict(reached), changes_of(changed, targets, taken), entries)

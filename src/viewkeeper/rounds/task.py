@@ -27,7 +27,7 @@ from viewkeeper.rounds.given import Share
 from viewkeeper.rounds.messages import (
     ELSEWHERE,
     RUNS,
-    SINK,
+    STAGED,
     Message,
     as_batch,
     damaged,
@@ -38,6 +38,8 @@ from viewkeeper.rounds.messages import (
 )
 from viewkeeper.rounds.reach import machine
 from viewkeeper.rounds.site import Site
+from viewkeeper.rounds.staged import Staging
+from viewkeeper.rounds.targets import Target, by_key
 from viewkeeper.rounds.worker import Errand
 
 Waiting = dict[str, dict[int, list[pa.Table]]]
@@ -52,6 +54,10 @@ class Job(Errand):
     arranged: Mapping[str, RunEntry]
     shares: Mapping[tuple[str, int], Share]
     parts: int
+    url: str
+    """Of the store."""
+    targets: Mapping[int, Target]
+    """Views whose changes tasks resolve (`sinking`); those of others are left for the driver as they are."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,9 @@ class Level:
         site = Site(kept.crew.alone(1), job.plan.flow(), old, job.active, kept.memory)
         known = {slot: arrange(_joined(tables)) for slot, tables in carried.items()}
         site.carried = known | {slot: kept.run(entry) for slot, entry in job.arranged.items()}
-        onward += self._run(job, site, waiting, fetched, here)
+        staging = kept.staging(job)
+        onward += self._run(job, site, waiting, fetched, here, staging)
+        staging.close()
         onward += self._carry(job, site, {**known, **site.added}, here)
         entries = kept.write(job, str(self.level), site.added)
         if entries:
@@ -104,7 +112,13 @@ class Level:
             yield as_batch(onward)
 
     def _run(
-        self, job: Job, site: Site, waiting: Waiting, fetched: Mapping[str, Sequence[Share]], here: int
+        self,
+        job: Job,
+        site: Site,
+        waiting: Waiting,
+        fetched: Mapping[str, Sequence[Share]],
+        here: int,
+        staging: Staging,
     ) -> Iterator[Message]:
         """Every operator that something arrived for. In the order of the flow: a lookup may need what another adds."""
         for name, operator in site.flow.operators.items():
@@ -119,8 +133,10 @@ class Level:
                     if output.num_rows:
                         for consumer, port, delta in site.feed(operator, output):
                             view = site.flow.operators[consumer].shows
-                            if view is not None:
-                                yield from ((0, SINK, view, p) for p in payloads(delta))
+                            if view is not None and view in job.targets:
+                                yield from by_key(site.duck, job.targets[view], delta, job.parts)
+                            elif view is not None:
+                                yield 0, STAGED, view, json.dumps(staging.add(delta)).encode()
                             elif consumer not in job.staying:
                                 yield from routed(consumer, port, delta, job.parts)
                             elif job.levels[consumer] == self.level:

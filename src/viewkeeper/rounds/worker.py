@@ -21,6 +21,7 @@ from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.runs import RunEntry, open_run, write_container
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.reach import Reach
+from viewkeeper.rounds.staged import Staging
 from viewkeeper.store.files import Directory
 from viewkeeper.store.memory import Memory
 
@@ -99,15 +100,23 @@ class Worker:
         """One container file with these runs; its name is that of this attempt alone."""
         if not runs:
             return []
-        if not self._made:  # where a worker runs on another machine its copies are new
-            self.directory.make()
-            self._made = True
+        self._make()
         name = f"b{errand.number}-{part}-{secrets.token_hex(6)}.vkr"
         entries = write_container(self.directory, name, runs, fsync=errand.durable)
         for entry in entries:
             if entry.rows <= _KEPT_ROWS:
                 self._runs[entry], self._used[entry] = runs[entry.slot], self._tasks
         return entries
+
+    def staging(self, errand: Errand) -> Staging:
+        """A file for rows of views."""
+        self._make()
+        return Staging(self.directory, errand.number)
+
+    def _make(self) -> None:
+        if not self._made:  # where a worker runs on another machine its copies are new
+            self.directory.make()
+            self._made = True
 
     def close(self) -> None:
         self.crew.close()

@@ -152,8 +152,8 @@ class StoreOfParts(Store):
     def on_news(self, told: Callable[[], None]) -> None:
         self.feed.on_news(told)
 
-    def capture_by(self, spread: Spread | None) -> None:
-        self.feed.capture_by(spread)
+    def work_by(self, spread: Spread | None) -> None:
+        self.feed.work_by(spread)
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
         return self.feed.pending(after, tables)

@@ -224,9 +224,9 @@ class Feed(Protocol):
         """Call this when something that waits has come, where the store is told itself: nobody need look for it."""
         return None
 
-    def capture_by(self, spread: Spread | None) -> None:
-        """From now on the reads of `pending` and `changed` are done by `spread` (None: here), where they are large
-        enough to be divided."""
+    def work_by(self, spread: Spread | None) -> None:
+        """From now on the reads of `pending` and `changed`, and the rows that a commit writes, are the work of `spread`
+        (None: of this process), where the store can divide them and they are many enough."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Sink: the end of a view, its table in the store. What arrives is what the batch writes (`commit.sink`)."""
+"""Sink: the end of a view, its table in the store. What arrives is what the batch writes (`rounds.sink`)."""
 
 from __future__ import annotations
 

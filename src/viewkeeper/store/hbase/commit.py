@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.store.base import Batch, ViewChange
+from viewkeeper.store.base import Batch, Spread, ViewChange
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.clients import client_of
 from viewkeeper.store.hbase.failures import AlreadyThere, OutcomeUnknown
 from viewkeeper.store.hbase.layout import VIEW_VERSIONS, Layout
 from viewkeeper.store.hbase.records import Past, Published, Records
 from viewkeeper.store.hbase.tables import Family
-from viewkeeper.store.redo import steps
-from viewkeeper.store.redo.files import TableRedo
+from viewkeeper.store.redo import files, steps
+from viewkeeper.store.redo.files import Redo, TableRedo
 from viewkeeper.store.redo.steps import Claim
 from viewkeeper.store.redo.streams import Streamed, Streams
 
 _REGION_ROWS = 200_000
 _MOST_REGIONS = 16
 _KEY = "key"
+_PIECE_ROWS = 20_000
+"""Rows that are written as one piece of work, where pieces are spread."""
 
 
 def table_redo(layout: Layout, change: ViewChange, fresh: bool) -> TableRedo:
@@ -57,18 +61,63 @@ def published(
     return Published(batch, (*known[1 - VIEW_VERSIONS :], now), told)
 
 
-def finish(records: Records, directory: Directory, claimed: Claim) -> None:
-    """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor."""
-    steps.finish(records, directory, claimed, partial(write_cells, records.client))
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of one table of a claimed redo, which whoever writes them reads by himself."""
+
+    url: str
+    directory: str
+    file: str
+    digest: str
+    table: str
+    puts: tuple[int, int]
+    deletes: tuple[int, int]
 
 
-def write_cells(client: Client, table: TableRedo, number: int) -> None:
-    """Step 3c for one table. A row that is replaced gets all its cells anew; those of NULLs are deleted."""
+def finish(records: Records, directory: Directory, claimed: Claim, url: str = "", spread: Spread | None = None) -> None:
+    """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor.
+
+    With `spread`, large tables are written piece by piece by whoever does its work, each over a connection of his own.
+    A piece that is written twice, or by two at once, leaves the same cells: so step 3c may be repeated in any part.
+    """
+
+    def write(table: TableRedo, number: int) -> None:
+        _make(records.client, table)
+        if spread is None or table.puts.num_rows + table.deletes.num_rows < 2 * _PIECE_ROWS:
+            write_cells(records.client, table, number)
+            return
+        of = (url, str(directory), claimed.file, claimed.digest, table.name)
+        pieces = [Piece(*of, (at, at + _PIECE_ROWS), (0, 0)) for at in range(0, table.puts.num_rows, _PIECE_ROWS)]
+        pieces += [Piece(*of, (0, 0), (at, at + _PIECE_ROWS)) for at in range(0, table.deletes.num_rows, _PIECE_ROWS)]
+        spread(_write_piece, pieces)
+
+    steps.finish(records, directory, claimed, write)
+
+
+def _write_piece(piece: Piece) -> None:
+    redo = _redo(piece.directory, piece.file, piece.digest)
+    table = next(t for t in redo.tables if t.name == piece.table)
+    puts, deletes = ((stop - start, start) for start, stop in (piece.puts, piece.deletes))
+    rows = replace(table, puts=table.puts.slice(puts[1], puts[0]), deletes=table.deletes.slice(deletes[1], deletes[0]))
+    write_cells(client_of(piece.url), rows, redo.number)
+
+
+@lru_cache(maxsize=1)
+def _redo(directory: str, file: str, digest: str) -> Redo:
+    """Read once a worker, and its digest checked once."""
+    return files.read(Directory(directory), file, digest)
+
+
+def _make(client: Client, table: TableRedo) -> None:
     if table.fresh:
         family = Family(
             table.family["name"].encode(), max_versions=table.family["max_versions"], keep_deleted_cells=True
         )
         create(client, table.name, family, table.splits)
+
+
+def write_cells(client: Client, table: TableRedo, number: int) -> None:
+    """Step 3c for rows of a table. A row that is replaced gets all its cells anew; those of NULLs are deleted."""
     keys = table.puts[_KEY].combine_chunks()
     cells = {name.encode(): table.puts[name] for name in table.puts.column_names if name != _KEY}
     if len(keys):

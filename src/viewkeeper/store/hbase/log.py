@@ -44,7 +44,7 @@ class HBaseFeed(FeedPart):
         self._opened.live()
         return self._feed.changed(table, column_names(table, columns), after, upto, seen)
 
-    def capture_by(self, spread: Spread | None) -> None:
+    def work_by(self, spread: Spread | None) -> None:
         self._feed.spread = spread
 
     def capture_text(self) -> str:

@@ -80,7 +80,7 @@ class HBasePublishing(Publishing):
                 published = commit.published(before, batch, self._feed.head(), streamed, forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
                 claimed = steps.claim(opened.records, opened.redos, redo, self._owner, current.version)
-            commit.finish(opened.records, opened.redos, claimed)
+            commit.finish(opened.records, opened.redos, claimed, opened.url, self._feed.spread)
             self._unfinished = False
             self._known.expire()  # should the next call fail, who reads next asks again: it is published
             self._known.adopt(published)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +20,7 @@ from viewkeeper.store.base import Spread
 from viewkeeper.store.hbase import windows
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.clients import client_of
 from viewkeeper.store.hbase.layout import Layout, Rows, layout_of
 from viewkeeper.store.hbase.reading import join_rows, read_rows
 from viewkeeper.store.hbase.url import parse
@@ -89,11 +89,4 @@ def _rows(piece: RowsPiece) -> Rows:
 
 
 def _opened(url: str, table: Table) -> tuple[Client, Layout]:
-    return _client(url), layout_of(parse(url).namespace, table)
-
-
-@lru_cache(maxsize=4)
-def _client(url: str) -> Client:
-    """One client for each worker, kept while the worker is reused."""
-    place = parse(url)
-    return Client(place.gateway, retry=place.retry)
+    return client_of(url), layout_of(parse(url).namespace, table)

@@ -6,6 +6,7 @@
     overlap=SECONDS     how late a write may become visible and still be found (`windows`)
     cache=SECONDS       how old what is known of the catalog and the published batch may be; 0 asks every time
     lease=SECONDS       how long a maintainer that died keeps others out
+    gateways=HOST:PORT,…     others beside the one that is named first: the tasks of a Spark stage spread over all
     capture=auto|push|poll   what HBase pushes (`push`), where that is agreed; or windows of time are scanned
     create=true|false   make the namespace if it is not there
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -28,7 +29,7 @@ from viewkeeper.store.hbase.pool import Retry
 _TLS = ("tls", "ca", "certificate", "key", "verify")
 _STORE = ("overlap", "cache", "lease")
 _TALK = ("transport", "protocol", "connect_timeout", "read_timeout", "retries")
-_OPTIONS = (*_TALK, *_TLS, *_STORE, "state", "create", "capture")
+_OPTIONS = (*_TALK, *_TLS, *_STORE, "state", "create", "capture", "gateways")
 _CAPTURES = ("auto", "push", "poll")
 _MAY_BE_ZERO = ("retries", "overlap", "cache")
 _HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTIONS)}."
@@ -47,6 +48,12 @@ class Place:
     lease: float | None = None
     create: bool = False
     capture: str = "auto"
+    others: tuple[Gateway, ...] = ()
+    """Gateways beside the first."""
+
+    def gateway_of(self, who: int) -> Gateway:
+        """One of the gateways, for one of many who talk to them at the same time."""
+        return (self.gateway, *self.others)[who % (1 + len(self.others))]
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -72,7 +79,18 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     if own["capture"] not in _CAPTURES:
         raise BadValue(f"{url}: there is no capture={own['capture']}.", hint=f"Write one of: {', '.join(_CAPTURES)}.")
     own["create"] = _truth(url, "create", said.get("create", False))
-    return Place(Gateway(parts.hostname, port, tls=_tls(url, said), **how), namespace, retry, **own)
+    gateway = Gateway(parts.hostname, port, tls=_tls(url, said), **how)
+    named = [place for place in str(said.get("gateways", "")).split(",") if place]
+    others = tuple(_gateway(url, gateway, place) for place in named)
+    return Place(gateway, namespace, retry, others=others, **own)
+
+
+def _gateway(url: str, first: Gateway, place: str) -> Gateway:
+    """Another gateway, spoken to as the first."""
+    host, _, port = place.partition(":")
+    if not host or (port and not port.isdigit()):
+        raise BadValue(f"{url}: {place} in gateways= is no host:port.", hint=_HINT)
+    return replace(first, host=host, port=int(port or 9090))
 
 
 def with_options(url: str, options: Mapping[str, Any]) -> str:
