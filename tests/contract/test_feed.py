@@ -259,6 +259,22 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     assert reader.get(ITEMS, (2,)) == {"id": 2, "category": "b", "price": None, "seen": None}
 
 
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_shares_of_several_calls_are_together_what_happened(store: Store, parts: int) -> None:
+    """States of a key that lie between two shares are in one as what came, and in the other as what went."""
+    if not store.divides_log:
+        pytest.skip("the store gives changes only as a whole")
+    put(store, items((1, "a"), (2, "b"), (3, "c")))
+    start, names = store.head(), ITEMS.arrow.names
+    for turn in range(5):
+        put(store, items((1, f"a{turn}"), (3, "c" if turn % 2 else "d"), (10 + turn, "new")))
+        delete(store, ids(2, 9 + turn))
+        put(store, items((2, f"b{turn % 2}")))
+    upto = store.head()
+    shares = [store.part_of_changes(ITEMS, names, start, upto, part, parts) for part in range(parts)]
+    assert summed(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
+
+
 def test_a_log_says_what_it_takes(store: Store) -> None:
     if store.log_bytes() is None:
         pytest.skip("the store does not know it")

@@ -154,7 +154,7 @@ class Stage:
     def captured(
         self, lane: str, flow: Flow, after: int, upto: int, rows: int, seen: Mapping[int, Seen]
     ) -> tuple[dict[str, Given], dict[int, Seen]]:
-        """What happened to each table: in the driver, or, if one call did much to it, where the lane's tasks run.
+        """What happened to each table: in the driver, or, if that is much, where the lane's tasks run.
 
         `rows`: about how many there are. `seen`: what had been seen up to `after`; given back: up to `upto`.
         """
@@ -163,8 +163,9 @@ class Stage:
             for table, columns in flow.used.items():
                 waiting = self.store.pending(after, [table])
                 names = tuple(c.name for c in columns)
-                found = LogRows(self.store.url, flow.tables[table], names, after, upto, waiting.rows)
-                if is_one_call(waiting, upto) and not is_few(found):
+                several = not is_one_call(waiting, upto)
+                found = LogRows(self.store.url, flow.tables[table], names, after, upto, waiting.rows, several)
+                if waiting.calls and not is_few(found):
                     left[table] = found
         here = [t for t in flow.used if t not in left]
         deltas, now = self.capture.changes(flow, after, upto, seen, here, rows)

@@ -25,12 +25,15 @@ Sizes = Mapping[str, tuple[int, int]]
 """Slot → (rows, bytes)."""
 
 
-def levels(flow: Flow, staying: Set[str] = frozenset(), among: Set[str] | None = None) -> dict[str, int]:
-    """The round of each operator (of those `among`, as if there were no others)."""
+def levels(
+    flow: Flow, staying: Set[str] = frozenset(), among: Set[str] | None = None, later: Set[str] = frozenset()
+) -> dict[str, int]:
+    """The round of each operator (of those `among`, as if there were no others); `later`: sources, and
+    arrangements of their tables, that begin in the second one."""
     found: dict[str, int] = {}
     for name in flow.operators if among is None else flow.ordered(among):
         operator = flow.operators[name]
-        level = max((found[s] for s in flow.feeders(name) if s in found), default=0)
+        level = max((found[s] for s in flow.feeders(name) if s in found), default=int(name in later))
         if name not in staying:
             level = max([level + operator.keyed, *(found[a] for a in operator.looked_up if a in found)])
         found[name] = level

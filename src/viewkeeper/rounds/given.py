@@ -144,9 +144,10 @@ class ImageRows:
 
 @dataclass(frozen=True)
 class LogRows:
-    """What one write call did to a table, from the store's log: whole, or a share of it.
+    """What write calls did to a table, from the store's log: whole, or a share of it.
 
-    A call names a key once, so shares need not be consolidated with each other.
+    One call names a key once, so its shares need not be consolidated with each other; those of `several` must be,
+    before the first expression sees them.
     """
 
     url: str
@@ -155,6 +156,7 @@ class LogRows:
     after: int
     upto: int
     count: int
+    several: bool = False
     part: int = 0
     parts: int = 1
 
@@ -170,7 +172,7 @@ class LogRows:
             store.close()
 
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        whole = (self.url, self.table, self.columns, self.after, self.upto, self.count)
+        whole = (self.url, self.table, self.columns, self.after, self.upto, self.count, self.several)
         return [LogRows(*whole, part, parts) for part in range(parts)]
 
 

@@ -2,6 +2,7 @@
 
 dest INT     the task that owns the rows' share of the hash range
 node STRING  the operator they are for; `+slot`: fresh rows of an arrangement, carried to a later lookup;
+             `=source`: changes of a table that meet by key before the first expression sees them;
              `!…`: on their way to the driver
 port INT     of the operator; the view, of rows that reached a sink
 payload      an Arrow IPC stream of a few MB, or JSON

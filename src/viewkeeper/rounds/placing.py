@@ -19,7 +19,7 @@ from typing import Any
 from viewkeeper.operators.arrangement import Run, arrange
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.plan.levels import Sizes, is_small, levels
-from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.site import Fed, Site
 
 FEW_ROWS = 65_536
@@ -49,6 +49,8 @@ class Placing:
     staying: frozenset[str]
     arranged: Mapping[str, Run]
     given: Mapping[str, Given]
+    netted: frozenset[str]
+    """Sources whose shares name a key twice: a round more, in which they meet by key."""
 
 
 def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: Sizes, near: bool) -> Placing:
@@ -77,7 +79,10 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
         if ((o := flow.operators[n]).probed and all(stays(o, a) for a in o.probed))
         or (o.arranges is not None and near and n not in asked)
     )
-    return Placing(levels(flow, staying, live), staying, arranged, given)
+    netted = frozenset(n for n, g in given.items() if isinstance(g, LogRows) and g.several)
+    changed = (flow.operators[n].changes_of for n in netted)
+    later = netted.union(i.id for t in changed if t is not None for i in flow.images.get(t, ()))
+    return Placing(levels(flow, staying, live, later), staying, arranged, given, netted)
 
 
 def is_few(given: Given) -> bool:

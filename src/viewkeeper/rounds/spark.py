@@ -204,6 +204,7 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
         shares=shares,
         parts=parts,
         url=lane.url,
+        netted=placing.netted,
         targets=batch.targets,
     )
     handle = lane.spark.sparkContext.broadcast(every)

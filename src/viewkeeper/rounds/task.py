@@ -18,12 +18,14 @@ import pyarrow as pa
 
 from viewkeeper import faults
 from viewkeeper.errors import CorruptState, Defect
+from viewkeeper.model.names import HASH, quoted
 from viewkeeper.operators.arrangement import Run, arrange
+from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds import worker
 from viewkeeper.rounds.blame import Failed
-from viewkeeper.rounds.given import Share
+from viewkeeper.rounds.given import Rows, Share
 from viewkeeper.rounds.messages import (
     ELSEWHERE,
     RUNS,
@@ -56,6 +58,8 @@ class Job(Errand):
     parts: int
     url: str
     """Of the store."""
+    netted: frozenset[str]
+    """Sources whose shares must be consolidated with each other."""
     targets: Mapping[int, Target]
     """Views whose changes tasks resolve (`sinking`); those of others are left for the driver as they are."""
 
@@ -78,6 +82,7 @@ class Level:
         here = context.partitionId()
         waiting: Waiting = defaultdict(lambda: defaultdict(list))
         fetched: dict[str, list[Share]] = defaultdict(list)
+        met: dict[str, list[pa.Table]] = defaultdict(list)
         carried: dict[str, list[pa.Table]] = defaultdict(list)
         onward: list[Message] = []
         for batch in batches:
@@ -86,10 +91,12 @@ class Level:
                     onward.append((dest, node, port, payload))
                 elif node.startswith("+"):
                     carried[node[1:]].append(unpacked(payload))
-                elif job.levels[node] > self.level:
-                    onward.append((dest, node, port, payload))
+                elif node.startswith("="):
+                    met[node[1:]].append(unpacked(payload).drop_columns([HASH]))
                 elif (node, port) in job.shares:
                     fetched[node].append(job.shares[node, port])
+                elif job.levels[node] > self.level:
+                    onward.append((dest, node, port, payload))
                 else:
                     waiting[node][port].append(unpacked(payload))
         if job.reach is not None and not job.reach.sees():  # an executor that has joined since the session began
@@ -101,6 +108,10 @@ class Level:
         known = {slot: arrange(_joined(tables)) for slot, tables in carried.items()}
         site.carried = known | {slot: kept.run(entry) for slot, entry in job.arranged.items()}
         staging = kept.staging(job)
+        for name in [name for name in fetched if name in job.netted]:
+            for share in fetched.pop(name):
+                onward += by_row(site, name, share.fetch(site.duck, site.memory), job.parts)
+        fetched |= {name: [Rows(consolidate(site.duck, _joined(tables)))] for name, tables in met.items()}
         onward += self._run(job, site, waiting, fetched, here, staging)
         staging.close()
         onward += self._carry(job, site, {**known, **site.added}, here)
@@ -153,6 +164,16 @@ class Level:
         for slot, run in fresh.items():
             if self.level < _last_lookup(job, site.flow, slot.split("/")[0]):
                 yield from ((here, f"+{slot}", 0, payload) for payload in payloads(run.weighted))
+
+
+def by_row(site: Site, name: str, rows: pa.Table, parts: int) -> Iterator[Message]:
+    """Changes on their way to the task that owns their key: equal rows that came and went meet there."""
+    table = site.flow.operators[name].changes_of
+    if table is None:
+        raise Defect(f"{name} gives no changes of a table.")
+    keys = [k.column for k in site.flow.tables[table].key]
+    hashes = site.duck.run(f"SELECT hash({', '.join(map(quoted, keys))}) AS {HASH} FROM input", input=rows.select(keys))
+    return routed(f"={name}", 0, rows.append_column(HASH, hashes[HASH]), parts)
 
 
 def _last_lookup(job: Job, flow: Flow, arrangement: str) -> int:

@@ -58,7 +58,7 @@ class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
     one_machine: bool = False
     """Whether only processes of one machine can open it."""
     divides_log: bool = False
-    """Whether several processes can read a share each of the changes of one write call (`part_of_changes`)."""
+    """Whether several processes can read a share each of the changes of a table (`part_of_changes`)."""
     state_path: str
     """Directory for the maintainer's run files."""
     keeps_members: bool = False

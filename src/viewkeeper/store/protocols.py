@@ -205,7 +205,8 @@ class Feed(Protocol):
     def part_of_changes(
         self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
     ) -> pa.Table:
-        """One of `parts` shares, of about the same size, of what one write call in (after, upto] did, consolidated."""
+        """One of `parts` shares of what write calls in (after, upto] did: chunks of the log that follow each other,
+        each share consolidated by itself. Together they are what happened; a key may be in several shares."""
         raise Unsupported(f"{self.url} gives the changes of a table only as a whole.")
 
     def changed(

@@ -60,8 +60,12 @@ class OrderedFeed(Feed):
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             table = self._records.shown(state).reading(table)
-            found = log.entries(state.log, after, upto, [table.home])
-            pieces = [_own(table, images) for images in log.gather(islice(found, part, None, parts))]
+            span = (state.log, after, upto, [table.home])
+            found = log.entries(*span)
+            if parts > 1:  # chunks that follow each other: what lies between two states of a key cancels only then
+                count = sum(1 for _ in found)
+                found = islice(log.entries(*span), count * part // parts, count * (part + 1) // parts)
+            pieces = [_own(table, images) for images in log.gather(found)]
         return net(table, pieces, wanted)
 
     def entries(

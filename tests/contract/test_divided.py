@@ -1,0 +1,126 @@
+"""Divided batches without a JVM: the tasks are the real ones, only what carries rows between them is this process.
+
+The same changes go through a database in the driver lane; after each batch both have the same views.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.contract import planned
+
+import viewkeeper as vk
+from viewkeeper.plan import levels
+from viewkeeper.rounds import placing, reach
+from viewkeeper.rounds import spark as lane
+from viewkeeper.rounds.messages import as_batch
+from viewkeeper.rounds.sessions import Cluster
+
+VIEWS = {"totals": planned.TOTALS, "bosses": planned.BOSSES, "whole": planned.WHOLE, "kinds_of": planned.KINDS}
+
+
+class Context:
+    """As much of a Spark context as a batch asks for: four tasks at once."""
+
+    defaultParallelism, applicationId, master = 4, "none", "local[4]"
+
+    def __init__(self, rows_a_task: int) -> None:
+        self._conf = {"spark.viewkeeper.rowsPerTask": str(rows_a_task)}
+
+    def getConf(self) -> dict[str, str]:
+        return self._conf
+
+    def broadcast(self, value: Any) -> Any:
+        return SimpleNamespace(value=value, destroy=lambda: None)
+
+    def getLocalProperty(self, name: str) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Sessions:
+    def __init__(self, rows_a_task: int) -> None:
+        self._session = SimpleNamespace(sparkContext=Context(rows_a_task))
+
+    def __call__(self) -> Any:
+        return self._session
+
+    def cluster(self) -> Cluster:
+        return Cluster(4, True)
+
+
+def exchanged(_spark: Any, messages: pa.RecordBatch, rounds: Any, parts: int) -> pa.Table:
+    """Every task of a round after the other; what it sends to a task arrives there in the next."""
+    import pyspark
+
+    rows = list(zip(*(c.to_pylist() for c in messages.columns), strict=True))
+    for work in rounds:
+        sent: list[Any] = []
+        for part in range(parts):
+            pyspark.TaskContext.get = lambda part=part: SimpleNamespace(partitionId=lambda: part)  # type: ignore[misc]
+            mine = [m for m in rows if m[0] == part]
+            for batch in work(iter([as_batch(mine)] if mine else [])):
+                sent += zip(*(c.to_pylist() for c in batch.columns), strict=True)
+        rows = sent
+    return pa.Table.from_batches([as_batch(rows)])
+
+
+@pytest.fixture(params=["near", "broadcast", "fully partitioned"])
+def pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[tuple[vk.Database, vk.Database]]:
+    """Two databases with the same tables and views; the batches of the second are divided."""
+    import pyspark
+
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setattr(pyspark.TaskContext, "get", None)
+    monkeypatch.setattr(lane, "_results", exchanged)
+    monkeypatch.setattr(reach, "all_near", lambda *_: request.param == "near")
+    monkeypatch.setattr(levels, "BROADCAST_BYTES", 0 if request.param == "fully partitioned" else 1 << 20)
+    with vk.open(tmp_path / "driver") as plain, vk.open(tmp_path / "spark") as divided:
+        for db in (plain, divided):
+            for statement in planned.TABLES:
+                db.sql(statement)
+            db.put("items", [{"item_id": n, "category": "abcdefgh"[n % 8], "price": n} for n in range(60)])
+            db.put("kinds", [{"category": c, "boss": f"b{i % 3}"} for i, c in enumerate("abcdefg")])
+            for name, query in VIEWS.items():
+                db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        divided._maintain().stage.spark = Sessions(3)
+        yield plain, divided
+
+
+@pytest.mark.parametrize("few", [0, 3, 1_000], ids=["from the log", "some from the log", "from the driver"])
+def test_divided_batches_are_those_of_the_driver(
+    pair: tuple[vk.Database, vk.Database], monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(placing, "FEW_ROWS", few)
+    rng = random.Random(few)
+    for turn in range(4):
+        for db, seed in zip(pair, [rng.random()] * 2, strict=True):
+            change(db, turn, random.Random(seed))
+        reports = [db.refresh(chosen) for db, chosen in zip(pair, ("driver", "spark"), strict=True)]
+        assert [report.lane for report in reports] == ["driver", "spark"]
+        for view in VIEWS:
+            assert rows(pair[0], view) == rows(pair[1], view), (turn, view)
+    assert not list(Path(str(pair[1]._maintain().stage.state.directory)).glob("b*-s-*"))
+
+
+def change(db: vk.Database, turn: int, rng: random.Random) -> None:
+    for _ in range(rng.choice([1, 3])):
+        keys = rng.sample(range(90), 8)
+        db.put("items", [{"item_id": k, "category": rng.choice("abcdefgh"), "price": rng.randrange(9)} for k in keys])
+        db.delete("items", rng.sample(range(90), 3))
+    for _ in range(rng.choice([1, 2, 3]) if turn % 3 != 2 else 0):
+        db.put("kinds", [{"category": c, "boss": f"b{rng.randrange(4)}"} for c in rng.sample("abcdefgh", 5)])
+
+
+def rows(db: vk.Database, view: str) -> list[str]:
+    return sorted(map(repr, db.read(view).to_pylist()))
