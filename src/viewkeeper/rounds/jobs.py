@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pyspark import InheritableThread
@@ -97,16 +98,21 @@ class _Watch:
             raise self.error
 
     def _look(self, told: Callable[[int, int], None]) -> None:
-        tracker = self._context._jsc.sc().statusTracker()
+        done = 0
         try:
             while not self._over.wait(_LOOKS):
-                jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag)]
-                stages = [tracker.getStageInfo(s) for j in jobs if j.isDefined() for s in j.get().stageIds()]
-                done = sum(stage.get().numCompletedTasks() for stage in stages if stage.isDefined())
+                with suppress(Exception):  # what Spark cannot say now it may say later; the job goes on
+                    done = max(done, self._done())
                 told(min(done, self._tasks), self._tasks)
         except BaseException as error:
             self.error = error
             self._context.cancelJobsWithTag(self._tag)
+
+    def _done(self) -> int:
+        tracker = self._context._jsc.sc().statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag)]
+        stages = [tracker.getStageInfo(s) for j in jobs if j.isDefined() for s in j.get().stageIds()]
+        return sum(int(stage.get().numCompletedTasks()) for stage in stages if stage.isDefined())
 
 
 def views_text(names: Sequence[str]) -> str:
