@@ -62,10 +62,13 @@ class Setting:
     tweets: int = 60_000
     retweets: int = 70_000
     changes: int = 50_000
+    json: Path | None = None
     lines: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, **line: Any) -> None:
         self.lines.append(line)
+        if self.json is not None:  # as soon as it is known: a run takes minutes
+            self.json.write_text(json.dumps({"changes": self.changes, "lines": self.lines}, indent=1) + "\n")
         print("  ".join(f"{k}={v:.3f}" if isinstance(v, float) else f"{k}={v}" for k, v in line.items()), flush=True)
 
 
@@ -80,6 +83,7 @@ def main() -> None:
     parser.add_argument("--md", type=Path)
     asked = parser.parse_args()
     setting = Setting(500, 3_000, 3_500, 2_500) if asked.small else Setting()
+    setting.json = asked.json
     joins = [int(n) for n in asked.joins.split(",")][: 2 if asked.small else None]
     work: dict[str, Callable[[], None]] = {
         "chains": lambda: chains(setting, joins),
@@ -90,11 +94,9 @@ def main() -> None:
     }
     for part in asked.only.split(","):
         work[part]()
-        if asked.json is not None:  # as soon as there is something: a run takes minutes
-            asked.json.write_text(json.dumps({"changes": setting.changes, "lines": setting.lines}, indent=1) + "\n")
-        if asked.md is not None:
-            asked.md.write_text(told(setting))
     print(told(setting))
+    if asked.md is not None:
+        asked.md.write_text(told(setting))
 
 
 # -- data --------------------------------------------------------------------------------------------------------------

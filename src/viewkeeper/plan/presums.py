@@ -14,6 +14,7 @@ join nothing would be looked at), nor a relation behind an outer join.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -70,7 +71,14 @@ class Presum:
 
 def presummed(query: Query, tables: Mapping[int, Table], sizes: Mapping[int, int], mode: str) -> Query:
     """The query with sums below its joins, where they can be and, unless `mode` is always, where that pays."""
-    return query if mode == "none" else replace(query, root=_rewritten(query.root, tables, sizes, mode))
+    if mode == "none":
+        return query
+    found = replace(query, root=_rewritten(query.root, tables, sizes, mode))
+    if mode != "always":  # rows that the query looks up elsewhere too are kept anyway, and their lookups are shared
+        scanned = Counter(node.table for node in query.root.walk() if isinstance(node, Scan))
+        if any(scanned[scan.table] > 1 for scan, _ in summed_first(found.root)):
+            return query
+    return found
 
 
 def _rewritten(node: Node, tables: Mapping[int, Table], sizes: Mapping[int, int], mode: str) -> Node:
