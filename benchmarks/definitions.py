@@ -1,13 +1,14 @@
 """What a view costs to define when many are there: CREATE of the 10th, the 100th and the 1,000th, over a small table.
 
-    python benchmarks/definitions.py [--views 1000] [--small] [--json results.json] [--check]
+    python benchmarks/definitions.py [--views 1000] [--together] [--small] [--json results.json] [--check]
 
     create    median wall time of the CREATEs up to there, Catalyst included               1,000th ≤ 1.5 × 10th
     catalyst  of which Spark's reading of the query, which does not depend on other views
     catalog   bytes of catalog records that such a CREATE writes                           1,000th ≤ 1.5 × 10th
     refresh   one changed row through all views, by then the second time
 
-All in one run: each line's ratio is to the first. Views are like TPC-H's Q6, each with constants of its own.
+All in one run: each line's ratio is to the first. Views are like TPC-H's Q6, each with constants of its own. They are
+kept apart (share = false), since as they are written they would become members of one family: `--together` lets them.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class Line:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--views", type=int, default=1000)
+    parser.add_argument("--together", action="store_true", help="let the views become members of a family")
     parser.add_argument("--small", action="store_true", help="100 views")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     arguments = parser.parse_args()
     last = 100 if arguments.small else arguments.views
     with tempfile.TemporaryDirectory(prefix="vk-bench-") as directory:
-        lines = list(measure(directory, sorted({n for n in (10, 100, 1000) if n < last} | {last})))
+        lines = list(measure(directory, arguments.together, sorted({n for n in (10, 100, 1000) if n < last} | {last})))
     show(lines)
     if arguments.json:
         found = {"benchmark": "definitions", "views": last, "lines": [asdict(line) for line in lines]}
@@ -66,7 +68,7 @@ def main() -> int:
     return int(arguments.check and missed)
 
 
-def measure(directory: str, counts: list[int]) -> Iterator[Line]:
+def measure(directory: str, together: bool, counts: list[int]) -> Iterator[Line]:
     with viewkeeper.open(f"lmdb:{directory}/db") as db:
         db.sql(
             "CREATE TABLE lineitem (k BIGINT, shipdate DATE, price DECIMAL(12,2), disc DECIMAL(4,2), qty INT,"
@@ -77,13 +79,13 @@ def measure(directory: str, counts: list[int]) -> Iterator[Line]:
         for count in counts:
             while made < count - MEASURED:
                 made += 1
-                create(db, made)
+                create(db, made, together)
             times, cpus, read, written = [], [], [], []
             while made < count:
                 made += 1
                 with reading() as spent:
                     before, wall, cpu = records(db), time.perf_counter(), time.process_time()
-                    create(db, made)
+                    create(db, made, together)
                     times.append(time.perf_counter() - wall)
                     cpus.append(time.process_time() - cpu)
                     read.append(spent[0])
@@ -98,9 +100,10 @@ def measure(directory: str, counts: list[int]) -> Iterator[Line]:
             yield Line(count, *medians, int(statistics.median(written)), refresh)
 
 
-def create(db: Any, number: int) -> None:
+def create(db: Any, number: int, together: bool) -> None:
+    options = "" if together else " WITH (share = false)"
     db.sql(
-        f"CREATE MATERIALIZED VIEW q{number} AS SELECT sum(price * disc) AS revenue FROM lineitem"
+        f"CREATE MATERIALIZED VIEW q{number}{options} AS SELECT sum(price * disc) AS revenue FROM lineitem"
         f" WHERE shipdate >= DATE'1994-01-01' + INTERVAL {number % 300} DAYS AND disc < 0.05 AND qty < {number}"
     )
 
