@@ -49,6 +49,8 @@ class Definer:
         self._scheduler = scheduler
         self._refresh = refresh
         self.templates = Templates()
+        self.making: set[tuple[int, bytes]] = set()
+        """Members whose parameters are written and whose names are not (`gathering.Making`)."""
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
@@ -68,6 +70,7 @@ class Definer:
         if not gathered.members:
             self.create_many(planned.views, (), lane, progress)
             return
+        self.making |= gathering.making(gathered.members)
         try:
             gathering.write(self._publisher.store, gathered)
             # Families that are there make their new members from what they have; new ones are loaded at a cut that has
@@ -75,8 +78,12 @@ class Definer:
             self._refresh()
             self.create_many(planned.views, gathered.members, lane, progress)
         except Exception:
-            self._publisher.afterwards.owe("forgetting members", partial(gathering.swept, self._publisher.store))
+            self.making -= gathering.making(gathered.members)
+            owed = partial(gathering.swept, self._publisher.store, self.making)
+            self._publisher.afterwards.owe("forgetting members", owed)
             raise
+        finally:
+            self.making -= gathering.making(gathered.members)
 
     def create_many(
         self, views: Sequence[View], members: Sequence[View], lane: str = "auto", progress: Progress | None = None
@@ -131,12 +138,13 @@ class Definer:
         """What was kept for members that are none any more."""
         publisher = self._publisher
         publisher.follow()
-        publisher.afterwards.owe("forgetting members", partial(gathering.forget, publisher.store, members))
+        publisher.afterwards.owe("forgetting members", partial(gathering.forget, publisher.store, members, self.making))
         for number in {m.table.family for m in members}:
             family = publisher.catalog.views_by_id.get(number)
             if family is not None and not publisher.catalog.has_members(number):
                 self.drop(family.table)
-        publisher.afterwards.owe("forgetting parameters", partial(gathering.swept, publisher.store, only_tables=True))
+        swept = partial(gathering.swept, publisher.store, self.making, only_tables=True)
+        publisher.afterwards.owe("forgetting parameters", swept)
 
     def replace(
         self,

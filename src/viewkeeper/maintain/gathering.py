@@ -20,6 +20,7 @@ which nobody sees; `swept` takes them away.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
@@ -171,7 +172,16 @@ def write(store: Store, made: Gathered) -> None:
     faults.point("members.written")
 
 
-def forget(store: Store, members: Sequence[View]) -> None:
+Making = AbstractSet[tuple[int, bytes]]
+"""Members that are being made: the number of their family, and the part of it that will be theirs. Their parameters are
+written before their names, and are no leftovers."""
+
+
+def making(members: Sequence[View]) -> Making:
+    return {(m.table.family, m.table.prefix) for m in members}
+
+
+def forget(store: Store, members: Sequence[View], made: Making = frozenset()) -> None:
     """Values that no member has any more: of members that were, or could not be made."""
     catalog = store.catalog()
     for family in dict.fromkeys(m.table.family for m in members):
@@ -180,7 +190,7 @@ def forget(store: Store, members: Sequence[View]) -> None:
         if parameters is not None:
             own = [m for m in members if m.table.family == family]
             left = {m.table.prefix for m in catalog.members.get(family, ())} if len(own) > _FEW else None
-            gone = [m for m in own if not _is_named(catalog, m, left)]
+            gone = [m for m in own if not _is_named(catalog, m, left) and (family, m.table.prefix) not in made]
             rows = _rows(parameters, gone)
             store.write(parameters, rows.slice(0, 0), rows)
 
@@ -191,21 +201,25 @@ def _is_named(catalog: Catalog, member: View, left: set[bytes] | None) -> bool:
     return catalog.has_members(member.table.family, prefix) if left is None else prefix in left
 
 
-def swept(store: Store, *, only_tables: bool = False) -> None:
+def swept(store: Store, made: Making = frozenset(), *, only_tables: bool = False) -> None:
     """Take away what a process that ended in the middle has left: parameters that nobody's name is for.
 
     `only_tables`: those of families that are gone.
     """
     catalog = store.catalog()
     families = {v.parameters: v for v in catalog.views if v.gathers}
+    new = {family for family, _ in made} - {f.table.id for f in families.values()}
     for table in (t for t in catalog.tables if t.is_hidden):
         family = families.get(table.id)
+        if family is None and new:  # it may be one of a family that is being made
+            continue
         if family is None:
             store.change_catalog(lambda now, gone=table: now.without(gone.id))  # type: ignore[misc]
             Afterwards(store).drop(table, "table.dropped")
         if family is None or only_tables:
             continue
         named = {m.table.prefix for m in catalog.members.get(family.table.id, ())}
+        named |= {prefix for number, prefix in made if number == family.table.id}
         rows = pa.Table.from_batches(list(store.scan(table)), table.arrow)
         left = pa.array([key not in named for key in encode_keys(table, rows).to_pylist()], pa.bool_())
         if left.true_count:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -233,13 +234,14 @@ class Stage:
         divides = _sorts(flow, active & new) if new else operators_divide(active)
         small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < ROWS_FOR_MORE
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
-        written: dict[str, RunEntry] = {}
+        written: dict[str, list[RunEntry]] = {}
 
         def keep(slot: str, run: Run) -> Run:
             if run.num_rows < _ROWS_AT_ONCE or (only is not None and slot not in only):
                 return run
-            [written[slot]] = self.state.write(number, {slot: run}, self.durable)
-            return self.state.mapped(written[slot])
+            written[slot] = self.state.write(number, {slot: run}, self.durable)
+            # Behind a URL a long run is written in pieces; whoever goes on with it has it as it is.
+            return self.state.mapped(written[slot][0]) if len(written[slot]) == 1 else run
 
         if together is not None:
             flow, active = together, together.in_batches
@@ -249,7 +251,7 @@ class Stage:
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
-        return Outcome(reached, [*written.values(), *self.state.write(number, left, self.durable)])
+        return Outcome(reached, [*chain.from_iterable(written.values()), *self.state.write(number, left, self.durable)])
 
     def _on_spark(self, hidden: frozenset[str]) -> Lane:
         from viewkeeper.rounds.jobs import Sent

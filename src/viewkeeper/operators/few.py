@@ -65,18 +65,22 @@ class Columns:
 
     passing: Passing | None
     taken: tuple[tuple[str, str], ...]
+    compared: frozenset[str] = frozenset()
+    """The source's columns that decide which rows pass."""
 
 
 def columns_of(segment: Segment) -> Columns | None:
     """None if it does more."""
     if segment.times or segment.sign < 0 or any(n.expr.op != "column" for n in segment.exprs):
         return None
-    tests = [_test(part) for where in segment.where for part in _parts(where)]
+    parts = [part for where in segment.where for part in _parts(where)]
+    tests = [_test(part) for part in parts]
     if None in tests:
         return None
     known = [test for test in tests if test is not None]
     passing = (lambda row: all(test(row) for test in known)) if known else None
-    return Columns(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs))
+    compared = frozenset(str(part.args[0].value) for part in parts)
+    return Columns(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared)
 
 
 def _parts(where: Expr) -> list[Expr]:
@@ -117,10 +121,8 @@ class Placed:
     @cached_property
     def named_by(self) -> frozenset[str]:
         """The source's columns that tell where a row lies: those of the key, and those that are compared."""
-        if self.columns.passing is not None:
-            return frozenset(source for _, source in self._sources)
         keyed = {part.column for part in self.table.key}
-        return frozenset(source for name, source in self._sources if name in keyed)
+        return frozenset(source for name, source in self._sources if name in keyed) | self.columns.compared
 
     def keys(self, rows: Iterable[Row]) -> Iterator[bytes]:
         """Where the view has these rows, those that it has."""

@@ -26,7 +26,7 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.routes import arrived
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
-from viewkeeper.rounds.given import Given
+from viewkeeper.rounds.given import Given, is_empty
 from viewkeeper.rounds.site import Fed, Feed, Site
 from viewkeeper.store.memory import width
 
@@ -170,7 +170,7 @@ class _Schedule:
         self._changed = threading.Condition()
         self._flow = flow
         seeds = list(seeds)
-        begun = (name for name, rows in given.items() if rows.count != 0)
+        begun = (name for name, rows in given.items() if not is_empty(rows))
         order = _order(flow, active, frozenset([*begun, *(consumer for consumer, _, _ in seeds)]))
         self._place, self._after, self._missing = order.place, order.after, dict(order.missing)
         self._waiting: dict[str, dict[int, list[_Arrived]]] = defaultdict(lambda: defaultdict(list))

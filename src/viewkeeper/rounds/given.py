@@ -82,6 +82,11 @@ class FileRows:
             return pa.ipc.open_file(file).read_all().slice(self.start, self.stop - self.start)
 
 
+def is_empty(given: Given) -> bool:
+    """Whether it is known to have no rows. What a store counts says nothing of a cut: rows come and go meanwhile."""
+    return isinstance(given, (Rows, ImageRows)) and given.count == 0
+
+
 def filed(rows: pa.Table, path: str, parts: int) -> Sequence[Share]:
     """The rows written down, in `parts` shares: what is mapped need not travel."""
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:

@@ -19,7 +19,7 @@ from typing import Any
 from viewkeeper.operators.arrangement import Run, arrange
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.plan.levels import Sizes, is_small, levels
-from viewkeeper.rounds.given import Given, LogRows, Rows
+from viewkeeper.rounds.given import Given, LogRows, Rows, is_empty
 from viewkeeper.rounds.site import Fed, Site
 
 FEW_ROWS = 65_536
@@ -57,7 +57,7 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
     """`site` is the driver's; `sizes` those of the published state, without what is loaded anew."""
     flow = site.flow
     given = {n: _at_hand(site, g) if is_few(g) else g for n, g in given.items()}
-    begun = [n for n, g in given.items() if g.count != 0]
+    begun = [n for n, g in given.items() if not is_empty(g)]
     live = flow.reached([*begun, *(consumer for consumer, _, _ in seeds)], site.active)
     arranged: dict[str, Run] = {}
     for name, source in given.items():

@@ -81,7 +81,7 @@ class Elsewhere:
                     count = min(_RANGE, whole - start)
                     os.pwrite(file.fileno(), source.read_at(count, offset + start), start)
 
-                side_by_side(copied, starts)
+                side_by_side(copied, starts, "ranges")
             fresh.replace(target)
         finally:
             fresh.unlink(missing_ok=True)
@@ -105,12 +105,15 @@ class Elsewhere:
                 raise
 
 
-def side_by_side(work: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """The work on each of the things, several at once; raises what one of them raised."""
+def side_by_side(work: Callable[[T], R], things: Iterable[T], threads: str = "files") -> list[R]:
+    """The work on each of the things, several at once; raises what one of them raised.
+
+    `threads`: whose. Work that itself waits for work side by side has others, or all would wait for each other.
+    """
     things = list(things)
     if len(things) < 2:
         return [work(thing) for thing in things]
-    return list(_pool(os.getpid(), "many").map(work, things))
+    return list(_pool(os.getpid(), threads).map(work, things))
 
 
 def soon(work: Callable[[], R]) -> Future[R]:

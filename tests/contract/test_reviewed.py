@@ -1,0 +1,153 @@
+"""What a review found: moments and shapes in which rows were lost, or nobody answered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.contract import planned
+from tests.contract import synchronous_plans as plans
+from tests.contract import test_members as members
+
+import viewkeeper as vk
+from viewkeeper import expressions
+from viewkeeper.commit.manifest import Manifest
+from viewkeeper.commit.state import State
+from viewkeeper.expressions.tree import Expr, Named, column
+from viewkeeper.maintain import gathering, loader
+from viewkeeper.model import types
+from viewkeeper.model.names import HASH
+from viewkeeper.model.schema import WEIGHT, Column, Table
+from viewkeeper.operators.arrangement import Run
+from viewkeeper.operators.duck import Duck
+from viewkeeper.plan.nodes import Aggregate, Filter, Project
+from viewkeeper.rounds import sink
+from viewkeeper.rounds.sinking import changes_of
+from viewkeeper.rounds.staged import Staging, Taken
+from viewkeeper.rounds.targets import Target
+from viewkeeper.store import elsewhere
+from viewkeeper.store.base import ViewChange
+from viewkeeper.store.files import Directory
+from viewkeeper.store.memory import Memory
+
+
+def test_a_table_that_is_empty_for_a_moment_while_views_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans.install(monkeypatch.setattr)
+    rows = [{"item_id": n, "category": "abc"[n % 3], "price": n} for n in range(9)]
+    load = loader.load
+    with vk.open(f"lmdb:{tmp_path / 'shop'}", durability="none") as db:
+        for statement in planned.TABLES:
+            db.sql(statement)
+        db.put("items", rows)
+
+        def loading(*how: Any, **more: Any) -> Any:
+            db.delete("items", list(range(9)))
+            loaded = load(*how, **more)
+            db.put("items", rows)
+            return loaded
+
+        monkeypatch.setattr(loader, "load", loading)
+        for name in ("dear", "grouped"):
+            db.sql(f"CREATE MATERIALIZED VIEW {name} AS SELECT {name}")
+        monkeypatch.setattr(loader, "load", load)
+        db.refresh()
+        expected = plans.recomputed(rows)
+        assert {n: len(db.read(n)) for n in ("dear", "grouped")} == {n: len(expected[n]) for n in ("dear", "grouped")}
+
+
+def test_a_synchronous_view_with_having_on_what_it_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def having(tables: Mapping[str, Table]) -> Any:
+        calls = (plans._call("n", "Count", plans._literal(1), types.BIGINT),)
+        groups = Aggregate(plans._items(tables), (Named("category", plans.CATEGORY),), calls)
+        count = column("n", types.BIGINT, False)
+        several = Filter(groups, Expr("GreaterThan", types.BOOLEAN, (count, plans._literal(1, types.BIGINT))))
+        return plans._query(Project(several, (Named("category", plans.CATEGORY),)))
+
+    monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "SELECT having": having})
+    plans.install(monkeypatch.setattr)
+    with vk.open(f"lmdb:{tmp_path / 'shop'}", durability="none") as db:
+        for statement in planned.TABLES:
+            db.sql(statement)
+        db.sql("CREATE MATERIALIZED VIEW h WITH (sync = true) AS SELECT having")
+        shown = []
+        for n in range(3):
+            db.put("items", [{"item_id": n, "category": "a", "price": n}])
+            shown.append(db.read("h").to_pylist())
+        db.delete("items", [0, 1])
+        assert [*shown, db.read("h").to_pylist()] == [[], [{"category": "a"}], [{"category": "a"}], []]
+
+
+def test_the_row_of_a_view_without_a_key_goes_through_staged_files(tmp_path: Path) -> None:
+    table = Table(7, "v", (Column("n", types.BIGINT),), (), is_view=True)
+    delta = pa.table({"n": pa.array([5], pa.int64()), WEIGHT: pa.array([-1], pa.int64())})
+    with Duck(expressions.setup, threads=1) as duck:
+        change = sink.resolve(duck, None, table, [delta], Memory(1 << 28))
+    assert isinstance(change, ViewChange)
+    staging = Staging(Directory(tmp_path), 3)
+    where = [staging.add(rows) for rows in (change.puts, change.deletes)]
+    staging.close()
+    taken = Taken(Directory(tmp_path))
+    [found] = changes_of([(7, json.dumps(where).encode())], {7: Target(table, "s")}, taken)
+    assert isinstance(found, ViewChange)
+    assert (found.puts.num_rows, found.deletes.num_rows) == (0, 1)
+    taken.clear()
+
+
+def test_many_long_runs_are_opened_from_afar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(elsewhere, "_RANGE", 1 << 12)
+    monkeypatch.setattr(Directory, "is_far", True)
+    place = (tmp_path / "state").as_uri()
+    rows = pa.table({"x": np.arange(2_000), HASH: np.arange(2_000, dtype=np.uint64)}).combine_chunks()
+    state, entries = State(place, Manifest()), []
+    for batch in range(24):
+        entries += state.write(batch, {"s": Run(rows)}, False)
+    shutil.rmtree(tmp_path / "cache")
+    opened: list[int] = []
+    cold = State(place, Manifest().plus(entries))
+    opening = threading.Thread(target=lambda: opened.append(len(cold.arrangement("s").runs)), daemon=True)
+    opening.start()
+    opening.join(60)
+    assert opened == [24]
+
+
+def test_a_sweep_that_is_owed_leaves_members_alone_that_are_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members.install(monkeypatch.setattr)
+    monkeypatch.setattr("viewkeeper.commit.tidying._TIDY_SECONDS", 0.0)
+    url = f"lmdb:{tmp_path / 'shop'}"
+    with vk.open(url, durability="none") as db:
+        for statement in planned.TABLES:
+            db.sql(statement)
+        db.put("items", [{"item_id": n, "category": "a", "price": n} for n in range(9)])
+        for n in range(6):
+            db.sql(f"CREATE MATERIALIZED VIEW v{n} AS {members.ROWS.format(n)}")
+    encode, left = gathering.encode_keys, [1]
+
+    def failing(*what: Any) -> Any:
+        if left:
+            left.pop()
+            raise OSError("a moment's outage")
+        return encode(*what)
+
+    monkeypatch.setattr(gathering, "encode_keys", failing)
+    with vk.open(url, durability="none") as db:
+        db.refresh()  # it is the maintainer now, and owes a sweep
+        db.sql(f"CREATE MATERIALIZED VIEW w AS {members.ROWS.format(7)}")
+        assert not left
+        assert db._store.catalog().view("w").is_member
+        db.put("items", [{"item_id": 100, "category": "a", "price": 50}])
+        db.refresh()
+        assert len(db.read("w")) == 2
