@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.model import types
-from viewkeeper.server.exact import distinct
+from viewkeeper.server.exact import distinct, rows_of
 from viewkeeper.server.formats import CSV, JSON, LINES, writer
 
 BIG = (1 << 53) + 1
@@ -53,3 +53,14 @@ def test_what_is_inside_of_a_value_is_exact_too() -> None:
 )
 def test_types_are_called_as_in_tables(name: str) -> None:
     assert types.written(types.outside(types.of(name))) == name
+
+
+def test_small_decimals_are_written_without_an_exponent() -> None:
+    values = [Decimal("0"), Decimal("-0.0000000001"), None, Decimal("12.5")]
+    rows = pa.table({"x": pa.array(values, pa.decimal128(38, 10)), "y": pa.array(values[:1] * 4, pa.decimal128(9, 2))})
+    assert [tuple(row.values()) for row in rows_of(rows)] == [
+        ("0.0000000000", "0.00"),
+        ("-0.0000000001", "0.00"),
+        (None, "0.00"),
+        ("12.5000000000", "0.00"),
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
@@ -77,9 +78,12 @@ def _float(table: Table, column: Column, value: Any) -> Any:
         raise _misfit(table, column, value, accepted(column.type))
     if isinstance(value, (str, Decimal)):
         try:
-            return float(value)
+            found = float(value)
         except OverflowError:
             raise _misfit(table, column, value, accepted(column.type)) from None
+        if isinstance(value, Decimal) and math.isinf(found) and value.is_finite():
+            raise _misfit(table, column, value, accepted(column.type))
+        return found
     return value
 
 

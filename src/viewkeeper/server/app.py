@@ -56,7 +56,8 @@ class App:
         if scope["type"] != "http":
             return
         serving, started, counted = self.serving, time.perf_counter(), True
-        if serving.active >= serving.limits.requests:
+        # A server that is busy is alive.
+        if serving.active >= serving.limits.requests and scope["path"] != "/healthz":
             await self._problem(Overloaded(f"{serving.limits.requests} requests are being answered."), scope, send)
             return
         serving.active += 1

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 Convert = Callable[[Any], Any]
 _MICROSECOND = timedelta(microseconds=1)
+_PLAIN_SCALE = 6
 
 
 def dumps(value: Any) -> bytes:
@@ -143,12 +144,19 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    texts: list[str | None] = column.cast(pa.string()).to_pylist()
+    return texts
+
+
 def _column(column: pa.ChunkedArray, native: bool) -> list[Any]:
     kind = column.type
     if pa.types.is_int64(kind) and not native:
         column = column.cast(pa.string())
     elif pa.types.is_decimal(kind):
-        texts = column.cast(pa.string()).to_pylist()
+        # Of many places Arrow writes small numbers as 1E-10.
+        has_small = kind.scale > _PLAIN_SCALE
+        texts = [None if v is None else _plain(v) for v in column.to_pylist()] if has_small else _texts(column)
         return texts if not native else [None if t is None else orjson.Fragment(t) for t in texts]
     elif pa.types.is_date(kind):
         column = column.cast(pa.string())

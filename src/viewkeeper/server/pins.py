@@ -49,7 +49,7 @@ class Cursor:
             uuid, position, table, start, skip, stop, chosen = data
             numbers = (position, table, skip)
             texts = isinstance(uuid, str) and isinstance(chosen, str)
-            if not texts or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
+            if not texts or any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers):
                 raise ValueError
             end = None if stop is None else bytes.fromhex(stop)
             return Cursor(uuid, position, table, bytes.fromhex(start), skip, end, chosen)
