@@ -199,7 +199,8 @@ class Groups:
         """What a group's sums are in a state of runs, as they would lie on the shelf."""
         asked = pa.table({k.name: _column(k.type, named[k.name]) for k in self._spec.keys})
         rows = state.slice(hashes(duck, asked, tuple(self._names)) if self._names else np.zeros(1, np.uint64))
-        rows = rows.filter(pc.equal(encode_keys(self._vectors, rows), pa.scalar(key, pa.binary())))
+        if rows.num_rows:  # an arrangement without runs does not know its columns
+            rows = rows.filter(pc.equal(encode_keys(self._vectors, rows), pa.scalar(key, pa.binary())))
         if not rows.num_rows:
             return None
         sums = {name: sum(map(int, rows[name].to_pylist())) for name in ("_n", *(name for _, _, name in self._fed))}

@@ -1,6 +1,6 @@
 """What a Python worker keeps between tasks, so that a batch costs its rows and not its beginnings.
 
-    flows   by a token: sent once a session, unpickled once a worker
+    flows   by a token: sent once a session, read once a worker
     crew    DuckDBs with the statements that they have prepared
     runs    state files that were mapped and verified, and small runs that tasks of this worker wrote themselves
 

@@ -147,7 +147,7 @@ def _opened(address: str) -> tuple[Any, str]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ImportError, OSError) as error:
         raise BadValue(f"{address} cannot be opened: {str(error).splitlines()[0][:300]}", hint=_HINT) from error
     if address.startswith("s3://"):
-        # A URL cannot say it; what pickles the file system can.
+        # A URL cannot say it; what copies the file system to other processes can.
         make, (options,) = filesystem.__reduce__()
         filesystem = make({**options, "allow_delayed_open": True})
     return filesystem, path.rstrip("/")
