@@ -21,10 +21,11 @@ from viewkeeper import expressions
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
 from viewkeeper.expressions.tree import Expr, Named, column
-from viewkeeper.maintain import gathering, loader
+from viewkeeper.maintain import gathering, loader, stage
 from viewkeeper.model import types
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
+from viewkeeper.operators import runs
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.nodes import Aggregate, Filter, Project
@@ -151,3 +152,29 @@ def test_a_sweep_that_is_owed_leaves_members_alone_that_are_being_made(
         db.put("items", [{"item_id": 100, "category": "a", "price": 50}])
         db.refresh()
         assert len(db.read("w")) == 2
+
+
+def test_a_load_writes_long_runs_in_pieces_where_the_state_is_behind_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("thriftpy2")
+    from tests.contract.small_hbase import SmallHBase
+
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(runs, "PIECE_ROWS", 16)
+    monkeypatch.setattr(stage, "_ROWS_AT_ONCE", 16)
+    server = SmallHBase()
+    state = (tmp_path / "state").as_uri()
+    try:
+        with vk.open(f"hbase://{server.host}:{server.port}/shop?create=true&state={state}") as db:
+            for statement in planned.TABLES:
+                db.sql(statement)
+            db.put("items", [{"item_id": n, "category": "abc"[n % 3], "price": 1} for n in range(300)])
+            db.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
+            db.put("items", {"item_id": 1, "category": "c", "price": 5})
+            db.refresh("driver")
+            totals = {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()}
+    finally:
+        server.close()
+    assert totals == {"a": (100, 100), "b": (99, 99), "c": (101, 105)}
