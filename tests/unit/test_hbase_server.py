@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import sys
 import threading
 import time
@@ -59,6 +61,53 @@ def test_a_pid_that_belongs_to_somebody_else_by_now_is_never_signalled(tmp_path:
     assert processes.runs(mine)
     processes.kill(mine)
     assert not processes.runs(mine)
+
+
+def test_a_process_runs_from_its_first_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system shows a process that just begins without a command line."""
+    look = processes._look
+    monkeypatch.setattr(processes, "_look", lambda pid: seen and (seen[0], "") if (seen := look(pid)) else None)
+    begun = sleeper(tmp_path)
+    assert processes.runs(begun)
+    assert processes.exit_code(begun) is None
+    processes.kill(begun)
+    assert not processes.runs(begun)
+    assert processes.exit_code(begun) == -9
+
+
+def test_a_port_taken_between_choosing_and_listening_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first java finds its port taken and ends; the second one listens on another."""
+    listens = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    taken: list[socket.socket] = []
+    tried: list[int] = []
+
+    def java(server: Server, name: str, heap: str, main: str, *arguments: str) -> processes.Started:
+        site = (server.data / "conf" / "hbase-site.xml").read_text()
+        port = int(re.search(r"clientPort</name><value>(\d+)", site)[1])  # type: ignore[index]
+        if not taken:  # by the near end of somebody's connection, as ports of this range are
+            far = socket.create_server(("127.0.0.1", 0))
+            near = socket.socket()
+            near.bind(("127.0.0.1", port))
+            near.connect(far.getsockname())
+            taken.extend((far, near))
+        tried.append(port)
+        mark, log = f"--mark={tmp_path}/{name}", tmp_path / f"{name}.out"
+        return processes.start((sys.executable, "-c", listens, str(port), mark), mark=mark, log=log, cwd=tmp_path)
+
+    monkeypatch.setattr(Server, "_java", java)
+    server = Server(tmp_path / "data")
+    server._adopt()
+    server._start_listening(time.monotonic() + 60)
+    try:
+        assert tried == [tried[0], server.instance().zookeeper_port]
+        assert tried[0] != tried[1]
+        assert processes.runs(server.instance().hbase)
+    finally:
+        processes.kill(server.instance().hbase)
+        for end in taken:
+            end.close()
 
 
 def test_stopping_an_instance_leaves_another_one_alone(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Processes that outlive the one that started them, known for certain.
 
 A pid alone may by now belong to somebody else. A process is ours when its pid runs, started at the recorded time, and
-carries the recorded mark on its command line; anything else is never signalled.
+carries the recorded mark on its command line; anything else is never signalled. A child of this very process is known
+by its handle instead: while it begins, the system shows it without a command line, and it would be taken for ended.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-_children: dict[int, subprocess.Popen[bytes]] = {}
-"""Those this process started, so that they are reaped and never stay behind as zombies."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,10 @@ class Started:
         return Started(int(value["pid"]), str(value["began"]), str(value["mark"]))
 
 
+_children: dict[int, tuple[Started, subprocess.Popen[bytes]]] = {}
+"""Those this process started, so that they are reaped and never stay behind as zombies."""
+
+
 def start(command: Sequence[str], *, mark: str, log: Path, cwd: Path) -> Started:
     """Start a process in a session of its own (a Ctrl-C at our terminal is not for it), its output added to `log`."""
     with log.open("ab") as out:
@@ -49,21 +51,32 @@ def start(command: Sequence[str], *, mark: str, log: Path, cwd: Path) -> Started
             cwd=cwd,
             start_new_session=True,
         )
-    _children[child.pid] = child
     seen = _look(child.pid)
-    return Started(child.pid, seen[0] if seen else "", mark)
+    process = Started(child.pid, seen[0] if seen else "", mark)
+    _children[child.pid] = process, child
+    return process
 
 
 def runs(process: Started | None) -> bool:
     """Whether this very process still runs."""
     if process is None:
         return False
-    child = _children.get(process.pid)
-    if child is not None and child.poll() is not None:
-        del _children[process.pid]
-        return False
+    child = _child(process)
+    if child is not None:
+        return child.poll() is None
     seen = _look(process.pid)
     return seen is not None and seen[0] == process.began and process.mark in seen[1]
+
+
+def exit_code(process: Started | None) -> int | None:
+    """How a child of this process ended, -9 for SIGKILL; None of one that runs or that another process started."""
+    child = _child(process)
+    return None if child is None else child.poll()
+
+
+def _child(process: Started | None) -> subprocess.Popen[bytes] | None:
+    started, child = _children.get(process.pid, (None, None)) if process else (None, None)
+    return child if started == process else None
 
 
 def kill(process: Started | None) -> None:

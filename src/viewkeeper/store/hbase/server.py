@@ -109,6 +109,10 @@ class Status:
         return f"hbase://{self.host}:{self.port}/default" if self.port else None
 
 
+class _Ended(StoreError):
+    """A process ended before it answered."""
+
+
 class Server:
     """One HBase with its gateway, in one data directory. Use as a context manager, or start and stop it."""
 
@@ -125,9 +129,8 @@ class Server:
         HBASE.java()
         self._adopt()
         with locked(self.data / "lock"):
-            self._start_hbase()
+            self._start_listening(deadline)
             # The gateway may start while the master still initialises: it only needs ZooKeeper.
-            self._wait(lambda: _listens(self.instance().zookeeper_port), deadline, "HBase's ZooKeeper", "hbase")
             self._start_gateway()
         self.wait(timeout=deadline - time.monotonic())
         return self.status()
@@ -250,6 +253,18 @@ class Server:
         fresh.write_text(json.dumps(instance.as_json(), indent=1) + "\n")
         fresh.replace(path)
 
+    def _start_listening(self, deadline: float) -> None:
+        """Start HBase and wait for its ZooKeeper; somebody else may take its port before it does, so not only once."""
+        for again in (True, True, False):
+            self._start_hbase()
+            try:
+                self._wait(lambda: _listens(self.instance().zookeeper_port), deadline, "HBase's ZooKeeper", "hbase")
+            except _Ended:
+                if not again:
+                    raise
+            else:
+                return
+
     def _start_hbase(self) -> None:
         instance = self.instance()
         if processes.runs(instance.hbase):
@@ -314,8 +329,10 @@ class Server:
             instance = self.instance()
             for name in needed:
                 if not processes.runs(getattr(instance, name)):
-                    raise StoreError(
-                        f"{what} did not start: its {name} process ended. {self._last_words(name)}",
+                    code = processes.exit_code(getattr(instance, name))
+                    ended = "" if code is None else f" with exit code {code}"
+                    raise _Ended(
+                        f"{what} did not start: its {name} process ended{ended}. {self._last_words(name)}",
                         hint=f"See {self.data / 'logs'}.",
                     )
             if time.monotonic() > deadline:
@@ -323,13 +340,15 @@ class Server:
             time.sleep(0.2)
 
     def _last_words(self, name: str) -> str:
+        last = ""
         for suffix in (".out", ".log"):
             path = self.data / "logs" / f"{name}{suffix}"
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             told = [line for line in lines[-200:] if "Exception" in line or "Error" in line or "ERROR" in line]
             if told:
                 return told[-1].strip()[:300]
-        return ""
+            last = last or next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+        return last
 
 
 def write_conf(conf: Path, properties: Mapping[str, str]) -> None:
