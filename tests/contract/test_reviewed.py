@@ -178,3 +178,42 @@ def test_a_load_writes_long_runs_in_pieces_where_the_state_is_behind_a_url(
     finally:
         server.close()
     assert totals == {"a": (100, 100), "b": (99, 99), "c": (101, 105)}
+
+
+def test_members_that_could_not_be_forgotten_are_with_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members.install(monkeypatch.setattr)
+    monkeypatch.setattr("viewkeeper.commit.tidying._TIDY_SECONDS", 0.0)
+    with vk.open(f"lmdb:{tmp_path / 'shop'}", durability="none") as db:
+        for statement in planned.TABLES:
+            db.sql(statement)
+        db.put("items", [{"item_id": n, "category": "a", "price": n} for n in range(9)])
+        for n in range(8):
+            db.sql(f"CREATE MATERIALIZED VIEW v{n} AS {members.ROWS.format(n)}")
+        family = next(v for v in db._store.catalog().views if v.gathers)
+
+        def values() -> set[int]:
+            parameters = db._store.catalog().tables_by_id[family.parameters]
+            return {v for batch in db._store.scan(parameters) for v in batch.column(0).to_pylist()}
+
+        assert values() == set(range(8)) - {int(n[1:]) for n in alone(db)}
+        gone = [m.table.name for m in db._store.catalog().members[family.table.id]][:3]
+        forget = gathering._rows
+        monkeypatch.setattr(gathering, "_rows", _fails)
+        db.sql(f"DROP MATERIALIZED VIEW {gone[0]}")
+        db.sql(f"DROP MATERIALIZED VIEW {gone[1]}")
+        assert "forgetting members" in (db.status().afterwards or "")
+        assert int(gone[0][1:]) in values()
+        monkeypatch.setattr(gathering, "_rows", forget)
+        db.sql(f"DROP MATERIALIZED VIEW {gone[2]}")
+        assert db.status().afterwards is None
+        assert values().isdisjoint({int(n[1:]) for n in gone})
+
+
+def alone(db: Any) -> list[str]:
+    return [v.table.name for v in db._store.catalog().views if not v.is_member and not v.gathers]
+
+
+def _fails(*_: Any) -> Any:
+    raise OSError("a moment's outage")

@@ -104,6 +104,24 @@ def test_a_newer_format_is_refused(store: RocksStore, path: Path) -> None:
             RocksStore(path, mode)
 
 
+def test_format_1_is_read_as_it_is_and_brought_up_by_a_writer(store: RocksStore, path: Path) -> None:
+    store.close()
+
+    def stored(change: bytes | None = None) -> bytes:
+        raw = Rdict(str(path), Options(raw_mode=True))
+        if change is not None:
+            raw[b"mformat"] = change
+        found = bytes(raw[b"mformat"])
+        raw.close()
+        return found
+
+    stored(b"1")
+    RocksStore(path, "r").close()
+    assert stored() == b"1"
+    RocksStore(path).close()
+    assert stored() == b"%d" % database.FORMAT
+
+
 def test_what_cannot_be_meant_is_refused(path: Path) -> None:
     with pytest.raises(BadValue, match="durability"):
         RocksStore(path, durability="often")

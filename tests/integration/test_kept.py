@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pyarrow as pa
 import pytest
 from tests.kept import shop
@@ -40,6 +41,21 @@ def test_the_tables_of_before_are_whole(kept: Path) -> None:
             found = reader.read(table)
             assert found.column_names == shop.COLUMNS[table]
             assert as_texts(found.to_pylist()) == as_texts(rows)
+
+
+def test_a_batch_is_written_in_a_format_that_older_code_refuses(kept: Path) -> None:
+    """It would take the runs that a record names for all of them."""
+    with vk.open(f"lmdb:{kept}", mode="r") as reader:
+        assert reader.read("sold").num_rows
+    before = written_in(kept)
+    with vk.open(f"lmdb:{kept}", spark=None) as opened:
+        opened.refresh()
+    assert before < 4 <= written_in(kept)
+
+
+def written_in(kept: Path) -> int:
+    with lmdb.open(str(kept), max_dbs=4, readonly=True) as raw, raw.begin() as txn:
+        return int(txn.get(b"format", db=raw.open_db(b"meta", txn=txn, create=False)))
 
 
 def test_the_views_show_the_batch_that_was_published(kept: Path, spark: Any) -> None:

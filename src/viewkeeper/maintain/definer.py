@@ -51,6 +51,8 @@ class Definer:
         self.templates = Templates()
         self.making: set[tuple[int, bytes]] = set()
         """Members whose parameters are written and whose names are not (`gathering.Making`)."""
+        self._leaving: list[View] = []
+        """Members that are none any more and whose parameters are still written."""
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
@@ -80,7 +82,7 @@ class Definer:
         except Exception:
             self.making -= gathering.making(gathered.members)
             owed = partial(gathering.swept, self._publisher.store, self.making)
-            self._publisher.afterwards.owe("forgetting members", owed)
+            self._publisher.afterwards.owe("sweeping parameters", owed)
             raise
         finally:
             self.making -= gathering.making(gathered.members)
@@ -138,13 +140,19 @@ class Definer:
         """What was kept for members that are none any more."""
         publisher = self._publisher
         publisher.follow()
-        publisher.afterwards.owe("forgetting members", partial(gathering.forget, publisher.store, members, self.making))
+        self._leaving += members
+        publisher.afterwards.owe("forgetting members", self._forget_leaving)
         for number in {m.table.family for m in members}:
             family = publisher.catalog.views_by_id.get(number)
             if family is not None and not publisher.catalog.has_members(number):
                 self.drop(family.table)
         swept = partial(gathering.swept, publisher.store, self.making, only_tables=True)
         publisher.afterwards.owe("forgetting parameters", swept)
+
+    def _forget_leaving(self) -> None:
+        """All of them, since what is owed is owed by its name: also those for which it failed before."""
+        gathering.forget(self._publisher.store, self._leaving, self.making)
+        self._leaving.clear()
 
     def replace(
         self,

@@ -104,7 +104,7 @@ class Maintainer:
         """State of another version, or of a record that is damaged, is made anew before the first batch."""
         publisher = self.publisher
         publisher.afterwards.owe("forgetting old parts of loads", Kept(self.store, publisher.state.directory).forget)
-        publisher.afterwards.owe("forgetting members", partial(gathering.swept, self.store, self.definer.making))
+        publisher.afterwards.owe("sweeping parameters", partial(gathering.swept, self.store, self.definer.making))
         made, record = publisher.state.manifest.fingerprint, publisher.batch.record
         if made != expressions.fingerprint():
             publisher.sets = {}

@@ -31,8 +31,12 @@ from viewkeeper.store.rocksdb.following import Followers
 from viewkeeper.store.rocksdb.maps import Live, RocksMap, RocksState, Snapshot, table_prefix
 from viewkeeper.store.terms import Finding
 
-FORMAT = 1
-"""Of the whole database; a higher number is refused."""
+FORMAT = 2
+"""Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
+
+    1   a batch record has all its runs
+    2   it names those that differ from a basis
+"""
 
 LARGEST_CALL = 1 << 30
 """Bytes of a write call: a WriteBatch is in memory whole, and once more in RocksDB's."""
@@ -188,10 +192,14 @@ class RocksDatabase(Database):
             db = _opened(self.path, create=True)
             try:
                 meta = RocksMap(Live(db), None, b"m")
-                if meta.get(b"format") is None:
+                found = meta.get(b"format")
+                if found is None:
                     if next(iter(db.keys()), None) is not None:
                         raise not_a_database(self.path, "it is a RocksDB of another program")
-                    self._make(db)
+                    self._put(db, {b"mformat": b"%d" % FORMAT, b"muuid": uuid.uuid4().hex.encode()})
+                    flush_directory(self.path)
+                elif found.isdigit() and int(found) < FORMAT:  # older versions cannot read what is written from now on
+                    self._put(db, {b"mformat": b"%d" % FORMAT})
             except BaseException:
                 db.close()
                 raise
@@ -199,14 +207,14 @@ class RocksDatabase(Database):
         self._place = _identity(self.path)
         return db
 
-    def _make(self, db: Rdict) -> None:
+    @staticmethod
+    def _put(db: Rdict, records: dict[bytes, bytes]) -> None:
         batch = WriteBatch(raw_mode=True)
-        batch.put(b"mformat", b"%d" % FORMAT)
-        batch.put(b"muuid", uuid.uuid4().hex.encode())
+        for name, value in records.items():
+            batch.put(name, value)
         options = WriteOptions()
         options.sync = True
         db.write(batch, write_opt=options)
-        flush_directory(self.path)
 
     def check_format(self) -> None:
         with self.read() as state:
