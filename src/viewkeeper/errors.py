@@ -187,7 +187,7 @@ class Forbidden(ViewkeeperError):
 
 
 class Overloaded(ViewkeeperError):
-    """The server has as many requests or subscribers as it takes."""
+    """The server takes no more requests or subscribers now: it has as many as it can, or is stopping."""
 
     code = "VK704"
     default_hint = "Try again in a moment."

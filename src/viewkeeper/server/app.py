@@ -29,7 +29,7 @@ from viewkeeper.server.point import ALWAYS, FRESH, VARY, Point
 from viewkeeper.server.problems import Refused
 from viewkeeper.server.pulse import Pulse
 from viewkeeper.server.routes import Endpoint, endpoints
-from viewkeeper.server.serving import Serving
+from viewkeeper.server.serving import Serving, stopped
 from viewkeeper.server.tokens import allows
 
 Scope = dict[str, Any]
@@ -56,6 +56,9 @@ class App:
         if scope["type"] != "http":
             return
         serving, started, counted = self.serving, time.perf_counter(), True
+        if serving.stopping.is_set():
+            await self._problem(stopped(), scope, send)
+            return
         # A server that is busy is alive.
         if serving.active >= serving.limits.requests and scope["path"] != "/healthz":
             await self._problem(Overloaded(f"{serving.limits.requests} requests are being answered."), scope, send)
@@ -77,6 +80,10 @@ class App:
             status = await self._send(found, scope, receive, send)
         except ViewkeeperError as error:
             status = await self._problem(error, scope, send)
+        except asyncio.CancelledError:
+            if not serving.stopping.is_set():
+                raise
+            status = await self._problem(_given_up(), scope, send)
         except Exception:
             _log.exception("A request failed: %s %s", scope["method"], scope["path"])
             status = await self._problem(problems.unexpected(), scope, send)
@@ -137,7 +144,7 @@ class App:
     async def _problem(self, error: ViewkeeperError, scope: Scope, send: Send) -> int:
         self.serving.metrics.errors.labels(error.code).inc()
         status, headers, body = problems.answer(error)
-        if status == 413 or status == 408:
+        if status in (408, 413) or self.serving.stopping.is_set():
             headers["connection"] = "close"  # what is left of the body is not read
         found = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
         found += [*ALWAYS, (b"content-length", b"%d" % len(body))]
@@ -191,6 +198,11 @@ class App:
         finally:
             left.cancel()
             await body.aclose()
+
+
+def _given_up() -> Overloaded:
+    """What a request is told that was not done within the time that a server has to stop."""
+    return Overloaded("The server stopped before this was done.", hint="It may still be: look before you repeat it.")
 
 
 async def _left(receive: Receive, pump: asyncio.Task[Any]) -> None:

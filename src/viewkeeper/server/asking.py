@@ -71,7 +71,8 @@ async def _text(serving: Serving, asked: Asked) -> tuple[str, str]:
     """The statement with its values in their places, and who is to answer it."""
     media = intake.media_of(asked.header("content-type"), (formats.JSON, SQL))
     most = serving.limits.body if allows(asked.role, "admin") else min(serving.limits.body, LONGEST)
-    body = await asked.body(most, serving.limits.receive_seconds)
+    with serving.waiting():
+        body = await asked.body(most, serving.limits.receive_seconds)
     if media == SQL:
         try:
             return body.decode("utf-8"), "auto"

@@ -107,7 +107,7 @@ async def _followed(serving: Serving, table: Table, form: str, since: int) -> As
         while (found := await serving.call(_encoded, form, table, missed)) is not None:
             since, data = found
             yield data
-        if serving.stopping:  # who joins now was not there when goodbye was said
+        if serving.stopping.is_set():  # who joins now was not there when goodbye was said
             yield events.ending(form, table, None, Token(serving.store.uuid, since), events.STOPPING)
             return
         while data := await subscriber.taken():
@@ -171,7 +171,7 @@ def _rows_event(serving: Serving, table: Table, form: str, rows: pa.Table, posit
 
 async def keep_alive(serving: Serving) -> None:
     """A sign of life to all subscribers, every so often; and old states are let go."""
-    while not serving.stopping:
+    while not serving.stopping.is_set():
         await asyncio.sleep(serving.limits.heartbeat)
         serving.hub.beat()
         with suppress(ViewkeeperError):

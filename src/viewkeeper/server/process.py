@@ -3,7 +3,8 @@
 SIGTERM and Ctrl-C:
 
     1  no new connection; subscribers are told where to resume
-    2  requests that are being answered end, within a time
+    2  what has not begun (half a body, a wait for a batch or a turn) and queries end at once: 503; what is being
+       written or sent ends within a time
     3  the batch in work finishes, or never happened; the lease is released
 """
 
@@ -161,7 +162,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.serving.stopping = True
+        self._app.serving.stop()
         self._app.serving.hub.say_goodbye(events.STOPPING)
         self._app.pulse.say_goodbye("The server is stopping.")
         await super().shutdown(sockets=sockets)

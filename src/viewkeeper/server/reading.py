@@ -239,7 +239,8 @@ async def _wait(serving: Serving, name: str, wanted: int, timeout: float) -> Non
                 raise _late(store, name, wanted, "nobody maintains it", "Start `vk run`, or `vk serve --maintain`.")
         if now >= deadline:
             raise _late(store, name, wanted, f"{timeout:g} s were not enough", "Ask again, or with a longer timeout=.")
-        await serving.hub.news(min(_LEASE_SECONDS, deadline - now))
+        with serving.waiting():
+            await serving.hub.news(min(_LEASE_SECONDS, deadline - now))
     found = store.catalog().find(name)
     if isinstance(found, View):
         levels.refuse_suspended(found, wanted)

@@ -17,7 +17,7 @@ from viewkeeper.server.hub import Hub
 from viewkeeper.server.metrics import Metrics
 from viewkeeper.server.pins import Pins
 from viewkeeper.server.tokens import Keyring
-from viewkeeper.sql.leash import Leash
+from viewkeeper.sql.leash import Ended, Leash
 from viewkeeper.store.base import Store
 
 T = TypeVar("T")
@@ -81,7 +81,8 @@ class Serving:
         self.active = 0
         self.subscribers = 0
         """Streams of changes, and pages that watch."""
-        self.stopping = False
+        self.stopping = threading.Event()
+        self._waiting: set[asyncio.Task[Any]] = set()
         self.description = b"{}"
         """The OpenAPI document."""
 
@@ -99,6 +100,23 @@ class Serving:
             ) from None
 
     @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While nothing has been done for a request yet: a server that stops does not wait for it."""
+        task = asyncio.current_task()
+        if self.stopping.is_set() or task is None:
+            raise stopped()
+        self._waiting.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.stopping.is_set():
+                raise
+            task.uncancel()
+            raise stopped() from None
+        finally:
+            self._waiting.discard(task)
+
+    @contextmanager
     def loading(self, tell: Progress) -> Iterator[Progress]:
         """While a statement runs in its thread: what is to be told how far its load is, which tells `tell` too.
 
@@ -107,7 +125,7 @@ class Serving:
         steps: dict[str, tuple[int, int]] = {}
 
         def told(what: str, done: int, of: int) -> None:
-            if self.stopping:
+            if self.stopping.is_set():
                 raise Stopped
             with self._lock:
                 steps.pop(what, None)
@@ -120,9 +138,7 @@ class Serving:
         try:
             yield told
         except Stopped:
-            raise Overloaded(
-                "The server is stopping: nothing was made.", hint="Run it again when the server is back."
-            ) from None
+            raise stopped() from None
         finally:
             with self._lock:
                 self._loading.remove(steps)
@@ -135,11 +151,17 @@ class Serving:
 
     @contextmanager
     def leashed(self) -> Iterator[Leash]:
-        """A statement that is stopped when this is left before its end."""
+        """A statement that is stopped when this is left before its end, or the server stops."""
         leash = Leash(self.limits.answer)
         self._leashes.add(leash)
         try:
+            if self.stopping.is_set():
+                raise stopped()
             yield leash
+        except Ended:
+            if self.stopping.is_set():
+                raise stopped() from None
+            raise
         finally:
             self._leashes.discard(leash)
             leash.stop()
@@ -149,8 +171,9 @@ class Serving:
         """A statement's turn: a few run at a time, and those that load views do not keep others waiting."""
         turns = self._loads if what == "define" else self._statements
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                await turns.acquire()
+            with self.waiting():
+                async with asyncio.timeout(self.limits.seconds):
+                    await turns.acquire()
         except TimeoutError:
             raise Overloaded("Other statements are being run.") from None
         try:
@@ -175,9 +198,22 @@ class Serving:
         finally:
             self.subscribers -= 1
 
+    def stop(self) -> None:
+        """End what has not done anything yet, and queries; what is being written goes on. In the event loop."""
+        self.stopping.set()
+        for task in list(self._waiting):
+            task.cancel()
+        for leash in list(self._leashes):
+            self.loop.run_in_executor(None, leash.stop)  # Spark may take a while to cancel its jobs
+
     def close(self) -> None:
         for leash in list(self._leashes):
             leash.stop()
         self.hub.stop()
         self.pins.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+def stopped() -> Overloaded:
+    """What a request is told that the server has not begun, or has taken back, because it stops."""
+    return Overloaded("The server is stopping: nothing was done.", hint="Ask again when it is back.")

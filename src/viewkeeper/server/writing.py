@@ -56,7 +56,8 @@ async def _written(
     serving.writable()
     media = intake.media_of(asked.header("content-type"), bodies)
     table = serving.db._base_table(asked.name, {"put": "put into", "update": "update", "delete": "delete from"}[kind])
-    body = await asked.body(serving.limits.body, serving.limits.receive_seconds)
+    with serving.waiting():
+        body = await asked.body(serving.limits.body, serving.limits.receive_seconds)
     return await serving.call(work, serving, asked, table, media, body)
 
 

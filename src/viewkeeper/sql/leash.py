@@ -17,6 +17,10 @@ import pyarrow as pa
 from viewkeeper.errors import Timeout, TooLarge
 
 
+class Ended(Timeout):
+    """A statement that was stopped before it had done anything."""
+
+
 class Leash:
     """Holds one statement. `rows`: how many an answer may have."""
 
@@ -52,7 +56,7 @@ class Leash:
 
     def check(self, error: Exception | None = None) -> None:
         if self._stopped:
-            raise Timeout("The statement was stopped: nobody waits for it any more.", hint="") from error
+            raise Ended("The statement was stopped: nobody waits for it any more.", hint="") from error
 
     def gathered(self, pieces: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
         """The pieces of an answer, unless they become too many."""

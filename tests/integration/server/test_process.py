@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import filled
+from tests.integration.server.conftest import Running, filled
 
 import viewkeeper as vk
+from viewkeeper.server import process
 
 _RUN = """
 import sys
@@ -110,7 +113,7 @@ def test_sigterm_ends_a_load(tmp_path: Path, planned_views: None) -> None:
             server.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
             rest = "\n".join(lines)
-        assert "The server is stopping: nothing was made." in rest
+        assert "The server is stopping: nothing was done." in rest
         assert server.end(signal.SIGTERM) == 0
         assert time.monotonic() - began < 40, "a minute of the load was left"
     finally:
@@ -120,6 +123,82 @@ def test_sigterm_ends_a_load(tmp_path: Path, planned_views: None) -> None:
         assert not db.status().views
         db.sql(create.replace("WITH (load_rate = 10000) ", ""))
         assert db.read("dear").num_rows > 0
+
+
+def test_sigterm_ends_what_has_not_begun(place: Path) -> None:
+    """Half a body, and queries: a problem for each, and no waiting for them."""
+    with vk.open(f"lmdb:{place}") as db:
+        db.put("items", [{"item_id": i, "category": "same", "price": i} for i in range(5_000)])
+    server = Process(place)
+    joined = "items a JOIN items b ON a.category = b.category JOIN items c ON a.category = c.category"
+    found: dict[str, httpx.Response] = {}
+
+    def ask(headers: dict[str, str]) -> None:
+        query = f"SELECT count(*) AS n FROM {joined}"
+        given = {"content-type": "application/sql", **headers}
+        found[str(headers)] = httpx.post(f"{server.address}/v1/sql", content=query, headers=given, timeout=60)
+
+    ways = ({}, {"accept": "text/event-stream"})
+    threads = [threading.Thread(target=ask, args=[headers]) for headers in ways]
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as half:
+            head = "POST /v1/items/rows HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            half.sendall(f'{head}content-length: 100\r\n\r\n[{{"item_id": 77777,'.encode())
+            for thread in threads:
+                thread.start()
+            while 'viewkeeper_reads_total{kind="sql"} 2.0' not in httpx.get(f"{server.address}/metrics").text:
+                time.sleep(0.05)
+            server.process.send_signal(signal.SIGTERM)
+            answer = b"".join(iter(lambda: half.recv(65_536), b"")).decode()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        code = server.end(signal.SIGTERM)
+    assert code == 0
+    problem = "The server is stopping: nothing was done."
+    assert answer.startswith("HTTP/1.1 503")
+    assert "retry-after: 1\r\n" in answer
+    assert problem in answer
+    plain, told = (found[str(headers)] for headers in ways)
+    assert (plain.status_code, plain.json()["code"], plain.json()["detail"]) == (503, "VK704", problem)
+    assert plain.headers["retry-after"] == "1"
+    assert "event: error" in told.text
+    assert problem in told.text
+    with vk.open(f"lmdb:{place}", mode="r") as db:
+        assert db.get("items", 77777) is None
+
+
+def test_what_is_not_written_in_time_is_told_so(
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.5)
+    served, begun, go_on = start(), threading.Event(), threading.Event()
+    put = served.db.put
+
+    def slowly(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return put(*given)
+
+    monkeypatch.setattr(served.db, "put", slowly)
+    answers: list[httpx.Response] = []
+
+    def write() -> None:
+        answers.append(served.http.post("/v1/items/rows", json={"item_id": 99, "category": "c1", "price": 1}))
+        go_on.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert begun.wait(60)
+    try:
+        served.stop()
+    finally:
+        go_on.set()
+        writer.join(60)
+    [answer] = answers
+    assert (answer.status_code, answer.json()["code"]) == (503, "VK704")
+    assert answer.json()["hint"] == "It may still be: look before you repeat it."
+    assert answer.headers["retry-after"] == "1"
 
 
 def test_a_port_that_is_taken_and_a_database_that_is_not_there(place: Path, tmp_path: Path) -> None:
