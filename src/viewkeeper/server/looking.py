@@ -99,8 +99,6 @@ async def ready(serving: Serving, asked: Asked) -> Reply:
     """Fresh enough to serve."""
     now = await status_of(serving)
     most = serving.settings.max_lag
-    if serving.stopping:
-        raise Timeout("The server is stopping.", hint="")
     if most is not None and now.lag_seconds > most:
         raise Timeout(f"The views are {now.lag_seconds:.1f} s behind; {most:g} s are allowed.", hint="")
     if serving.settings.maintain and now.error is not None:
