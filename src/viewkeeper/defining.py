@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from viewkeeper.errors import BadValue, NameTaken, Unsupported
 from viewkeeper.model.catalog import View
-from viewkeeper.model.naming import matching
 from viewkeeper.model.schema import Table
 from viewkeeper.plan import alterations, clustering, indexing, statements
+from viewkeeper.read.listing import LISTINGS
 
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
@@ -30,18 +30,20 @@ def define(db: Database, text: str, progress: Progress | None = None) -> pa.Tabl
     if (load := _LOADS.get(type(statement))) is not None:
         load(db, statement, progress or db._progress)
         return None
+    if (listing := LISTINGS.get(type(statement))) is not None:
+        return listing(db._store.catalog(), statement)
     return _STATEMENTS[type(statement)](db, statement)
 
 
 def _create_table(db: Database, statement: statements.CreateTable) -> None:
     from viewkeeper.maintain import definitions
 
-    db._writable(f"create {statement.name}")
+    db._writes.check_mode(f"create {statement.name}")
     definitions.create_table(db._store, statement)
 
 
 def _drop_table(db: Database, statement: statements.DropTable) -> None:
-    db._writable(f"drop {statement.name}")
+    db._writes.check_mode(f"drop {statement.name}")
     catalog = db._store.catalog()
     found = catalog.find(statement.name)
     if found is None and statement.if_exists:
@@ -64,38 +66,25 @@ def _drop(db: Database, table: Table) -> None:
         definitions.drop_table(db._store, table)
 
 
-def _add_column(db: Database, statement: alterations.AddColumn) -> None:
+def _change_column(db: Database, statement: alterations.ColumnChange) -> None:
     from viewkeeper.maintain import definitions
 
-    db._writable(f"alter {statement.table}")
-    definitions.add_column(db._store, statement)
-
-
-def _drop_column(db: Database, statement: alterations.DropColumn) -> None:
-    from viewkeeper.maintain import definitions
-
-    db._writable(f"alter {statement.table}")
-    definitions.drop_column(db._store, db._spark, statement)
-
-
-def _rename_column(db: Database, statement: alterations.RenameColumn) -> None:
-    from viewkeeper.maintain import definitions
-
-    db._writable(f"alter {statement.table}")
-    definitions.rename_column(db._store, db._spark, statement)
-
-
-def _set_default(db: Database, statement: alterations.SetDefault) -> None:
-    from viewkeeper.maintain import definitions
-
-    db._writable(f"alter {statement.table}")
-    definitions.set_default(db._store, statement)
+    db._writes.check_mode(f"alter {statement.table}")
+    match statement:
+        case alterations.AddColumn():
+            definitions.add_column(db._store, statement)
+        case alterations.DropColumn():
+            definitions.drop_column(db._store, db._spark, statement)
+        case alterations.RenameColumn():
+            definitions.rename_column(db._store, db._spark, statement)
+        case alterations.SetDefault():
+            definitions.set_default(db._store, statement)
 
 
 def _rename(db: Database, statement: alterations.Rename) -> None:
     from viewkeeper.maintain import definitions
 
-    db._writable(f"rename {statement.name}")
+    db._writes.check_mode(f"rename {statement.name}")
     definitions.rename(db._store, statement)
 
 
@@ -103,7 +92,7 @@ def create_views(db: Database, wanted: Sequence[statements.CreateView], progress
     """Make several views, each over tables and over those before it: all of them are there afterwards, or none."""
     from viewkeeper.maintain import planning
 
-    db._writable("create views")
+    db._writes.check_mode("create views")
     catalog = db._store.catalog()
     there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
     fresh = [s for s in wanted if s.name.lower() not in there]
@@ -143,9 +132,8 @@ def _leave(db: Database, maintainer: Maintainer, member: View) -> View:
 
 def _create_view(db: Database, statement: statements.CreateView, progress: Progress | None) -> None:
     from viewkeeper.maintain import definitions, planning
-    from viewkeeper.maintain.loading import throttled
 
-    db._writable(f"create {statement.name}")
+    db._writes.check_mode(f"create {statement.name}")
     found = db._store.catalog().find(statement.name)
     if isinstance(found, View) and found.index is None and statement.if_not_exists:
         return
@@ -174,14 +162,21 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
         else:
             old = _leave(db, maintainer, old) if old.is_member else old
             view = _planned(db, maintainer, lambda: planning.plan(store, db._spark, statement, templates, old))
-        rate = definitions.load_rate(view)
-        progress = progress if rate is None else throttled(progress, rate)
         if old is None:
-            maintainer.definer.create(view, progress=progress)
+            maintainer.definer.create(view, progress=_told(view, progress))
         else:
             definitions.refuse_reshaped(db._store.catalog(), old, view)
             users = db._store.catalog().dependents([old.table.id])
-            maintainer.definer.replace(old, view, frozenset(users), progress=progress)
+            maintainer.definer.replace(old, view, frozenset(users), progress=_told(view, progress))
+
+
+def _told(view: View, progress: Progress | None) -> Progress | None:
+    """Who is told how far the load of a view is; one with a rate waits there so that it is not faster."""
+    from viewkeeper.maintain.definitions import load_rate
+    from viewkeeper.maintain.loading import throttled
+
+    rate = load_rate(view)
+    return progress if rate is None else throttled(progress, rate)
 
 
 def _create_synchronous(
@@ -205,7 +200,6 @@ def _create_synchronous(
 def _create_family(db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None) -> None:
     """The table of its parameters first, which goes again if the family cannot be made."""
     from viewkeeper.maintain import definitions, planning
-    from viewkeeper.maintain.loading import throttled
 
     if old is not None:
         raise Unsupported(f"{statement.name} is there; a family is not replaced.", hint="Drop it and create it again.")
@@ -215,16 +209,14 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
         parameters = definitions.create_parameters(db._store, statement)
         try:
             view = _planned(db, maintainer, lambda: planning.family(db._store, db._spark, statement))
-            rate = definitions.load_rate(view)
-            progress = progress if rate is None else throttled(progress, rate)
-            maintainer.definer.create(view, progress=progress)
+            maintainer.definer.create(view, progress=_told(view, progress))
         except Exception:
             _drop(db, parameters)
             raise
 
 
 def _alter_view(db: Database, statement: alterations.AlterView, progress: Progress | None) -> None:
-    db._writable(f"alter {statement.name}")
+    db._writes.check_mode(f"alter {statement.name}")
     view = db._store.catalog().view(statement.name)
     if view.sync is not None:
         from viewkeeper.maintain import synchronous
@@ -253,7 +245,7 @@ def _alter_view(db: Database, statement: alterations.AlterView, progress: Progre
 def _drop_view(db: Database, statement: statements.DropView) -> None:
     from viewkeeper.maintain import definitions
 
-    db._writable(f"drop {statement.name}")
+    db._writes.check_mode(f"drop {statement.name}")
     found = db._store.catalog().find(statement.name)
     if found is None and statement.if_exists:
         return
@@ -285,7 +277,7 @@ def drop_views(db: Database, names: Sequence[str]) -> None:
     """Drop several views, which may read each other; none if one is not there, or is used by others."""
     from viewkeeper.maintain import definitions
 
-    db._writable("drop views")
+    db._writes.check_mode("drop views")
     catalog = db._store.catalog()
     for name in names:
         catalog.refuse_index(name, "DROP INDEX")
@@ -302,11 +294,9 @@ def drop_views(db: Database, names: Sequence[str]) -> None:
 
 
 def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progress | None) -> None:
-    from viewkeeper.maintain import definitions
     from viewkeeper.maintain.indexes import plan_index
-    from viewkeeper.maintain.loading import throttled
 
-    db._writable(f"create {statement.name}")
+    db._writes.check_mode(f"create {statement.name}")
     found = db._store.catalog().find(statement.name)
     if isinstance(found, View) and found.index is not None and statement.if_not_exists:
         return
@@ -325,16 +315,13 @@ def _create_index(db: Database, statement: indexing.CreateIndex, progress: Progr
         maintainer.refresh()
         _stand_alone(db, maintainer, [statement.on])
         view = plan_index(db._store, statement)
-        rate = definitions.load_rate(view)
-        maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
+        maintainer.definer.create(view, progress=_told(view, progress))
 
 
 def _create_cluster(db: Database, statement: clustering.CreateCluster, progress: Progress | None) -> None:
-    from viewkeeper.maintain import definitions
     from viewkeeper.maintain.clusters import plan_cluster
-    from viewkeeper.maintain.loading import throttled
 
-    db._writable(f"create {statement.name}")
+    db._writes.check_mode(f"create {statement.name}")
     found = db._store.catalog().find(statement.name)
     if isinstance(found, View) and found.index is None and statement.if_not_exists:
         return
@@ -347,8 +334,7 @@ def _create_cluster(db: Database, statement: clustering.CreateCluster, progress:
         maintainer.refresh()
         _stand_alone(db, maintainer, statement.of)
         view = plan_cluster(db._store, statement)
-        rate = definitions.load_rate(view)
-        maintainer.definer.create(view, progress=progress if rate is None else throttled(progress, rate))
+        maintainer.definer.create(view, progress=_told(view, progress))
 
 
 def _stand_alone(db: Database, maintainer: Maintainer, names: Iterable[str]) -> None:
@@ -362,7 +348,7 @@ def _stand_alone(db: Database, maintainer: Maintainer, names: Iterable[str]) -> 
 def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
     from viewkeeper.maintain import definitions
 
-    db._writable(f"drop {statement.name}")
+    db._writes.check_mode(f"drop {statement.name}")
     catalog = db._store.catalog()
     if catalog.find(statement.name) is None and statement.if_exists:
         return
@@ -374,68 +360,8 @@ def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
 def _rename_index(db: Database, statement: indexing.RenameIndex) -> None:
     from viewkeeper.maintain import definitions
 
-    db._writable(f"rename {statement.name}")
+    db._writes.check_mode(f"rename {statement.name}")
     definitions.rename_index(db._store, statement)
-
-
-def _show_indexes(db: Database, statement: indexing.ShowIndexes) -> pa.Table:
-    from viewkeeper.plan.spelling import index_columns, index_included, indexed
-
-    catalog = db._store.catalog()
-    on = None if statement.on is None else catalog.table(statement.on)
-    found = [v for views in catalog.indexes.values() for v in views]
-    found = sorted((v for v in found if on is None or indexed(catalog, v) == on), key=lambda v: v.table.name.lower())
-    listed = {
-        "name": [v.table.name for v in found],
-        "on": [indexed(catalog, v).name for v in found],
-        "columns": [", ".join(index_columns(catalog, v)) for v in found],
-        "include": [", ".join(index_included(catalog, v)) for v in found],
-    }
-    return pa.table({name: pa.array(values, pa.string()) for name, values in listed.items()})
-
-
-def _show(db: Database, statement: statements.Show) -> pa.Table:
-    catalog = db._store.catalog()
-    shown = catalog.named_tables if statement.what == "tables" else [v.table for v in catalog.named_views]
-    names = sorted(t.name for t in shown)
-    return pa.table(
-        {"name": pa.array(names if statement.like is None else matching(names, statement.like), pa.string())}
-    )
-
-
-def _show_create(db: Database, statement: statements.ShowCreate) -> pa.Table:
-    from viewkeeper.plan.spelling import create_index, create_table, create_view
-
-    catalog = db._store.catalog()
-    found = catalog.find(statement.name)
-    if statement.kind == "index":
-        text = create_index(catalog, catalog.index(statement.name))
-    elif isinstance(found, View) or statement.kind == "view":
-        catalog.refuse_index(statement.name, "SHOW CREATE INDEX")
-        text = create_view(catalog.view(statement.name))
-    else:
-        text = create_table(catalog.table(statement.name))
-    return pa.table({"statement": pa.array([text], pa.string())})
-
-
-def _describe(db: Database, statement: statements.Describe) -> pa.Table:
-    table = db._store.catalog().table(statement.name)
-    places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
-    shown = pa.table(
-        {
-            "column": pa.array([c.name for c in table.columns], pa.string()),
-            "type": pa.array([str(c.type) for c in table.columns], pa.string()),
-            "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
-            "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
-        }
-    )
-    if all(c.default is None for c in table.columns):
-        return shown
-    return shown.append_column("default", pa.array([c.default for c in table.columns], pa.string()))
-
-
-def _explain(db: Database, statement: statements.Explain) -> pa.Table:
-    return pa.table({"plan": db.explain(statement.name).splitlines()})
 
 
 _LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
@@ -449,17 +375,13 @@ _LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
 _STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
     statements.CreateTable: _create_table,
     statements.DropTable: _drop_table,
-    alterations.AddColumn: _add_column,
-    alterations.DropColumn: _drop_column,
+    alterations.AddColumn: _change_column,
+    alterations.DropColumn: _change_column,
     statements.DropView: _drop_view,
-    alterations.RenameColumn: _rename_column,
-    alterations.SetDefault: _set_default,
+    alterations.RenameColumn: _change_column,
+    alterations.SetDefault: _change_column,
     alterations.Rename: _rename,
     indexing.DropIndex: _drop_index,
     indexing.RenameIndex: _rename_index,
-    indexing.ShowIndexes: _show_indexes,
-    statements.Show: _show,
-    statements.ShowCreate: _show_create,
-    statements.Describe: _describe,
-    statements.Explain: _explain,
+    statements.Explain: lambda db, statement: pa.table({"plan": db.explain(statement.name).splitlines()}),
 }

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.errors import BadValue, ReadOnly
+from viewkeeper.errors import BadValue
 from viewkeeper.maintain.continuous import Maintenance, Pace
 from viewkeeper.maintain.holding import Closed, Holding
+from viewkeeper.maintain.writes import Writes
 from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
-from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.handle import Handle
@@ -66,12 +65,11 @@ class Database:
     ) -> None:
         self._store = store
         give(self, memory)
-        self._mode = mode
         self._sessions = Sessions(store, spark)
         self._progress = progress
         how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
         self._holding = Holding(self, store, self._sessions, **how)
-        self._maintenance: Maintenance | None = None
+        self._writes = Writes(store, mode)
         self._reads = Reads(store, self._holding, _asked)
         self._closed = False
 
@@ -91,14 +89,15 @@ class Database:
         take_back(self)
         self._holding.unless_lost.detach()
         try:
-            if self._maintenance is not None:
-                self._maintenance.stop()
+            if self._writes.maintenance is not None:
+                self._writes.maintenance.stop()
         finally:
             if self._holding.leave():
                 self._store.close()
             else:
                 self._store = Closed(self._store.url)  # type: ignore[assignment]
             self._reads.close(self._store)
+            self._writes.close(self._store)
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -141,24 +140,15 @@ class Database:
 
         `rows`: a dict, a list of dicts, a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars frame.
         """
-        target = self._base_table(table, "put into")
-        puts = last_by_key(target, rows_table(target, rows))
-        self._make_room()
-        return self._token(self._store.write(target, puts, _no_keys(target)))
+        return self._writes.put(table, rows)
 
     def delete(self, table: str, keys: Any) -> Token:
         """Delete rows by key: one key (a scalar, or a tuple for a composite key), a list, or an Arrow table of keys."""
-        target = self._base_table(table, "delete from")
-        deletes = last_by_key(target, keys_table(target, keys))
-        self._make_room()
-        return self._token(self._store.write(target, target.arrow.empty_table(), deletes))
+        return self._writes.delete(table, keys)
 
     def update(self, table: str, key: Any, columns: Mapping[str, Any]) -> Token:
         """Change some columns of one row, atomically. The row must exist."""
-        target = self._base_table(table, "update")
-        key_row, new_values = updates_table(target, key, columns)
-        self._make_room()
-        return self._token(self._store.update(target, key_row, new_values))
+        return self._writes.update(table, key, columns)
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
@@ -193,17 +183,18 @@ class Database:
         process maintains, wait and take over when it ends; without it that is MaintainerBusy. `audit_every`: seconds
         between two audits, beside the batches; `on_audit` is given each, and `status` shows the last.
         """
-        self._writable("maintain views")
-        if self._maintenance is not None and self._maintenance.running:
+        self._writes.check_mode("maintain views")
+        if self._writes.maintenance is not None and self._writes.maintenance.running:
             raise BadValue("This database is maintained in the background already.", hint="Stop that one first.")
         pace = Pace(max_delay, max_changes, priority, max_lag, retries)
-        self._maintenance = Maintenance(self._store, pace, self._holding, lane=lane, standby=standby, on_batch=on_batch)
+        maintenance = Maintenance(self._store, pace, self._holding, lane=lane, standby=standby, on_batch=on_batch)
+        self._writes.maintenance = maintenance
         if audit_every is not None:
             from viewkeeper.read.auditing import audit_beside
 
             audited = partial(audit_beside, self._store, weakref.WeakMethod(self.audit), on_audit)
-            self._maintenance.beside(audit_every, audited)
-        return self._maintenance.start()
+            maintenance.beside(audit_every, audited)
+        return maintenance.start()
 
     def audit(self, *views: str, sample: int | None = None, repair: bool = False) -> Audit:
         """Compare views (none named: all) with their queries, run from nothing by Spark at one batch.
@@ -215,7 +206,7 @@ class Database:
         from viewkeeper.read.auditing import audit_database
 
         if repair:
-            self._writable("repair views")
+            self._writes.check_mode("repair views")
         return audit_database(
             self._store,
             lambda: front_session(self._spark()),
@@ -223,7 +214,7 @@ class Database:
             views,
             sample=sample,
             repair=repair,
-            note=self._mode == "w",
+            note=self._writes.mode == "w",
         )
 
     # -- reads --------------------------------------------------------------------------------------------------------
@@ -384,28 +375,8 @@ class Database:
     def _catalog(self) -> Catalog:
         return self._store.catalog()
 
-    def _writable(self, what: str) -> None:
-        if self._mode == "r":
-            raise ReadOnly(f"The database is open for reading; it cannot {what}.", hint="Open it without mode='r'.")
-
-    def _base_table(self, name: str, verb: str) -> Table:
-        self._writable(f"{verb} {name}")
-        table = self._catalog().table(name)
-        if table.is_view:
-            raise ReadOnly(f"{name} is a materialized view; one cannot {verb} it.", hint="Write to its base tables.")
-        return table
-
-    def _make_room(self) -> None:
-        if self._maintenance is not None:
-            self._maintenance.make_room(levels.TIMEOUT)
-
-    def _token(self, written: Any) -> Token:
-        if self._maintenance is not None:
-            self._maintenance.wake()
-        return Token(self._store.uuid, written.position, written.atomic)
-
     def _maintain(self) -> Maintainer:
-        self._writable("maintain views")
+        self._writes.check_mode("maintain views")
         return self._holding.get()
 
     @property
@@ -425,7 +396,3 @@ def _asked(*given: Any) -> Wanted:
 
 def _by_name(views: Iterable[View]) -> list[View]:
     return sorted(views, key=lambda v: v.table.name.lower())
-
-
-def _no_keys(table: Table) -> pa.Table:
-    return table.arrow.empty_table().select([c.name for c in table.key_columns])

@@ -148,7 +148,7 @@ def test_a_row_that_breaks_a_view_stops_that_view_alone(
         for case in cases:
             refused(case, f"{view_of(case)}: {reasons.get(view_of(case), 'it is not stopped')}")
             assert db.read(view_of(case)).to_pylist() == before[case], "it shows what it showed"
-        assert db._maintenance.running
+        assert db._writes.maintenance.running
         db.delete("facts", [bad(case)["id"] for case in cases])
         for case in cases:
             db.sql(f"ALTER MATERIALIZED VIEW {view_of(case)} RESUME")

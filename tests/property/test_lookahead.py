@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import viewkeeper as vk
-from viewkeeper.model.catalog import LOOKAHEAD
+from viewkeeper.model.views import LOOKAHEAD
 from viewkeeper.operators import stretches
 
 from .test_shared import TABLES, batches, random_query, rows_of

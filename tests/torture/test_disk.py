@@ -296,8 +296,9 @@ def test_a_scheduled_view_does_not_wait_for_a_clock_that_was_put_back() -> None:
     from dataclasses import replace
 
     from viewkeeper.maintain.schedule import due
-    from viewkeeper.model.catalog import OwnCut, View
+    from viewkeeper.model.catalog import View
     from viewkeeper.model.schema import Table
+    from viewkeeper.model.views import OwnCut
 
     view = View(Table(1, "v", (), ()), "", {}, {"strategy": "SN", "interval": "10"}, at=OwnCut(1, 0, 0, 1000.0))
     assert due([view], 1005.0) == []

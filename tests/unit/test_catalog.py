@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from viewkeeper.errors import Defect, NameTaken
 from viewkeeper.model import types
-from viewkeeper.model.catalog import Catalog, OwnCut, View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.views import OwnCut
 from viewkeeper.store import catalogs
 
 

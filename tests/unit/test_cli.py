@@ -405,7 +405,7 @@ def test_an_interrupted_load_leaves_nothing(vk: Run, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with viewkeeper.open(f"lmdb:{tmp_path / 'shop'}") as db, pytest.raises(KeyboardInterrupt):
-        load(db, db._base_table("t", "load"), [tmp_path / "t.csv", tmp_path / "u.csv"], progress=interrupt)
+        load(db, db._writes.table("t", "load"), [tmp_path / "t.csv", tmp_path / "u.csv"], progress=interrupt)
     assert vk("scan", "t", "-o", "json")[1] == ""
 
 
@@ -426,7 +426,7 @@ def test_a_table_made_for_a_load_goes_with_it(
     with viewkeeper.open(f"lmdb:{tmp_path / 'shop'}") as db:
         monkeypatch.setattr(db, "put", stop)
         with pytest.raises(type(bad)), made_for(db, "t", create):
-            load(db, db._base_table("t", "load"), [tmp_path / "t.csv"])
+            load(db, db._writes.table("t", "load"), [tmp_path / "t.csv"])
     assert vk("sql", "SHOW TABLES")[1] == "(none)\n"
 
 

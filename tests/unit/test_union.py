@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model import types
-from viewkeeper.model.catalog import Catalog, Suspension, View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.views import Suspension
 from viewkeeper.plan import flows
 from viewkeeper.plan.compiled import sources_of
 from viewkeeper.plan.compiler import ViewPlan

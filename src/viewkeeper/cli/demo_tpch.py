@@ -112,7 +112,7 @@ def _prepare(console: Console, db: Any, files: Path) -> None:
     for table, statement in SCHEMAS.items():
         with console.status(f"Loading {table}"):
             db.sql(statement)
-            report = load(db, db._base_table(table, "load into"), [files / f"{table}.parquet"])
+            report = load(db, db._writes.table(table, "load into"), [files / f"{table}.parquet"])
         console.print(f"[dim]$ vk load {table} {table}.parquet[/dim]   {report.rows:,} rows", highlight=False)
     for number in NUMBERS:
         started = time.perf_counter()

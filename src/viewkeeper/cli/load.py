@@ -132,7 +132,7 @@ def made_for(db: Any, name: str, statement: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        table = db._base_table(name, "load into")
+        table = db._writes.table(name, "load into")
         if db._store.count(table) == 0:
             db.sql(f"DROP TABLE {backticked(name)}")
         raise

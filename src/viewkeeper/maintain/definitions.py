@@ -18,9 +18,10 @@ from viewkeeper import faults
 from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.maintain.indexes import following
-from viewkeeper.model.catalog import LOOKAHEAD, USUAL_LOOKAHEAD, Catalog, View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
+from viewkeeper.model.views import LOOKAHEAD, USUAL_LOOKAHEAD
 from viewkeeper.plan import alterations, indexing, statements
 from viewkeeper.plan.columns import read_default
 from viewkeeper.plan.compiled import plan_of

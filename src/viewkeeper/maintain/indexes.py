@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from viewkeeper import faults
 from viewkeeper.errors import UnknownName, Unsupported
-from viewkeeper.model.catalog import Catalog, Index, View
+from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.indexes import Index
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import strategy_of

@@ -24,8 +24,9 @@ from viewkeeper.maintain.loader import Loader
 from viewkeeper.maintain.schedule import Remade, due, remake
 from viewkeeper.maintain.stage import Resources, Stage
 from viewkeeper.maintain.suspending import Suspender
-from viewkeeper.model.catalog import Catalog, OwnCut, View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.strategies import interval_of, strategy_of
+from viewkeeper.model.views import OwnCut
 from viewkeeper.plan import flows
 from viewkeeper.rounds.sink import resolve
 

@@ -19,7 +19,8 @@ from viewkeeper.commit.publisher import Publisher
 from viewkeeper.maintain.load_plan import missing_state
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.maintain.mending import Mender
-from viewkeeper.model.catalog import Catalog, OwnCut, Suspension
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.views import OwnCut, Suspension
 
 T = TypeVar("T")
 

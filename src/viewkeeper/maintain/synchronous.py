@@ -26,10 +26,11 @@ from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.commit.keeping import Keeper, made
 from viewkeeper.errors import Unsupported
 from viewkeeper.maintain.definitions import refuse_altered, refuse_used
-from viewkeeper.model.catalog import Catalog, Suspension, View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import USUAL, strategy_named, strategy_of
 from viewkeeper.model.synchronous import WITH_WRITES, Sync
+from viewkeeper.model.views import Suspension
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.store.base import Store
 from viewkeeper.store.keeping import keeper

@@ -66,7 +66,8 @@ class AlterView:
     """suspend or resume"""
 
 
-AlterTable = AddColumn | DropColumn | RenameColumn | SetDefault | Rename
+ColumnChange = AddColumn | DropColumn | RenameColumn | SetDefault
+AlterTable = ColumnChange | Rename
 
 
 def alter_table(words: Words) -> AlterTable:

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from viewkeeper.model.catalog import LOOKAHEAD, USUAL_LOOKAHEAD, Catalog
+from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.views import LOOKAHEAD, USUAL_LOOKAHEAD
 from viewkeeper.operators.outlooks import Modes
 from viewkeeper.plan.flow import Flow
 

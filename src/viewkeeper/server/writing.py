@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, RowAbsent
+from viewkeeper.maintain.writes import Writes
 from viewkeeper.model.objects import typed_objects
 from viewkeeper.model.rows import last_by_key, rows_table
 from viewkeeper.model.schema import Table
@@ -43,7 +44,7 @@ async def delete(serving: Serving, asked: Asked) -> Reply:
 async def delete_one(serving: Serving, asked: Asked) -> Reply:
     """Delete the row with a key."""
     serving.writable()
-    table = serving.db._base_table(asked.name, "delete from")
+    table = serving.db._writes.table(asked.name, "delete from")
     key = key_of(table, asked.key)
     if serving.store.get(table, key) is None:
         raise RowAbsent(f"{table.name} has no row with this key.")
@@ -55,7 +56,7 @@ async def _written(
 ) -> Reply:
     serving.writable()
     media = intake.media_of(asked.header("content-type"), bodies)
-    table = serving.db._base_table(asked.name, {"put": "put into", "update": "update", "delete": "delete from"}[kind])
+    table = serving.db._writes.table(asked.name, {"put": "put into", "update": "update", "delete": "delete from"}[kind])
     with serving.waiting():
         body = await asked.body(serving.limits.body, serving.limits.receive_seconds)
     return await serving.call(work, serving, asked, table, media, body)
@@ -108,10 +109,8 @@ def _changed(serving: Serving, table: Table, given: Any, named: set[str]) -> Rep
     rows = last_by_key(narrow, rows_table(narrow, given))
 
     def write() -> Token:
-        serving.db._make_room()
-        written = serving.store.update(table, rows.select(keys), rows.select(columns))
-        token: Token = serving.db._token(written)
-        return token
+        writes: Writes = serving.db._writes
+        return writes.made(lambda: serving.store.update(table, rows.select(keys), rows.select(columns)))
 
     return _told(serving, "update", write, rows.num_rows)
 

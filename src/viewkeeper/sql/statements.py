@@ -145,7 +145,7 @@ def _rows(asking: Asking, words: Words) -> tuple[Table, pa.Table]:
     """The rows of INSERT or UPSERT in the table's own types, the last of a key if there are several."""
     from viewkeeper.model.rows import last_by_key, rows_table
 
-    table = asking.db._base_table(words.name("table"), "insert into")
+    table = asking.db._writes.table(words.name("table"), "insert into")
     names = words.names("column") if words.at("(") else tuple(c.name for c in table.columns)
     columns = [_column(table, name) for name in names]
     if twice := [c.name for i, c in enumerate(columns) if c in columns[:i]]:
@@ -184,7 +184,7 @@ def _values(words: Words, table: Table, columns: Sequence[Column]) -> list[Any]:
 
 
 def _delete(asking: Asking, words: Words) -> Result:
-    table = asking.db._base_table(words.name("table"), "delete from")
+    table = asking.db._writes.table(words.name("table"), "delete from")
     if not words.take("WHERE"):
         raise BadStatement(
             f"DELETE FROM {table.name} says not which rows.", hint="Write WHERE and a condition; WHERE TRUE for all."
@@ -223,7 +223,7 @@ def _named_keys(words: Words, table: Table) -> list[tuple[Any, ...]] | None:
 
 
 def _update(asking: Asking, words: Words) -> Result:
-    table = asking.db._base_table(words.name("table"), "update")
+    table = asking.db._writes.table(words.name("table"), "update")
     words.need("SET")
     new: dict[str, str] = {}
     while True:

@@ -90,7 +90,7 @@ def load(
             columns = tuple(k.strip() for k in key.split(","))
             made = made_for(database, table, inferred(table, files[0], columns, delimiter))
         with made, _progress(files, output) as progress:
-            target = database._base_table(table, "load into")
+            target = database._writes.table(table, "load into")
             place = None if strict else rejects or reject_file(target)
             report = run(
                 database,

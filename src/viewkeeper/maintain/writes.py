@@ -1,0 +1,72 @@
+"""A user's rows on their way into the store, beside the maintenance of their views: it gets room first, then is woken.
+
+1  table       the base table that is meant, and whether this handle may write
+2  model.rows  rows as its columns are, the last of each key
+3  made        room under `max_lag`, the store's own write call, a token for it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from viewkeeper.errors import ReadOnly
+from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
+from viewkeeper.model.schema import Table
+from viewkeeper.model.token import Token
+from viewkeeper.store.base import Store
+
+if TYPE_CHECKING:
+    from viewkeeper.maintain.continuous import Maintenance
+
+_PATIENCE = 10.0
+"""Seconds that a write waits for views that are too far behind."""
+
+
+class Writes:
+    """Those of one handle."""
+
+    def __init__(self, store: Store, mode: str) -> None:
+        self._store, self.mode = store, mode
+        self.maintenance: Maintenance | None = None
+        """What keeps the views fresh in the background, if this handle has begun it."""
+
+    def close(self, store: Store) -> None:
+        """`store`: what refuses from now on."""
+        self._store = store
+
+    def check_mode(self, what: str) -> None:
+        if self.mode == "r":
+            raise ReadOnly(f"The database is open for reading; it cannot {what}.", hint="Open it without mode='r'.")
+
+    def table(self, name: str, verb: str) -> Table:
+        self.check_mode(f"{verb} {name}")
+        table = self._store.catalog().table(name)
+        if table.is_view:
+            raise ReadOnly(f"{name} is a materialized view; one cannot {verb} it.", hint="Write to its base tables.")
+        return table
+
+    def put(self, name: str, rows: Any) -> Token:
+        table = self.table(name, "put into")
+        puts = last_by_key(table, rows_table(table, rows))
+        no_keys = table.arrow.empty_table().select([c.name for c in table.key_columns])
+        return self.made(lambda: self._store.write(table, puts, no_keys))
+
+    def delete(self, name: str, keys: Any) -> Token:
+        table = self.table(name, "delete from")
+        deletes = last_by_key(table, keys_table(table, keys))
+        return self.made(lambda: self._store.write(table, table.arrow.empty_table(), deletes))
+
+    def update(self, name: str, key: Any, columns: Mapping[str, Any]) -> Token:
+        table = self.table(name, "update")
+        key_row, new_values = updates_table(table, key, columns)
+        return self.made(lambda: self._store.update(table, key_row, new_values))
+
+    def made(self, write: Callable[[], Any]) -> Token:
+        """What a write call of the store gives, as a token."""
+        if self.maintenance is not None:
+            self.maintenance.make_room(_PATIENCE)
+        written = write()
+        if self.maintenance is not None:
+            self.maintenance.wake()
+        return Token(self._store.uuid, written.position, written.atomic)
