@@ -45,10 +45,11 @@ class ReadOnly(ViewkeeperError):
     code = "VK104"
 
 
-class RowAbsent(ViewkeeperError):
-    """There is no row with this key: an answer over HTTP. In Python `get` gives None instead."""
+class RowAbsent(UnknownName):
+    """There is no row with this key: of an update, and of reads and deletes over HTTP. In Python `get` gives None."""
 
     code = "VK105"
+    default_hint = ""
 
 
 class BadValue(ViewkeeperError):

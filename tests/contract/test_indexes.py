@@ -49,6 +49,7 @@ def test_an_index_is_used_without_being_named(db: Any) -> None:
         {"where": {"category": None}, "columns": ["id", "category"]},
         {"where": "price > 3.5 AND price < 5", "order_by": ["category DESC", "id"], "limit": 5},
         {"where": {"price": [1, 2], "category": "c2"}, "columns": ["name"]},
+        {"where": {"category": ["c2", None], "price": [3, 4]}},
         {"order_by": "price DESC", "limit": 3},
         {"where": "category LIKE 'c1%' AND name LIKE '%4'"},
     ]
@@ -166,7 +167,15 @@ def test_what_is_no_index_is_refused_and_changes_nothing(db: Any) -> None:
     ):
         with pytest.raises(error, match=said):
             db.sql(text)
-    for where, error in (("price", BadStatement), ("price = 1) OR (1 = 1", Unsupported), ({"x": 1}, UnknownName)):
+    for where, error in (
+        ("price", BadStatement),
+        ("price = 1) OR (1 = 1", BadStatement),
+        ("price = ", BadStatement),
+        ("", BadStatement),
+        ("x = 1", UnknownName),
+        ("price IN (1, NULL)", Unsupported),
+        ({"x": 1}, UnknownName),
+    ):
         with pytest.raises(error):
             list(db.scan("items", where=where))
     for where in ("price = 1 ORDER BY id", "1 / price = 1", "price = (SELECT 1)", 5):
@@ -189,6 +198,19 @@ def test_an_index_is_found_when_opened_again(open_db: Callable[..., Any]) -> Non
         db.refresh()
         assert _ids(db.scan("by_price", prefix=3)) == [3, 23, 43, 63, 83]  # it is a view
         assert "key (price, id)" in db.explain("by_price")
+
+
+def test_any_number_of_values_and_null_among_them(db: Any) -> None:
+    """The rows of several values are those of each; NULL is one, as it is alone."""
+    rows = list(db.scan("items"))
+    many = [f"c{n}" for n in range(5, 2_000)]
+    for categories in (["c1", None], [None], [None, None], [], many, [*many, None]):
+        expected = [row for row in rows if row["category"] in categories]
+        assert list(db.scan("items", where={"category": categories})) == expected
+    ids = list(range(100, 2_000))
+    assert _ids(db.scan("items", where={"id": ids})) == list(range(100, 300))
+    assert _ids(db.scan("items", where={"id": [None, 7]})) == [7]
+    assert _ids(db.scan("items", where=f"id IN ({', '.join(map(str, ids))})")) == list(range(100, 300))
 
 
 def test_too_many_entries_are_left_for_a_scan(db: Any) -> None:

@@ -26,7 +26,7 @@ from tests.contract.conftest import (
     skip_if_small,
 )
 
-from viewkeeper.errors import BadValue, ReadOnly, UnknownName
+from viewkeeper.errors import BadValue, ReadOnly, RowAbsent, UnknownName
 from viewkeeper.model import types
 from viewkeeper.model.keys import encode_whole_key, key_range, prefix_range
 from viewkeeper.model.schema import Column, Table
@@ -141,7 +141,7 @@ def test_update_changes_some_columns_of_one_row(store: Store) -> None:
 
 def test_update_refuses_absent_rows_keys_and_unknown_columns(store: Store) -> None:
     head = put(store, items((1, "a")))
-    with pytest.raises(UnknownName, match="no row"):
+    with pytest.raises(RowAbsent, match="no row"):
         store.update(ITEMS, ids(2), pa.table({"category": ["b"]}))
     with pytest.raises(BadValue, match="key"):
         store.update(ITEMS, ids(1), pa.table({"id": [2]}))

@@ -22,6 +22,7 @@ from viewkeeper.errors import (
     NameTaken,
     NotADatabase,
     ReadOnly,
+    RowAbsent,
     UnknownName,
     Unsupported,
 )
@@ -232,7 +233,7 @@ BAD = {
     "wrong type": (lambda db: db.put("items", {"item_id": "one"}), BadValue, "item_id"),
     "out of range": (lambda db: db.put("items", {"item_id": 2**63}), BadValue, "item_id"),
     "too many digits": (lambda db: db.put("items", {"item_id": 1, "price": "1.234"}), BadValue, "price"),
-    "update of nothing": (lambda db: db.update("items", 404, {"price": 1}), UnknownName, "404"),
+    "update of nothing": (lambda db: db.update("items", 404, {"price": 1}), RowAbsent, "404"),
     "put into a view": (lambda db: db.put("n", {"n": 1}), ReadOnly, "materialized view"),
     "get with half a key": (lambda db: db.get("items", (1, 2)), BadValue, "item_id"),
     "malformed statement": (lambda db: db.sql("CREATE TABEL t (a INT)"), BadStatement, "CREATE TABLE"),

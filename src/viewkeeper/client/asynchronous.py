@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.client import wire
-from viewkeeper.client.connection import RETRIES, TIMEOUT, httpx_module, settings, trusted
+from viewkeeper.client.connection import RETRIES, TIMEOUT, T, httpx_module, settings, trusted
 from viewkeeper.client.frames import Ended, Frames
 from viewkeeper.client.wire import Call
-from viewkeeper.errors import BadValue, Unreachable
+from viewkeeper.errors import BadValue, UnknownName, Unreachable
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
@@ -90,10 +90,9 @@ class AsyncClient:
 
         `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
         """
-        wire.refuse(limit)
-        chosen = wire.selecting(where, columns, order_by)
-        table = await self.table(name)
         ranges = {"prefix": prefix, "start": start, "stop": stop}
+        chosen = await self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit, **ranges))
+        table = await self.table(name)
         async for page in self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout, chosen):
             for row in python_rows(table, page):
                 yield row
@@ -112,8 +111,7 @@ class AsyncClient:
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
-        wire.refuse(limit)
-        chosen = wire.selecting(where, columns, order_by)
+        chosen = await self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit))
         table = await self.table(name)
         if not table.is_stored and not chosen and limit is None:
             return wire.arrow_of((await self._checked(wire.read_call(table)))[1]).cast(table.outside)
@@ -182,14 +180,13 @@ class AsyncClient:
         _, body = await self._checked(await self._made(name, make))
         return wire.token_of(body)
 
-    async def _made(self, name: str, make: Any) -> Call:
+    async def _made(self, name: str, make: Callable[[Table], T]) -> T:
         try:
-            found: Call = make(await self.table(name))
-        except BadValue:
+            return make(await self.table(name))
+        except (BadValue, UnknownName):
             if self._shapes.pop(name, None) is None:
                 raise
-            found = make(await self.table(name))
-        return found
+            return make(await self.table(name))
 
     async def _pages(
         self,

@@ -7,18 +7,18 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, Full, Queue
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from viewkeeper.client import wire
 from viewkeeper.client.frames import Ended, Frames
 from viewkeeper.client.wire import Call
-from viewkeeper.errors import BadValue, MissingDependency, Unreachable
+from viewkeeper.errors import BadValue, MissingDependency, UnknownName, Unreachable
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
@@ -27,6 +27,7 @@ from viewkeeper.read.reader import python_rows
 from viewkeeper.read.subscribe import Delta
 from viewkeeper.sql.result import Result
 
+T = TypeVar("T")
 TIMEOUT = 60.0
 """Seconds for an answer, besides what a read waits for."""
 RETRIES = 30.0
@@ -127,10 +128,9 @@ class Client:
 
         `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
         """
-        wire.refuse(limit)
-        chosen = wire.selecting(where, columns, order_by)
-        table = self.table(name)
         ranges = {"prefix": prefix, "start": start, "stop": stop}
+        chosen = self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit, **ranges))
+        table = self.table(name)
         pages = self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout, chosen)
         return (row for page in pages for row in python_rows(table, page))
 
@@ -148,8 +148,7 @@ class Client:
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
-        wire.refuse(limit)
-        chosen = wire.selecting(where, columns, order_by)
+        chosen = self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit))
         table = self.table(name)
         if not table.is_stored and not chosen and limit is None:
             return wire.arrow_of(self._checked(wire.read_call(table))[1]).cast(table.outside)
@@ -214,15 +213,14 @@ class Client:
         _, body = self._checked(self._made(name, make))
         return wire.token_of(body)
 
-    def _made(self, name: str, make: Any) -> Call:
-        """A request, by the table's shape as it is known; looked up again before rows are found not to fit it."""
+    def _made(self, name: str, make: Callable[[Table], T]) -> T:
+        """A request, by the table's shape as it is known; looked up again before something is found not to fit it."""
         try:
-            found: Call = make(self.table(name))
-        except BadValue:
+            return make(self.table(name))
+        except (BadValue, UnknownName):
             if self._shapes.pop(name, None) is None:
                 raise
-            found = make(self.table(name))
-        return found
+            return make(self.table(name))
 
     def _pages(
         self,

@@ -14,13 +14,15 @@ import pyarrow as pa
 from viewkeeper import errors
 from viewkeeper.errors import BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
 from viewkeeper.model import types
+from viewkeeper.model.keys import encode_whole_key
 from viewkeeper.model.names import backticked
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.segments import name_segment, segment_of
 from viewkeeper.model.token import Token
+from viewkeeper.read.access.terms import by_values
 from viewkeeper.read.levels import ANY, After, Level
-from viewkeeper.read.reader import checked_key
+from viewkeeper.read.reader import checked_key, scan_range
 from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
 
@@ -115,7 +117,9 @@ def _shape(found: Mapping[str, Any]) -> Table:
 
 
 def get_call(table: Table, key: Any, level: Level, after: After, timeout: float) -> Call:
-    segments = [segment_of(value) for value in checked_key(table, key)] or [""]
+    values = checked_key(table, key)
+    encode_whole_key(table, values)  # a value that is none of its column's is found here, as on an open database
+    segments = [segment_of(value) for value in values] or [""]
     path = f"/v1/{name_segment(table.name)}/rows/{'/'.join(segments)}"
     return Call("GET", path + _query(_levels(level, after, timeout)), None, {"accept": ARROW}, timeout)
 
@@ -167,11 +171,23 @@ def level_pairs(level: Level, after: After, timeout: float) -> list[tuple[str, s
 
 
 def selecting(
-    where: str | Mapping[str, Any] | None, columns: Sequence[str] | None, order_by: Sequence[str] | str | None
+    table: Table,
+    where: str | Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    order_by: Sequence[str] | str | None,
+    limit: int | None,
+    **ranges: Any,
 ) -> list[tuple[str, str]]:
-    """The parameters that say which rows, columns and order: of every page, as they tell what its cursor is of."""
+    """The parameters that say which rows, columns and order: of every page, as they tell what its cursor is of.
+
+    Values that are none of their columns' are found here, as on an open database.
+    """
+    if any(one is not None for one in ranges.values()) or table.is_stored:
+        scan_range(table, ranges.get("prefix"), ranges.get("start"), ranges.get("stop"), limit)
     found = []
     if where is not None:
+        if isinstance(where, Mapping):
+            by_values(table, where)
         text = json.dumps({n: _plain(v) for n, v in where.items()}) if isinstance(where, Mapping) else where
         if not isinstance(text, str):
             raise BadValue(f"where is a {type(where).__name__}.", hint="Give a condition, or columns and their values.")
@@ -294,11 +310,6 @@ def address_of(url: str) -> str:
     if not is_server(url):
         raise BadValue(f"{url!r} is no address of a server.", hint="Write http://HOST:PORT or https://HOST:PORT.")
     return url.rstrip("/")
-
-
-def refuse(limit: int | None) -> None:
-    if limit is not None and limit < 0:
-        raise BadValue("scan's limit is negative.", hint="")
 
 
 def together(table: Table, columns: Sequence[str] | None, pages: Sequence[pa.Table]) -> pa.Table:

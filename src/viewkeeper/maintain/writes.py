@@ -15,6 +15,7 @@ from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_t
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.store.base import Store
+from viewkeeper.store.terms import Written
 
 if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance
@@ -53,20 +54,27 @@ class Writes:
         return self.made(lambda: self._store.write(table, puts, no_keys))
 
     def delete(self, name: str, keys: Any) -> Token:
+        return self.deleted(name, keys)[0]
+
+    def deleted(self, name: str, keys: Any) -> tuple[Token, int]:
+        """The same, and how many rows were there, where the store knows."""
         table = self.table(name, "delete from")
         deletes = last_by_key(table, keys_table(table, keys))
-        return self.made(lambda: self._store.write(table, table.arrow.empty_table(), deletes))
+        return self._counted(lambda: self._store.write(table, table.arrow.empty_table(), deletes))
 
     def update(self, name: str, key: Any, columns: Mapping[str, Any]) -> Token:
         table = self.table(name, "update")
         key_row, new_values = updates_table(table, key, columns)
         return self.made(lambda: self._store.update(table, key_row, new_values))
 
-    def made(self, write: Callable[[], Any]) -> Token:
+    def made(self, write: Callable[[], Written]) -> Token:
         """What a write call of the store gives, as a token."""
+        return self._counted(write)[0]
+
+    def _counted(self, write: Callable[[], Written]) -> tuple[Token, int]:
         if self.maintenance is not None:
             self.maintenance.make_room(_PATIENCE)
         written = write()
         if self.maintenance is not None:
             self.maintenance.wake()
-        return Token(self._store.uuid, written.position, written.atomic)
+        return Token(self._store.uuid, written.position, written.atomic), written.changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -37,10 +38,16 @@ _READERS: Mapping[Type, Callable[[str], Any]] = {
 }
 
 
+_NUMBERS = (int, float, Decimal)
+_WRITTEN = re.compile(r"[0-9A-Za-z.+-]+")
+
+
 def typed(table: str, column: str, type_: Type, word: str) -> Any:
     """A word as a value of the column's type."""
     read = Decimal if type_.kind is Kind.DECIMAL else _READERS.get(type_, int)
     try:
+        if read in _NUMBERS and not _WRITTEN.fullmatch(word):
+            raise ValueError  # Python reads 1_000 and digits of any script, SQL and JSON do not
         return read(word)
     except (ValueError, KeyError, ArithmeticError):
         from viewkeeper.model.values import accepted

@@ -105,7 +105,12 @@ class Asked:
         given = self._headers.get("if-none-match")
         if tag is None or given is None:
             return False
-        return given.strip() == "*" or tag in (part.strip().removeprefix("W/") for part in given.split(","))
+        return tag in (part.strip().removeprefix("W/") for part in given.split(","))
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the client has something, whatever that is: it wants to know only if there is nothing."""
+        return bool(self._headers.get("if-none-match", "").strip() == "*")
 
     # -- the body -----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
     /v1/orders/rows/17/2024-02-29        a composite key has a segment for each column
     /v1/by_city/rows/S%C3%A3o%20Paulo    percent-encoded UTF-8; a slash is %2F
     /v1/by_city/rows/~null               NULL
-    /v1/by_city/rows/~..                 after ~ everything is meant as it stands: "..", "~", "null"
+    /v1/by_city/rows/~..                 after ~ everything else is meant as it stands: "..", "~null"
     /v1/~views/rows                      a table that is called like a part of the interface
 
 Browsers and proxies take "." and ".." out of a path, encoded or not, so these keys need the ~. BINARY is base64, with

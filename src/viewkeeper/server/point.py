@@ -64,8 +64,11 @@ class Point:
             if position is not None and self._catalog is not None:
                 name = b'"%s-%d-%d-j"' % (self._prefix, self._catalog.version, position)
                 tag = b"etag: %s\r\n" % name
-                if headers.get(b"if-none-match") == name:
+                given_tag = headers.get(b"if-none-match")
+                if given_tag == name:
                     return self._counted(3, started, _UNCHANGED % (date, tag))
+                if given_tag is not None and (b"," in given_tag or not given_tag.startswith(b'"')):
+                    return None  # several, * or W/: read by those who read everything
             row = serving.store.get(table, checked_key(table, key_of(table, [p.decode("ascii") for p in parts[4:]])))
         except (ViewkeeperError, UnicodeDecodeError):
             return None

@@ -209,11 +209,14 @@ class Guarded(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
         if len(self.url) > self._limits.url:
-            self._refuse(Refused(414, f"The URL has more than {self._limits.url} bytes.", ""))
+            self._refuse(Refused(414, f"The URL has more than {self._limits.url} bytes.", "POST /v1/sql takes more."))
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         self._in_headers, self._size = False, 0
+        hosts = [name for name, _ in self.headers].count(b"host")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._refuse(Refused(400, f"The request has {hosts} Host headers.", "Send one."))
         if self.transport.is_closing() or self._short_way():
             return
         super().on_headers_complete()

@@ -60,6 +60,8 @@ async def one(serving: Serving, asked: Asked) -> Reply:
     serving.metrics.reads["get"].inc()
     if row is None:
         raise RowAbsent(f"{table.name} has no row with this key.")
+    if asked.has_any:
+        return Reply(304, headers=headers)
     if media == formats.JSON:
         return Reply(200, exact.row_bytes(row, exact.converters(table.outside, asked.native)), media, headers)
     rows = pa.Table.from_pylist([row], table.outside)
@@ -77,7 +79,7 @@ async def page(serving: Serving, asked: Asked) -> Reply:
             return found
     table = await fresh(serving, asked)
     tag = tag_of(serving, table, media, asked) if text is None else None
-    if asked.has(tag):
+    if asked.has(tag) or asked.has_any:
         return Reply(304, headers={"etag": tag or ""})
     limit = asked.number("limit", PAGE, most=serving.limits.page)
     serving.metrics.reads["scan"].inc()

@@ -1,6 +1,7 @@
 """Rows by `where=`, `columns=` and `order_by=`, in pages of one state.
 
-    where      a condition as SQL writes it, or a JSON object of columns and their values (an array: one of them)
+    where      a condition as SQL writes it, or a JSON object of columns and their values (an array: one of them, null
+               for NULL among them too)
     columns    only these, each a parameter of its own
     order_by   by these, each a parameter of its own, maybe with DESC; else in the order of the key
 
@@ -92,4 +93,4 @@ def _values(table: Table, name: str, value: Any) -> Any:
         plain = column.type in (types.STRING, types.BINARY) or not isinstance(one, str)
         return typed_value(table, column, one) if plain else typed(table.name, column.name, column.type, one)
 
-    return [read(one) for one in value if one is not None] if isinstance(value, list) else read(value)
+    return [None if one is None else read(one) for one in value] if isinstance(value, list) else read(value)

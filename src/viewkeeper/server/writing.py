@@ -1,8 +1,10 @@
-"""Rows in over HTTP. All rows of a request are one write call, and its token is the answer."""
+"""Rows in over HTTP. All rows of a request are one write call, and its token is the answer.
+
+With the token comes how many rows were put or updated, and of a delete how many were there, where the store knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -47,8 +49,8 @@ async def delete_one(serving: Serving, asked: Asked) -> Reply:
     table = serving.db._writes.table(asked.name, "delete from")
     key = key_of(table, asked.key)
     if serving.store.get(table, key) is None:
-        raise RowAbsent(f"{table.name} has no row with this key.")
-    return await serving.call(_told, serving, "delete", lambda: serving.db.delete(table.name, key), 1)
+        raise _absent(table)
+    return await serving.call(_deleted, serving, table, key, one=True)
 
 
 async def _written(
@@ -64,12 +66,24 @@ async def _written(
 
 def _put(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
     rows = intake.rows_in(table, media, body)
-    return _told(serving, "put", lambda: serving.db.put(table.name, rows), _count(rows))
+    return _told(serving, "put", serving.db.put(table.name, rows), _count(rows))
 
 
 def _delete(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
-    keys = intake.keys_in(table, media, body)
-    return _told(serving, "delete", lambda: serving.db.delete(table.name, keys), _count(keys))
+    return _deleted(serving, table, intake.keys_in(table, media, body))
+
+
+def _deleted(serving: Serving, table: Table, keys: Any, *, one: bool = False) -> Reply:
+    """`one`: it was there a moment ago, but somebody else may have been faster."""
+    writes: Writes = serving.db._writes
+    token, count = writes.deleted(table.name, keys)
+    if one and not count:
+        raise _absent(table)
+    return _told(serving, "delete", token, count)
+
+
+def _absent(table: Table) -> RowAbsent:
+    return RowAbsent(f"{table.name} has no row with this key.")
 
 
 def _update(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
@@ -90,7 +104,7 @@ def _update_one(serving: Serving, asked: Asked, table: Table, media: str, body: 
     if len(found) != 1 or not isinstance(found[0], dict):
         raise Refused(400, "The columns to change are one JSON object.", "")
     key, columns = key_of(table, asked.key), typed_objects(table, found)[0]
-    return _told(serving, "update", lambda: serving.db.update(table.name, key, columns), 1)
+    return _told(serving, "update", serving.db.update(table.name, key, columns), 1)
 
 
 def _changed(serving: Serving, table: Table, given: Any, named: set[str]) -> Reply:
@@ -107,20 +121,16 @@ def _changed(serving: Serving, table: Table, given: Any, named: set[str]) -> Rep
     changed = tuple(c for c in table.columns if c.name in columns or c.name in keys)
     narrow = Table(table.id, table.name, changed, table.key)  # columns that are not named keep what they have
     rows = last_by_key(narrow, rows_table(narrow, given))
-
-    def write() -> Token:
-        writes: Writes = serving.db._writes
-        return writes.made(lambda: serving.store.update(table, rows.select(keys), rows.select(columns)))
-
-    return _told(serving, "update", write, rows.num_rows)
+    writes: Writes = serving.db._writes
+    token = writes.made(lambda: serving.store.update(table, rows.select(keys), rows.select(columns)))
+    return _told(serving, "update", token, rows.num_rows)
 
 
 def _count(rows: Any) -> int:
     return int(rows.num_rows) if isinstance(rows, pa.Table) else len(rows)
 
 
-def _told(serving: Serving, kind: str, write: Callable[[], Token], count: int) -> Reply:
-    token = write()
+def _told(serving: Serving, kind: str, token: Token, count: int) -> Reply:
     serving.hub.wake()
     serving.metrics.writes[kind].inc()
     serving.metrics.written.inc(count)

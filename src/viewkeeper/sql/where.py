@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from viewkeeper.errors import BadStatement, BadValue, Unsupported
+from viewkeeper.errors import BadStatement, BadValue, UnknownName, Unsupported
 from viewkeeper.expressions import can_raise
 from viewkeeper.model import arguments, types
 from viewkeeper.model.schema import Table
@@ -19,7 +19,7 @@ from viewkeeper.read.access.asking import asked
 from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.ranges import Bounds
 from viewkeeper.read.access.terms import Where, by_condition, by_values
-from viewkeeper.sql.embedded.coercion import NotProven
+from viewkeeper.sql.embedded.coercion import NoColumn, NotProven, NotRead
 from viewkeeper.sql.embedded.syntax import tree
 from viewkeeper.sql.embedded.typing import Field, Scope
 from viewkeeper.store.ducks import connect
@@ -53,11 +53,25 @@ def where_of(table: Table, given: str | Mapping[str, Any] | None) -> Where:
         return by_condition(condition(table, given))
     except RecursionError:
         raise BadStatement("where is nested too deeply.", hint="Write it with fewer brackets.") from None
+    except NoColumn as why:
+        raise UnknownName(
+            f"where={arguments.short(given)}: {why} in {table.name}.",
+            hint=f"It has: {', '.join(c.name for c in table.columns)}.",
+        ) from why
+    except NotRead as why:
+        raise BadStatement(
+            f"where={arguments.short(given)} is no condition: {why}.",
+            hint=f"Write what follows WHERE; what Spark alone can read is asked by {_asked(table)}.",
+        ) from why
     except NotProven as why:
         raise Unsupported(
             f"where={arguments.short(given)} is not known to mean what Spark means here: {why}.",
-            hint=f'Ask by db.sql("SELECT … FROM {table.name} WHERE …").',
+            hint=f"Ask by {_asked(table)}.",
         ) from why
+
+
+def _asked(table: Table) -> str:
+    return f"SQL: SELECT … FROM {table.name} WHERE …"
 
 
 def condition(table: Table, text: str) -> Expr:

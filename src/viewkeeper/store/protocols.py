@@ -85,7 +85,7 @@ class Rows(Protocol):
     @abstractmethod
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
         """Change the same columns of existing rows; `key` and `columns` have a row for each. One row is changed
-        atomically, several where the store has atomic batches. An absent key raises UnknownName."""
+        atomically, several where the store has atomic batches. An absent key raises RowAbsent."""
 
     def place(self, view: View, changes: Sequence[ViewChange]) -> None:
         """Write the first rows of a synchronous view and of its state, which no catalog lists yet.

@@ -20,7 +20,7 @@ from tests.integration.server.conftest import Running
 import viewkeeper as vk
 from viewkeeper.cli import main
 from viewkeeper.cli.shell import Names
-from viewkeeper.errors import BadValue, Timeout, Unauthorized, UnknownName, Unreachable
+from viewkeeper.errors import BadStatement, BadValue, RowAbsent, Timeout, Unauthorized, UnknownName, Unreachable
 from viewkeeper.server.tokens import TokenFile
 
 WIDE = """CREATE TABLE wide (k STRING, n INT, big BIGINT, price DECIMAL(20,4), raw BINARY, at TIMESTAMP,
@@ -48,12 +48,25 @@ def use(db: Any) -> list[Any]:
         (lambda: db.get("items", (1, 2)), BadValue),
         (lambda: db.put("items", {"item_id": 1.5}), BadValue),
         (lambda: db.put("items", {"item_id": 1, "colour": "x"}), BadValue),
-        (lambda: db.update("items", 999, {"price": 1}), UnknownName),
+        (lambda: db.update("items", 999, {"price": 1}), RowAbsent),
+        (lambda: db.get("items", "7"), BadValue),
+        (lambda: db.get("items", 7.0), BadValue),
+        (lambda: db.get("items", True), BadValue),
+        (lambda: db.get("items", 2**70), BadValue),
+        (lambda: db.get("totals", 7), BadValue),
+        (lambda: list(db.scan("items", prefix="7")), BadValue),
+        (lambda: list(db.scan("items", start=1.5)), BadValue),
+        (lambda: list(db.scan("items", prefix=1, stop=2)), BadValue),
+        (lambda: list(db.scan("items", limit=-1)), BadValue),
+        (lambda: list(db.scan("items", where={"price": "7"})), BadValue),
+        (lambda: list(db.scan("items", where={"colour": "red"})), UnknownName),
+        (lambda: list(db.scan("items", where="colour = 'red'")), UnknownName),
+        (lambda: list(db.scan("items", where="price = ")), BadStatement),
         (lambda: db.sql("SELCT"), vk.ViewkeeperError),
     ):
         with pytest.raises(error) as raised:
             call()
-        seen.append(raised.value.code)
+        seen.append((raised.value.code, raised.value.message, raised.value.hint))
     return seen
 
 

@@ -106,6 +106,11 @@ def test_what_is_not_there_has_a_code(served: Running) -> None:
         ("/v1/nothing/rows/1", 404, "VK101"),
         ("/v1/nothing/rows", 404, "VK101"),
         ("/v1/items/rows/x", 400, "VK201"),
+        ("/v1/items/rows/1_0", 400, "VK201"),
+        ("/v1/items/rows/%201", 400, "VK201"),
+        ("/v1/items/rows?start=1_0", 400, "VK201"),
+        ("/v1/items/rows?where=price%20%3D", 400, "VK301"),
+        ("/v1/items/rows?where=colour%20%3D%201", 404, "VK101"),
         ("/v1/items/rows/1/2", 400, "VK201"),
         ("/v1/items/rows?limit=0", 400, "VK701"),
         ("/v1/items/rows?limt=1", 400, "VK701"),
@@ -158,8 +163,12 @@ def test_a_tag_changes_with_the_view_and_only_then(served: Running) -> None:
     def tag(path: str, **headers: str) -> httpx.Response:
         return served.http.get(path, headers=headers)
 
+    for path in ("/v1/totals/rows/nothing", "/v1/items/rows/999"):
+        assert tag(path, **{"if-none-match": "*"}).status_code == 404
     for path in ("/v1/totals/rows/c1", "/v1/totals/rows"):
         first = tag(path)
+        for known in ("*", f"W/{first.headers['etag']}", f'"other", {first.headers["etag"]}'):
+            assert tag(path, **{"if-none-match": known}).status_code == 304, known
         again = tag(path, **{"if-none-match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert again.headers["etag"] == first.headers["etag"]

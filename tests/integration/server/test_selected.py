@@ -22,6 +22,7 @@ ASKED: list[dict[str, Any]] = [
     {"where": {"category": ["c1", "c2"]}, "columns": ["price", "item_id"]},
     {"where": {"item_id": 7}},
     {"where": {"category": None}},
+    {"where": {"category": ["c1", None]}},
     {"columns": ["category"]},
     {"order_by": ["category DESC", "price"]},
     {"order_by": "price DESC", "limit": 3},
@@ -106,7 +107,9 @@ def test_a_cursor_belongs_to_its_condition(shared: Running) -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"where": "nothing = 1"}, Unsupported),
+        ({"where": "nothing = 1"}, UnknownName),
+        ({"where": "price = "}, BadStatement),
+        ({"where": "price = NULL"}, Unsupported),
         ({"where": {"nothing": 1}}, UnknownName),
         ({"columns": ["nothing"]}, UnknownName),
         ({"columns": []}, BadValue),

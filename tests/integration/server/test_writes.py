@@ -58,7 +58,7 @@ def test_some_columns_of_several_rows(served: Running) -> None:
     assert served.db.get("items", 1) == {"item_id": 1, "category": "changed", "price": 100}
     before = served.db.read("items")
     for body, code in (
-        ([{"item_id": 1, "price": 1}, {"item_id": 999, "price": 1}], "VK101"),
+        ([{"item_id": 1, "price": 1}, {"item_id": 999, "price": 1}], "VK105"),
         ([{"item_id": 1, "price": 1}, {"item_id": 2, "category": "x"}], "VK201"),
         ([{"item_id": 1}], "VK201"),
         ([{"price": 1}], "VK201"),
@@ -74,8 +74,10 @@ def test_some_columns_of_several_rows(served: Running) -> None:
 def test_delete(served: Running) -> None:
     assert served.http.delete("/v1/items/rows/1").json()["rows"] == 1
     assert served.http.delete("/v1/items/rows/1").json()["code"] == "VK105"
-    for keys in ([2, "3"], [{"item_id": 4}], [[5]]):
-        assert post(served, keys, "application/json", "DELETE").status_code == 200
+    for keys, count in (([2, "3"], 2), ([{"item_id": 4}], 1), ([[5]], 1), ([2, 3, 777], 0), ([777, 7, 7, 1], 1)):
+        assert post(served, keys, "application/json", "DELETE").json()["rows"] == count
+    absent = served.http.patch("/v1/items/rows/777", json={"price": 1})
+    assert (absent.status_code, absent.json()["code"]) == (404, "VK105")
     assert [row["item_id"] for row in served.db.scan("items", limit=2)] == [0, 6]
 
 

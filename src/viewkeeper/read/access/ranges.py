@@ -26,7 +26,7 @@ Bounds = tuple[bytes | None, bytes | None]
 """Encoded keys: from the first, included, to the second, excluded."""
 
 MOST = 1_000
-"""Ranges of one read; with more points than that, the following columns are tested on the rows."""
+"""Ranges of one read; with more points than that, they and the following columns are tested on the rows."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Ranges:
         return replace(self, pairs=tuple(found))
 
 
-def ranges(table: Table, terms: Sequence[Term]) -> Ranges:
+def ranges(table: Table, terms: Sequence[Term], most: int = MOST) -> Ranges:
     """The ranges of a table's key that terms allow."""
     starts, used, place = [table.prefix], list[Term](), 0
     for place, part in enumerate(table.key):
         mine = [t for t in terms if t.column == part.column]
         point = next((t for t in mine if t.is_point), None)
-        if point is None or len(starts) * len(point.values) > MOST:
+        if point is None or len(starts) * len(point.values) > most:
             break
         values = (None,) if point.op == NULL else point.values
         ends = sorted({plain_bytes(table, place, v) for v in values})
@@ -116,7 +116,7 @@ def passing(table: Table, terms: Sequence[Term], rows: pa.Table) -> pa.Table:
     """The rows for which terms are true; `rows` has their columns."""
     for term in terms:
         alone = replace(table, key=(KeyPart(term.column),), is_bag=False)
-        pairs = ranges(alone, [term]).pairs
+        pairs = ranges(alone, [term], most=len(term.values)).pairs  # all of them: nobody tests them later
         rows = rows.filter(inside(encode_keys(alone, rows), pairs))
     return rows
 

@@ -27,7 +27,8 @@ from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Family, Type
 
 EQUAL, NULL, THERE, PREFIX = "in", "null", "not null", "prefix"
-"""Beside the four comparisons. `in` has any number of values: with none of them, it is never true."""
+"""Beside the four comparisons. `in` has any number of values, and beside others None for NULL; with none of them, it is
+never true."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ class Where:
 
 
 def by_values(table: Table, wanted: Mapping[str, Any]) -> Where:
-    """Columns and their values: one, None for NULL, or several in a list, tuple or set."""
+    """Columns and their values: one, None for NULL, or several in a list, tuple or set.
+
+    The rows of several are those of each: None among them is NULL as it is alone, which SQL's IN never finds.
+    """
     columns = {c.name.lower(): c for c in table.columns}
     terms = []
     for name, value in wanted.items():
@@ -78,11 +82,9 @@ def by_values(table: Table, wanted: Mapping[str, Any]) -> Where:
                 f"{table.name} has no column {name!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
             )
         read = scalar_reader(table.name, column.name, column.type)
-        if value is None:
-            terms.append(Term(column.name, column.type, NULL))
-        else:
-            given = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-            terms.append(Term(column.name, column.type, EQUAL, tuple(read(v) for v in given if v is not None)))
+        given = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        values = tuple(dict.fromkeys(None if v is None else read(v) for v in given))
+        terms.append(Term(column.name, column.type, *((NULL,) if values == (None,) else (EQUAL, values))))
     return Where(tuple(terms))
 
 
@@ -257,6 +259,8 @@ _SHOWN: Mapping[Family, Callable[[Any], str]] = {
 
 
 def _shown(type_: Type, value: Any) -> str:
+    if value is None:
+        return "NULL"
     try:
         if type_.family in _SHOWN:
             return _SHOWN[type_.family](value)

@@ -27,6 +27,14 @@ class NotProven(Exception):
     """Nobody has shown that DuckDB means the same; the text says what."""
 
 
+class NotRead(NotProven):
+    """DuckDB's parser does not take it: wrong in any SQL, or Spark's own."""
+
+
+class NoColumn(NotProven):
+    """A name that no column has."""
+
+
 def cast(value: Expr, type_: Type) -> Expr:
     if value.type == type_:
         return value

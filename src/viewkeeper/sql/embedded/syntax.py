@@ -11,7 +11,7 @@ from typing import Any
 
 from viewkeeper.model.names import quoted
 from viewkeeper.plan.words import statements
-from viewkeeper.sql.embedded.coercion import NotProven
+from viewkeeper.sql.embedded.coercion import NotProven, NotRead
 
 _PLACES = ("query_location", "query_location_length")
 
@@ -23,10 +23,10 @@ def tree(connection: Any, query: str) -> dict[str, Any]:
     try:
         (text,) = connection.execute("SELECT json_serialize_sql(?)", [respelled(query)]).fetchone()
     except duckdb.Error as error:
-        raise NotProven(f"DuckDB does not read it ({str(error).splitlines()[0]})") from error
+        raise NotRead(f"DuckDB does not read it ({str(error).splitlines()[0]})") from error
     found = json.loads(text)
     if found.get("error") or len(found["statements"]) != 1:
-        raise NotProven(f"DuckDB does not read it ({found.get('error_message', 'not one query')})")
+        raise NotRead(f"DuckDB does not read it ({found.get('error_message', 'not one query')})")
     node: dict[str, Any] = _pruned(found["statements"][0])["node"]
     return node
 
@@ -35,7 +35,7 @@ def respelled(query: str) -> str:
     """The text as DuckDB spells it."""
     found = list(statements(query))
     if len(found) != 1:
-        raise NotProven("it is not one query")
+        raise NotRead("it is not one query")
     parts: list[str] = []
     end = found[0][0].start
     for token in found[0]:

@@ -15,7 +15,7 @@ from typing import Any
 from viewkeeper.model import types
 from viewkeeper.model.types import Type
 from viewkeeper.plan.nodes import Call, Expr, column
-from viewkeeper.sql.embedded.coercion import INTEGERS, MOST_DIGITS, NotProven, cast, common, fitted, in_digits
+from viewkeeper.sql.embedded.coercion import INTEGERS, MOST_DIGITS, NoColumn, NotProven, cast, common, fitted, in_digits
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Scope:
 def _column(scope: Scope, node: Mapping[str, Any]) -> Expr:
     found = scope.find(node["column_names"])
     if found is None:
-        raise NotProven(f"there is no column {'.'.join(node['column_names'])}")
+        raise NoColumn(f"there is no column {'.'.join(node['column_names'])}")
     return found.expr
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, UnknownName, Unsupported
+from viewkeeper.errors import BadValue, RowAbsent, Unsupported
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.hbase.client import Client
@@ -78,7 +78,7 @@ def update_row(client: Client, layout: Layout, key: pa.Table, columns: pa.Table)
     while True:
         there = if_there(layout, lambda: client.get(layout.name, row_key, layout.families))
         if there is None:
-            raise UnknownName(
+            raise RowAbsent(
                 f"{table.name} has no row with key {key.to_pylist()[0]}.", hint="Put the whole row instead."
             )
         since = there[layout.mark].time if layout.mark is not None and layout.mark in there else -1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper import faults
-from viewkeeper.errors import BadValue, TooLarge, UnknownName
+from viewkeeper.errors import BadValue, RowAbsent, TooLarge
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.codec import WrittenLater, decode_row, decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
@@ -83,9 +84,10 @@ class OrderedRows(Rows):
                     pieces.append(images)
                 first = next(slices, None)
             faults.point("write.middle")
+            changed = call.changed
             if pieces:
                 take_along(call, catalog, table, pieces)
-            return call.finish()
+            return replace(call.finish(), changed=changed)
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[tuple[State, Catalog]]:
@@ -117,7 +119,7 @@ class OrderedRows(Rows):
             there = state.rows(table.id)
             old = [there.find(name) for name in keys.to_pylist()]
             if None in old:
-                raise UnknownName(
+                raise RowAbsent(
                     f"{table.name} has no row with key {key.slice(old.index(None), 1).to_pylist()[0]}.",
                     hint="Put the whole row instead.",
                 )
