@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.operators.duck import Duck
+from viewkeeper.store.memory import Memory
 
 
 @pytest.fixture
@@ -70,6 +71,26 @@ def test_forgotten_statements_are_prepared_again() -> None:
         for _ in range(3):
             for n in range(5):
                 assert duck.run(f"SELECT x + {n} AS y FROM t", t=pa.table({"x": [1]}))["y"].to_pylist() == [1 + n]
+
+
+def test_statements_over_inputs_that_look_alike_read_the_same_slots() -> None:
+    rows = pa.table({"x": [1]})
+    with Duck(threads=1, statements_kept=2) as duck:
+        for n in range(5):
+            assert duck.run(f"SELECT a.x + b.x + {n} AS y FROM a, b", a=rows, b=pa.table({"x": [n]})).num_rows == 1
+        assert len(duck._slots) == 2, "two of one schema in one statement"
+        for n in range(2):
+            duck.run(f"SELECT x || '{n}' AS y FROM t", t=pa.table({"x": ["a"]}))
+        assert [schema.types for schema, _ in duck._slots] == [[pa.string()]], "nobody reads the others any more"
+        with pytest.raises(duckdb.BinderException):
+            duck.run("SELECT missing FROM t", t=pa.table({"z": [1]}))
+        assert len(duck._slots) == 1
+
+
+def test_how_many_statements_are_kept_follows_from_the_memory() -> None:
+    with Duck(threads=1, memory=Memory(64 << 20)) as small, Duck(threads=1, memory=Memory(8 << 30)) as large:
+        assert small._kept == 1024
+        assert large._kept == 8192
 
 
 def test_an_input_is_not_held_after_the_call(duck: Duck) -> None:

@@ -4,8 +4,10 @@
                            EXECUTE _p3  ─▶ Arrow
 
 DuckDB asks a registered object for its Arrow stream at every execution. So a statement is prepared once for each
-(text, input schemas), over slots of its own, and a run only puts the tables into the slots: a few tenths of a
-millisecond, where registering tables anew costs several times that. The least recently used statements are dropped.
+(text, input schemas), and a run only puts the tables into the slots: a few tenths of a millisecond, where registering
+tables anew costs several times that. Slots belong to schemas: one statement runs at a time, so all whose inputs look
+alike read the same ones, and of a thousand views of a table only the first registers anything. The least recently used
+statements are dropped; how many are kept is a part of the memory, since each takes some 30 KB.
 
 A result that may be larger than memory is streamed: a cursor of its own hands out some rows, and DuckDB makes no more
 before those are asked for. What a statement needs beside that is bounded by DuckDB's memory limit: then it spills.
@@ -28,6 +30,10 @@ from viewkeeper.store.ducks import connect, limited
 from viewkeeper.store.memory import Memory
 
 STATEMENTS_KEPT = 1024
+"""At least, and where no budget is given."""
+_STATEMENT = 32 << 10
+_SHARE = 32
+"""Of the budget this part is for statements, in each of those who work together."""
 _BATCH_ROWS = 1 << 20
 
 
@@ -36,10 +42,13 @@ Known = tuple[Any, ...]
 
 
 class _Slot:
-    """A table that DuckDB reads under one name; its schema never changes."""
+    """A table that DuckDB reads under one name; its schema never changes. `number`: of those with this schema."""
 
-    def __init__(self, name: str, schema: pa.Schema) -> None:
+    def __init__(self, name: str, schema: pa.Schema, number: int) -> None:
         self.name = name
+        self.known = (schema, number)
+        self.statements = 0
+        """How many read it."""
         self.empty = schema.empty_table()
         self.table = self.empty
 
@@ -69,11 +78,12 @@ class Duck:
         *,
         threads: int | None = None,
         memory: Memory | None = None,
-        statements_kept: int = STATEMENTS_KEPT,
+        statements_kept: int | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._statements: OrderedDict[Known, _Statement] = OrderedDict()
-        self._kept = statements_kept
+        self._slots: dict[tuple[pa.Schema, int], _Slot] = {}
+        self._kept = _kept(memory) if statements_kept is None else statements_kept
         self.made = 0
         """How many statements were prepared so far."""
         self._con: Any = connect(memory, threads=threads)
@@ -161,6 +171,7 @@ class Duck:
         """Drop the statements and the connection. Closing twice is fine."""
         with self._lock:
             self._statements.clear()
+            self._slots.clear()
             self._con.close()
 
     def __enter__(self) -> Duck:
@@ -182,22 +193,34 @@ class Duck:
         if len(self._statements) > self._kept:
             _, oldest = self._statements.popitem(last=False)
             self._command(f"DEALLOCATE {oldest.name}")
-            self._drop(oldest.slots)
+            self._let_go(oldest.slots)
         return made
 
     def _prepare(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
         self.made += 1
-        slots = tuple(_Slot(f"_s{self.made}_{i}", table.schema) for i, table in enumerate(inputs.values()))
+        slots = self._taken([table.schema for table in inputs.values()])
         statement = _Statement(f"_p{self.made}", slots)
         try:
-            for slot in slots:
-                self._con.register(slot.name, slot)
             names = dict(zip(inputs, (slot.name for slot in slots), strict=True))
             self._command(f"PREPARE {statement.name} AS {_over(sql, names)}")
         except BaseException:
-            self._drop(slots)
+            self._let_go(slots)
             raise
         return statement
+
+    def _taken(self, schemas: list[pa.Schema]) -> tuple[_Slot, ...]:
+        """A slot for each input: of a schema the first, the second for another input of the same, and so on."""
+        slots: list[_Slot] = []
+        for place, schema in enumerate(schemas):
+            known = (schema, schemas[:place].count(schema))
+            slot = self._slots.get(known)
+            if slot is None:
+                slot = _Slot(f"_s{self.made}_{place}", *known)
+                self._con.register(slot.name, slot)
+                self._slots[known] = slot
+            slot.statements += 1
+            slots.append(slot)
+        return tuple(slots)
 
     def _fetch(self, statement: str) -> pa.Table:
         # `_submit` is what `con.sql(text).to_arrow_table()` ends in. The public way binds the text again, holds the
@@ -211,9 +234,16 @@ class Duck:
         # A result must be fetched before the connection does other work.
         self._con.execute(sql).fetchall()
 
-    def _drop(self, slots: tuple[_Slot, ...]) -> None:
+    def _let_go(self, slots: tuple[_Slot, ...]) -> None:
         for slot in slots:
-            self._con.unregister(slot.name)
+            slot.statements -= 1
+            if not slot.statements:
+                del self._slots[slot.known]
+                self._con.unregister(slot.name)
+
+
+def _kept(memory: Memory | None) -> int:
+    return STATEMENTS_KEPT if memory is None else max(STATEMENTS_KEPT, memory.total // _SHARE // _STATEMENT)
 
 
 def _over(sql: str, names: dict[str, str]) -> str:
