@@ -60,3 +60,15 @@ def test_a_damaged_note_is_as_good_as_none(tmp_path: Path) -> None:
     (tmp_path / "lanes.json").write_text('{"batch": {"driver": ["x"')
     assert lanes(tmp_path, Cluster(100, False)).choose("auto", 5_000_000).lane == "spark"
     assert lanes_text(Directory(tmp_path)) is None
+
+
+@pytest.mark.parametrize("kind", ["batch", "load"])
+def test_slow_small_work_in_the_driver_sends_no_small_work_to_spark(tmp_path: Path, kind: str) -> None:
+    """What was slow there, an opened database or a busy machine, is as slow before and after a job on Spark."""
+    busy = lanes(tmp_path, Cluster(100, False))
+    busy.learn("driver", 20, 7.0, kind)
+    assert busy.choose("auto", 20, kind).lane == "driver"
+    for _ in range(3):
+        busy.learn("spark", 20, 0.9, kind)
+    assert busy.choose("auto", 20, kind).lane == "driver"
+    assert busy.choose("auto", 5_000_000, kind).lane == "spark"

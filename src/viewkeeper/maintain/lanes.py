@@ -8,8 +8,9 @@ Floors and rows are measured here, by batches and by loads, and kept beside the 
     lanes.json   {"batch": {"driver": [floor, row], "spark": [floor, row]}, "load": …}
 
 A batch of few rows tells the floor of its lane, one of many what a row costs; of a lane that was never taken the other
-one's rows are taken, with what exchanging them is known to add. The file is no truth: one that is missing or damaged is
-as good as none.
+one's rows are taken, with what exchanging them is known to add. What the driver does for every batch it does for one on
+Spark too, so Spark's floor is never below the driver's and a job: a first load that was slow sends no small one there.
+The file is no truth: one that is missing or damaged is as good as none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _KINDS = ("batch", "load")
 
 _FEW = 1_000
 _MANY = 20_000
-_FLOORS = {DRIVER: 0.02, SPARK: 0.4}
+_FLOOR = 0.02
+_JOB = 0.38
+_LEAST_JOB = 0.1
 _ROW = 10e-6
 """Seconds, in the driver lane, before one is measured."""
 _EXCHANGED = 1.5
@@ -96,7 +99,7 @@ class Lanes:
                 rate[0] = _newer(rate[0], seconds)
             elif rows >= _MANY:
                 cores = 1 if cluster is None else cluster.cores
-                floor = rate[0] if rate[0] is not None else _FLOORS[lane]
+                floor = rate[0] if rate[0] is not None else {DRIVER: _FLOOR, SPARK: _FLOOR + _JOB}[lane]
                 rate[1] = _newer(rate[1], max(seconds - floor, 0.1 * seconds) * cores / rows)
             if rows >= _MANY or lane == SPARK:  # what is written down changes a choice
                 self._write(known)
@@ -114,9 +117,11 @@ class Lanes:
         with self._lock:
             known = self._read()[kind]
         floor, row = known[lane]
-        if row is None and lane == SPARK:
-            row = self._rate(DRIVER, kind)[1] * self._threads * _EXCHANGED
-        return _FLOORS[lane] if floor is None else floor, _ROW if row is None else row
+        if lane == DRIVER:
+            return _FLOOR if floor is None else floor, _ROW if row is None else row
+        least, here = self._rate(DRIVER, kind)
+        there = here * self._threads * _EXCHANGED if row is None else row
+        return least + _JOB if floor is None else max(floor, least + _LEAST_JOB), there
 
     def _read(self) -> dict[str, dict[str, list[float | None]]]:
         if self._known is None:
@@ -148,7 +153,9 @@ def lanes_text(directory: Directory) -> str | None:
 
 def _noted(directory: Directory) -> dict[str, dict[str, list[float | None]]]:
     """What was noted, or nothing known."""
-    found: dict[str, dict[str, list[float | None]]] = {k: {lane: [None, None] for lane in _FLOORS} for k in _KINDS}
+    found: dict[str, dict[str, list[float | None]]] = {
+        kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _KINDS
+    }
     try:
         said = json.loads(directory.fetch(FILE, again=not directory.is_local).read_bytes())
         for kind, lanes in found.items():

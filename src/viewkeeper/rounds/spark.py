@@ -248,9 +248,12 @@ def _told(number: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        said, advice = cause(error), "correct the cause"
+        if "No module named 'viewkeeper'" in said:
+            advice = "set PYSPARK_PYTHON to a Python that has viewkeeper before the Spark session is made"
         raise StoreError(
-            f"The Spark job of batch {number} failed: {cause(error)}",
-            hint="Nothing was published; correct the cause and refresh again.",
+            f"The Spark job of batch {number} failed: {said}",
+            hint=f"Nothing was published; {advice}, and refresh again.",
         ) from error
 
 
