@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from itertools import product
+from typing import Any
+
+import duckdb
 import pytest
 
+from viewkeeper import expressions
 from viewkeeper.errors import BadStatement, BadValue
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.plan import statements
 from viewkeeper.plan.families.texts import declared, lateral
+from viewkeeper.plan.families.tried import tried
 from viewkeeper.plan.tokens import tokens
 from viewkeeper.sql.parameters import bound
 
@@ -51,3 +59,69 @@ def test_the_table_of_parameters_is_named_after_its_family() -> None:
     assert described.name == "q.parameters"
     with pytest.raises(BadStatement, match="one part"):
         statements.parse("DESCRIBE q.other")
+
+
+def _op(name: str, type_: types.Type, *args: Expr) -> Expr:
+    return Expr(name, type_, args, ("ANSI",) if name in ("Add", "Subtract", "Multiply", "Divide", "Cast") else None)
+
+
+WIDE, WHOLE, REAL = types.decimal(38, 2), types.BIGINT, types.DOUBLE
+A, B = (Expr("column", WIDE, value=name) for name in "ab")
+N, M = (Expr("column", WHOLE, value=name) for name in "ij")
+X, Y = (Expr("column", REAL, value=name) for name in "xy")
+TEST = _op("GreaterThan", types.BOOLEAN, X, Y)
+TRIED = {
+    "product": _op("Multiply", types.decimal(38, 4), A, B),
+    "chain": _op("Subtract", WIDE, _op("Add", WIDE, A, B), _op("Subtract", WIDE, B, A)),
+    "integers": _op("Subtract", WHOLE, _op("Multiply", WHOLE, N, M), M),
+    "quotient": _op("Divide", REAL, X, _op("Divide", REAL, X, Y)),
+    "within": _op("Cast", REAL, _op("Add", WHOLE, N, M)),
+    "chosen": _op("CaseWhen", WHOLE, TEST, _op("Add", WHOLE, N, M), _op("IsNull", types.BOOLEAN, X), M, N),
+    "either": _op("If", WHOLE, TEST, _op("Multiply", WHOLE, N, N), M),
+}
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_what_may_fail_is_tried_where_it_does(name: str) -> None:
+    """Each is evaluated by itself over every row, and fails there or not; the tried one never does, and says it."""
+    duck = duckdb.connect()
+    expressions.setup(duck)
+    expr = TRIED[name]
+    found = tried(expr)
+    assert found is not None
+    assert expressions.can_raise(expr)
+    assert not expressions.can_raise(found.value)
+    values: dict[str, list[Any]] = {
+        "a": [None, Decimal("2.5"), Decimal(8) * 10**35],
+        "i": [None, 3, 2**62, -(2**63)],
+        "x": [None, 0.0, 2.0],
+    }
+    of_kind = values["a" if "a" in expr.columns() else "i" if "i" in expr.columns() else "x"]
+    rows = list(product(of_kind, of_kind, values["x"], values["x"]))
+    failed = set()
+    for first, second, x, y in rows:
+        kinds = {"a": "DECIMAL(38,2)", "b": "DECIMAL(38,2)", "i": "BIGINT", "j": "BIGINT", "x": "DOUBLE", "y": "DOUBLE"}
+        given = {"a": first, "b": second} if "a" in expr.columns() else {"i": first, "j": second}
+        given = ({} if "a" not in expr.columns() and "i" not in expr.columns() else given) | {"x": x, "y": y}
+        source = ", ".join(f"CAST({_text(v)} AS {kinds[c]}) AS {c}" for c, v in given.items())
+
+        def asked(one: Expr, source: str = source) -> Any:
+            return duck.execute(f"SELECT {expressions.render(one)} FROM (SELECT {source})").fetchone()
+
+        try:
+            expected: Any = asked(expr)
+        except duckdb.Error:
+            expected = "failed"
+        failed.add(expected == "failed")
+        assert (asked(found.fails) == (True,)) == (expected == "failed"), (source, expected)
+        if expected != "failed":
+            assert asked(found.value) == expected, source
+    assert failed == {True, False}
+
+
+def _text(value: Any) -> str:
+    return "NULL" if value is None else f"'{value}'"
+
+
+def test_what_cannot_be_tried_is_none() -> None:
+    assert tried(_op("Add", REAL, X, _op("Cast", REAL, Expr("column", types.STRING, value="t")))) is None

@@ -7,19 +7,20 @@ the views that are made from it, as far as anybody can say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from viewkeeper.errors import Contradiction, EvaluationError, TooLarge, ViewkeeperError
 from viewkeeper.model.schema import Table
-from viewkeeper.rounds.blame import NOBODYS
+from viewkeeper.rounds.blame import NOBODYS, Blamed
 
 
 class BrokenViews(EvaluationError):
-    """These views failed on their own rows."""
+    """These views failed on their own rows. `members`: of a family of views made by name, those it failed for."""
 
-    def __init__(self, views: frozenset[int], message: str) -> None:
+    def __init__(self, views: frozenset[int], message: str, members: Sequence[Blamed] = ()) -> None:
         self.views = views
+        self.members = tuple(members)
         super().__init__(message)
 
 

@@ -33,6 +33,7 @@ class Batches:
         self._rebuild = rebuild
         self._tried = 0
         self._fits: int | None = None
+        self._least = 0
 
     def run(self, lane: str, max_changes: int | None) -> BatchReport:
         """One batch, of about `max_changes` rows at most; or none if nothing waits. The lock is held."""
@@ -54,7 +55,7 @@ class Batches:
         limits = [n for n in (max_changes, self._fits, fitting(waiting, publisher.memory.total)) if n is not None]
         self._tried = min([waiting.rows, *limits])
         if self._tried < waiting.rows:
-            cut = store.cut_after(before.cut, tables, self._tried)
+            cut = max(store.cut_after(before.cut, tables, self._tried), min(self._least, cut))
         faults.point("commit.1.after")
         with afterwards.of(_MERGING):
             publisher.merger.adopt()
@@ -88,6 +89,10 @@ class Batches:
         self.stage.learn(choice, changes, done - started)
         seconds = time.perf_counter() - started
         return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=choice.why)
+
+    def reach(self, position: int) -> None:
+        """However few changes the next batch may have, it comes to this position."""
+        self._least = position
 
     def halve(self) -> bool:
         """Memory ran out: the next batch is of half as many rows. False if it was of one already."""

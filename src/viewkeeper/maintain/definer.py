@@ -73,11 +73,13 @@ class Definer:
             self.create_many(planned.views, (), lane, progress)
             return
         self.making |= gathering.making(gathered.members)
+        self._suspender.expelling.failed.clear()
         try:
             gathering.write(self._publisher.store, gathered)
             # Families that are there make their new members from what they have; new ones are loaded at a cut that has
             # the parameters of all.
             self._refresh()
+            self._suspender.expelling.refuse_failed(gathered.members)
             self.create_many(planned.views, gathered.members, lane, progress)
         except Exception:
             self.making -= gathering.making(gathered.members)

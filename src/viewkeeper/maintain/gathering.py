@@ -19,7 +19,7 @@ which nobody sees; `swept` takes them away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,16 +36,19 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.keys import encode_keys, plain_bytes
 from viewkeeper.model.schema import FIRST_NAME, GATHERED, KeyPart, Table
 from viewkeeper.operators.attempts import attempt
+from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.families.costs import worthwhile
 from viewkeeper.plan.families.lifting import lift
 from viewkeeper.plan.families.membership import Opened
 from viewkeeper.plan.families.texts import FAMILY, parameters_name
 from viewkeeper.plan.flows import Plans
-from viewkeeper.plan.nodes import Scan, Sort
+from viewkeeper.plan.nodes import Query, Scan, Sort
 from viewkeeper.plan.planner import plan_view
 from viewkeeper.plan.statements import CreateView
 from viewkeeper.store.base import Store
 
+MEMBER = "member"
+"""In a family's stored plan: that of one member, with parameters for its constants."""
 _WIDE = Context(prec=60)
 _FEW = 8
 """Members of which each is looked for among all others; for more, these are listed first."""
@@ -128,7 +131,8 @@ def _family(store: Store, catalog: Catalog, sample: Candidate, sizes: Mapping[in
     alone, _ = plan_view(name, number, opened.closed, key, tables, Plans(catalog), sizes, {})
     if not _side_by_side(table, alone, len(names)):
         return None
-    view = View(table, "", plan.to_json(), parameters=parameters.id, given=len(names), template=opened.template)
+    stored = {**plan.to_json(), MEMBER: opened.to_json()}
+    view = View(table, "", stored, parameters=parameters.id, given=len(names), template=opened.template)
     return view, parameters
 
 
@@ -158,6 +162,16 @@ def _member(family: View, parameters: Table, one: Candidate) -> View:
     return View(shape, one.statement.query, {}, template=one.opened.template, values=values)
 
 
+def closed(catalog: Catalog, member: View) -> Query | None:
+    """A member's own query, without its family; None if the family was made by a version that did not keep it."""
+    family = catalog.views_by_id[member.table.family]
+    if MEMBER not in family.plan:
+        return None
+    query = ViewPlan.from_json(family.plan[MEMBER]).query
+    parameters = catalog.tables_by_id[family.parameters]
+    return Opened(query, tuple(c.type for c in parameters.columns), member.values, member.template).closed
+
+
 # -- parameters as rows -----------------------------------------------------------------------------------------------
 
 
@@ -170,6 +184,15 @@ def write(store: Store, made: Gathered) -> None:
         rows = _rows(parameters, members)
         store.write(parameters, rows, rows.slice(0, 0))
     faults.point("members.written")
+
+
+def take_away(store: Store, parameters: Table, unwanted: Callable[[bytes], bool]) -> bool:
+    """Delete the parameters whose keys are unwanted; whether there were any."""
+    rows = pa.Table.from_batches(list(store.scan(parameters)), parameters.arrow)
+    gone = pa.array([unwanted(key) for key in encode_keys(parameters, rows).to_pylist()], pa.bool_())
+    if gone.true_count:
+        store.write(parameters, rows.slice(0, 0), rows.filter(gone))
+    return bool(gone.true_count)
 
 
 Making = AbstractSet[tuple[int, bytes]]
@@ -220,10 +243,7 @@ def swept(store: Store, made: Making = frozenset(), *, only_tables: bool = False
             continue
         named = {m.table.prefix for m in catalog.members.get(family.table.id, ())}
         named |= {prefix for number, prefix in made if number == family.table.id}
-        rows = pa.Table.from_batches(list(store.scan(table)), table.arrow)
-        left = pa.array([key not in named for key in encode_keys(table, rows).to_pylist()], pa.bool_())
-        if left.true_count:
-            store.write(table, rows.slice(0, 0), rows.filter(left))
+        take_away(store, table, lambda key, named=named: key not in named)  # type: ignore[misc]
 
 
 def _rows(parameters: Table, members: Sequence[View]) -> pa.Table:

@@ -5,7 +5,7 @@ Tidying     what comes after a batch: merging, cutting the log, removing files  
 Batches     one batch after the other                                                     batches.py
 Loader      state that is missing is loaded and published                                 loader.py
 Mender      state that is damaged, or another version's, is made anew                     mending.py
-Suspender   views that fail on their own rows are taken out                               suspending.py
+Suspender   views that fail on their own rows are taken out              suspending.py, of a family: expelling.py
 Scheduler   views that run at intervals or from call to call                              scheduler.py
 Definer     views that come, change and go                                                definer.py
 Preparing   statements, ahead of the batch that needs them                                preparing.py
@@ -76,7 +76,7 @@ class Maintainer:
             self.loader = Loader(self.publisher, self.tidying, resources, self.stage, self.refresh)
             self.mender = Mender(self.publisher, self.loader)
             self.batches = Batches(self.publisher, self.tidying, self.stage, self.mender.rebuild)
-            self.suspender = Suspender(self.publisher, self.loader, self.mender)
+            self.suspender = Suspender(self.publisher, self.loader, self.mender, self.batches.reach)
             self.scheduler = Scheduler(self.publisher, resources, self.stage, self.loader, self.suspender)
             self.tidying.in_use = self.scheduler.files
             self.definer = Definer(

@@ -16,7 +16,7 @@ from typing import Any
 from viewkeeper import faults
 from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperError
 from viewkeeper.maintain.definitions import checked_options, same_shape, scans
-from viewkeeper.maintain.gathering import Candidate, Gathered, gather
+from viewkeeper.maintain.gathering import Candidate, Gathered, closed, gather
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import USUAL, strategy_named
@@ -206,7 +206,7 @@ def _refuse_members(catalog: Catalog, query: Query) -> None:
 def alone(store: Store, spark: Spark, member: View, templates: Templates) -> View:
     """A member of a family as the view by itself that it becomes, under its name and number."""
     catalog = store.catalog()
-    query = _read(spark, member.query, templates, catalog)
+    query = closed(catalog, member) or _read(spark, member.query, templates, catalog)
     table = member.table
     key = () if any(k.descending or k.nulls_last for k in table.key) else tuple(k.column for k in table.key)
     statement = statements.CreateView(table.name, member.query, key)

@@ -32,7 +32,7 @@ from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.paths import shared
 from viewkeeper.plan.wishes import Wishes
-from viewkeeper.rounds.blame import NOBODYS
+from viewkeeper.rounds.blame import NOBODYS, Failed
 from viewkeeper.rounds.driver import divides as operators_divide
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
@@ -314,4 +314,5 @@ def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Ex
     if isinstance(error, Contradiction):
         return Contradicted(views, f"{stopped}: {error.message}")
     found = expressions.error_code(error)
-    return error if found is None else BrokenViews(views, f"{stopped}: {found.message}")
+    members = error.members if isinstance(error, Failed) else ()
+    return error if found is None else BrokenViews(views, f"{stopped}: {found.message}", members)

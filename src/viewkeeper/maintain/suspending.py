@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from viewkeeper.commit.isolation import BrokenViews, Contradicted
 from viewkeeper.commit.publisher import Publisher
+from viewkeeper.maintain.expelling import Expelling
 from viewkeeper.maintain.load_plan import missing_state
 from viewkeeper.maintain.loader import Loader
 from viewkeeper.maintain.mending import Mender
@@ -30,13 +31,14 @@ _log = logging.getLogger("viewkeeper")
 class Suspender:
     """Suspends views that fail, and knows those that no report has named yet."""
 
-    def __init__(self, publisher: Publisher, loader: Loader, mender: Mender) -> None:
+    def __init__(self, publisher: Publisher, loader: Loader, mender: Mender, reach: Callable[[int], None]) -> None:
         self._publisher = publisher
         self._loader = loader
         self._mender = mender
         self._refusing: list[int] = []
         """Threads that would rather have the error."""
         self._untold: dict[str, str] = {}
+        self.expelling = Expelling(publisher, reach)
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
@@ -56,13 +58,21 @@ class Suspender:
                 self.take_out(broken, always=always)
 
     def take_out(self, broken: BrokenViews | Contradicted, *, always: bool = False) -> None:
-        """Suspend the views that an error is of, or raise it. Wrong state may show in others too, and is noted."""
-        refused = threading.get_ident() in self._refusing and not always
-        names = [] if refused else self.suspend(broken.views, broken.message)
-        if not names:
+        """Suspend the views that an error is of, or raise it. Wrong state may show in others too, and is noted.
+
+        Of a family of views that were made by name, the members that it failed for.
+        """
+        if threading.get_ident() in self._refusing and not always:
             raise broken
-        _log.warning("%s: suspended: %s", self._publisher.store.url, broken.message)
-        self._untold |= dict.fromkeys(names, broken.message)
+        told = self.expelling.expel(broken.members) if isinstance(broken, BrokenViews) else None
+        if told is None:
+            told = dict.fromkeys(self.suspend(broken.views, broken.message), broken.message)
+            if not told:
+                raise broken
+        for reason in dict.fromkeys(told.values()):
+            _log.warning("%s: suspended: %s", self._publisher.store.url, reason)
+        self._untold |= told
+        self._dissolve()
         if isinstance(broken, Contradicted):
             self._mender.note_contradiction(broken)
 
@@ -90,6 +100,15 @@ class Suspender:
 
             self.leave_out(change)
             return [v.table.name for v in stopped]
+
+    def _dissolve(self) -> None:
+        """Families whose last member has left go."""
+        publisher = self._publisher
+        with publisher.lock:
+            left = [v for v in publisher.catalog.views if v.gathers and not publisher.catalog.has_members(v.table.id)]
+            for family in left:
+                self.leave_out(lambda catalog, gone=family: catalog.without(gone.table.id))  # type: ignore[misc]
+                publisher.afterwards.drop(family.table, "view.dropped")
 
     def leave_out(self, change: Callable[[Catalog], Catalog]) -> None:
         """Publish a catalog with fewer views to maintain; the lock is held.

@@ -94,6 +94,8 @@ class Operator:
     """Whether a key's rows at all its ports are one piece of work."""
     together: ClassVar[bool] = False
     """Whether it does the work of other operators, those that it `stands_for`."""
+    members_slot: ClassVar[int | None] = None
+    """The slot that has the members of a family, if it makes members' rows."""
     compacts: ClassVar[bool] = False
     """Whether what waits at a port can be `compacted`."""
 

@@ -74,4 +74,6 @@ def damaged(operator: str, damage: CorruptState) -> Message:
 
 def failed(failure: Failed) -> Message:
     """An operator failed on its rows."""
-    return 0, ERROR, 0, json.dumps({"operator": failure.operator, "message": failure.message}).encode()
+    members = [(m.parameters, m.key.hex(), m.message) for m in failure.members]
+    told = {"operator": failure.operator, "message": failure.message, "members": members}
+    return 0, ERROR, 0, json.dumps(told).encode()

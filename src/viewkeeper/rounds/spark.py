@@ -19,12 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, Defect, EvaluationError, StoreError
+from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, Defect, StoreError
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.blame import Blamed, Failed
 from viewkeeper.rounds.given import Given, Rows, Share, filed
 from viewkeeper.rounds.jobs import Sent, cause, run_job, views_text
 from viewkeeper.rounds.messages import (
@@ -293,7 +294,9 @@ def _collected(
     for _, node, port, payload in results:
         if node == ERROR:
             failed = json.loads(payload)
-            raise on_error(flow.operators[failed["operator"]], EvaluationError(failed["message"]))
+            members = [Blamed(table, bytes.fromhex(key), said) for table, key, said in failed["members"]]
+            told = Failed(failed["operator"], failed["message"], members)
+            raise on_error(flow.operators[failed["operator"]], told)
         if node == DAMAGED:
             failed = json.loads(payload)
             damage = _DAMAGE.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])

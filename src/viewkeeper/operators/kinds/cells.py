@@ -82,6 +82,7 @@ class Cells(Operator):
     seeded: bool
     kind: ClassVar[str] = "cells"
     stateful: ClassVar[bool] = True
+    members_slot: ClassVar[int | None] = 1
     compacts: ClassVar[bool] = True
     jointly: ClassVar[bool] = True
 

@@ -1,10 +1,11 @@
 """Theta: the rows of a family's path with every member that wants them, as rows.
 
-    Δ(D ⋈ P) = ΔD ⋈ Pᵒˡᵈ + Dⁿᵉʷ ⋈ ΔP
+    Δ(D ⋈ P) = ΔD ⋈ Pⁿᵉʷ + Dᵒˡᵈ ⋈ ΔP
 
-The condition may be any; DuckDB compares the rows that came with all members, and members that came with all rows. So a
-change costs the number of members. It is for what is no sum (rows themselves, min and max, distinct, windows): where
-only sums are wanted, `Cells` makes them without these pairs. State: the rows, and the members.
+So a member that goes meets the rows it had, and none that came since: it is not in the way of rows that would fail for
+it. The condition may be any; DuckDB compares the rows that came with all members, and members that came with all rows.
+So a change costs the number of members. It is for what is no sum (rows themselves, min and max, distinct, windows):
+where only sums are wanted, `Cells` makes them without these pairs. State: the rows, and the members.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Theta(Operator):
     where: tuple[Expr, ...]
     kind: ClassVar[str] = "theta"
     stateful: ClassVar[bool] = True
+    members_slot: ClassVar[int | None] = 1
     jointly: ClassVar[bool] = True
 
     @property
@@ -60,13 +62,13 @@ class Theta(Operator):
     def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
         rows, members = site.state(self)
         came, changed = (consolidate(site.duck, joined(tables)) if tables else None for tables in (ports[0], ports[1]))
-        if came is not None and members.runs:
-            yield from self._met(site, came, members.rows(self._names(1)))
+        if came is not None and (members.runs or changed is not None):
+            parts = [members.rows(self._names(1))] if members.runs else []
+            parts += [] if changed is None else [changed.select([*self._names(1), WEIGHT])]
+            yield from self._met(site, came, consolidate(site.duck, joined(parts)))
         if changed is not None:
             for run in rows.runs:
                 yield from self._met(site, run.weighted, changed)
-            if came is not None:
-                yield from self._met(site, came, changed)
         site.add(self, [_NOTHING if t is None else arrange(t) for t in (came, changed)])
 
     def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:

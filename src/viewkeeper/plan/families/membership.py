@@ -29,6 +29,7 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Type
 from viewkeeper.plan import nodes
+from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.families.lifting import PARAMETER
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, Order, Query
 
@@ -64,6 +65,10 @@ class Opened:
             for i, (t, v) in enumerate(zip(self.types, self.values, strict=True))
         }
         return Query(_closed(self.query.root, literals), self.query.output)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan with its parameters; their types are those of the table of parameters, values its members have."""
+        return ViewPlan(self.query, {}).to_json()
 
     def having(self, values: Sequence[Any]) -> Opened | None:
         """The same plan with other constants; None if one of them may not stand open."""

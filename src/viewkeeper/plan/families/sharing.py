@@ -9,12 +9,14 @@ beside the group's keys, what they compare of a member are bounds. Everything el
     any other, over both                        bits: tried for each distinct tuple of values on either side
     over the member alone                       a flag of the member
 
-A part that can fail on a row must not be tried on rows that nobody wants: then there are no cells.
+A part that can fail on a row must not be tried on rows that nobody wants: then there are no cells. But what a sum is
+of may fail: there it is NULL, and the rows for which it is are counted like any others (`tried`). How many of them a
+member has is known for each group, and more than none is its error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.plan import nodes
 from viewkeeper.plan.branches import Branch, conjuncts, positional, raises, reference, substitute
 from viewkeeper.plan.calls import is_sum, measure_of
+from viewkeeper.plan.families.tried import Tried, reason_of, tried
 from viewkeeper.plan.nodes import Call, Expr, Named, Node, column
 
 if TYPE_CHECKING:
@@ -92,8 +95,14 @@ def aggregate(compiler: Compiler, node: nodes.Aggregate, calls: Sequence[Call]) 
     if any(k.op != "column" for k in keys if k not in own) or any(e.columns() & mine for e in argued.values()):
         return None
     parted = _parted(conjuncts(below.condition), mine)
-    if parted is None:
+    attempts = {name: tried(expr) for name, expr in argued.items() if raises([expr])}
+    if parted is None or raises(own) or None in attempts.values():
         return None
+    failing = {name: one for name, one in attempts.items() if one is not None}
+    reason = reason_of([argued[name] for name in failing])
+    if failing:
+        argued |= {name: one.value for name, one in failing.items()} | {_FAILED: _flag(list(failing.values()))}
+        measures.append(Measure(_FAILED, "Count", _FAILED, types.INT, types.BIGINT))
     grouped = [Named(f"k{i}", k) for i, k in enumerate(own)]
     spec = AggregateSpec((*(n.column for n in grouped), *(n.column for n in parted.values)), tuple(measures))
     row_exprs = [*grouped, *parted.values, *(Named(name, expr) for name, expr in argued.items())]
@@ -117,7 +126,26 @@ def aggregate(compiler: Compiler, node: nodes.Aggregate, calls: Sequence[Call]) 
             seeded=is_seeded,
         )
     )
-    return _added_up(compiler, node, calls, cells, keys, own, parameters, measures)
+    return _added_up(compiler, node, calls, cells, keys, own, parameters, measures, failing, reason)
+
+
+_FAILED = "failed"
+"""The rows of a group for which an argument fails, and their number."""
+
+
+def _flag(attempts: Sequence[Tried]) -> Expr:
+    """1 for a row on which one of these fails."""
+    fails = attempts[0].fails
+    for one in attempts[1:]:
+        fails = Expr("Or", types.BOOLEAN, (fails, one.fails))
+    return Expr("CaseWhen", types.INT, (fails, Expr("literal", types.INT, value=1, nullable=False)))
+
+
+def _unless_failed(value: Expr, reason: str) -> Expr:
+    zero = Expr("literal", types.BIGINT, value=0, nullable=False)
+    failed = Expr("GreaterThan", types.BOOLEAN, (column(_FAILED, types.BIGINT, False), zero), nullable=False)
+    said = Expr("literal", types.STRING, value=reason, nullable=False)
+    return Expr("If", value.type, (failed, Expr("RaiseError", types.VOID, (said,)), value), nullable=value.nullable)
 
 
 def _added_up(
@@ -129,6 +157,8 @@ def _added_up(
     own: Sequence[Expr],
     parameters: Mapping[str, Column],
     measures: Sequence[Measure],
+    failing: Collection[str],
+    reason: str,
 ) -> list[Branch]:
     """The vectors of members and groups, added up by an aggregate."""
     numbers = iter(range(len(own)))
@@ -143,7 +173,9 @@ def _added_up(
     source = (seen.segment([*exprs, *vectors], tuple(e.name for e in exprs)),)
     operator = compiler.add(Aggregate(source, spec, 1))
     names = {key.name: reference(k) for key, k in zip(node.keys, spec.keys, strict=True)}
-    names |= {call.name: column(m.name, call.type, call.nullable) for call, m in zip(calls, measures, strict=True)}
+    for call, m in zip(calls, measures, strict=False):  # the last one may be `failed`
+        value = column(m.name, call.type, call.nullable)
+        names[call.name] = _unless_failed(value, reason) if m.argument in failing else value
     return [Branch(operator, names)]
 
 
