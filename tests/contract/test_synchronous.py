@@ -250,6 +250,27 @@ def test_an_index_of_it_is_read_with_what_came_since(db: Any) -> None:
     assert db.indexes() == []
 
 
+def test_one_that_was_loaded_beyond_the_first_batch_is_listed(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _create(db, "batched", "grouped", how="")
+    db.refresh()
+    db.put("items", [_item(n, price=1) for n in range(30, 50)])
+    store, followed = db._store, []
+    follow = store.follow
+
+    def counted(*arguments: Any) -> Any:
+        followed.append(arguments)
+        assert len(followed) < 5
+        return follow(*arguments)
+
+    monkeypatch.setattr(store, "follow", counted)
+    monkeypatch.setattr(store, "published", lambda: None)  # as if the batch came just after it was asked for
+    _create(db, "grouped")
+    monkeypatch.undo()
+    plans.install(monkeypatch.setattr)
+    db.put("items", [_item(n, price=2) for n in range(45, 60)])
+    _agree(db, "grouped")
+
+
 def test_reads_never_wait_and_nobody_maintains(db: Any, url: str) -> None:
     _create(db, "grouped")
     token = db.put("items", [_item(300, category="n", price=3)])

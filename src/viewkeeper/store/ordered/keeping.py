@@ -121,7 +121,8 @@ class OrderedKeeping:
             catalog, call = self._records.shown(state), Call(state)
             self._opened.check_kept(state, after)
             batch = batches.read_batch(state.meta)
-            ends = publish is not None and (batch is None or batch.cut == after)
+            # It may be beyond the batch: one that is the first was published while the view was loaded.
+            ends = publish is not None and (batch is None or batch.cut <= after)
             upto = call.head if ends or batch is None else max(batch.cut, after)
             deltas = {}
             for table in view.sync.of if view.sync is not None and upto > after else ():
