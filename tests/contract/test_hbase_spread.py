@@ -80,6 +80,44 @@ def test_a_claimed_batch_whose_pieces_are_lost_is_finished(shop: Database) -> No
     assert shop.audit().differences == 0
 
 
+def test_a_piece_that_comes_late_writes_nothing(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HBase may have forgotten the later batch's deletes by then: what it wrote would be there again."""
+    others = Others()
+    shop._store.work_by(others)
+    shop.put("items", [item(n) for n in range(20)])
+    shop.refresh()
+    shop.delete("items", list(range(20)))
+    shop.refresh()
+    monkeypatch.setattr(commit, "write_cells", lambda *_: pytest.fail("cells were written"))
+    for piece in others.pieces:
+        commit._write_piece(piece)
+
+
+def test_who_slept_through_a_commit_writes_nothing(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = shop._store
+    wrote: list[int] = []
+    write_cells = commit.write_cells
+
+    def asleep(*how: Any) -> None:
+        wrote.append(1)
+        monkeypatch.setattr(commit, "_ASLEEP", -1.0)  # from here on, time has passed
+        write_cells(*how)
+
+    monkeypatch.setattr(commit, "write_cells", asleep)
+    shop.put("items", [item(1), item(2)])
+    finish = commit.finish
+
+    def twice(*how: Any, **named: Any) -> Any:
+        finish(*how, **named)  # a successor
+        return finish(*how, **named)
+
+    monkeypatch.setattr(commit, "finish", twice)
+    shop.refresh()
+    assert wrote == [1]
+    assert store.published().number == shop.status().epoch
+    assert shop.audit().differences == 0
+
+
 def test_a_small_commit_is_written_by_the_maintainer(shop: Database) -> None:
     others = Others()
     shop._store.work_by(others)

@@ -38,6 +38,8 @@ class Client:
     def __init__(self, gateway: Gateway, *, retry: Retry | None = None) -> None:
         self.pool = Pool(gateway, retry=retry)
         self.tables = Tables(self.pool)
+        self._fits: dict[str, int] = {}
+        """How many rows of a table were asked for at once without a reply that was too long."""
 
     def greet(self) -> None:
         """Raise unless an HBase Thrift2 gateway answers now."""
@@ -225,7 +227,7 @@ class Client:
         versions: int | None = None,
     ) -> Iterator[Cells]:
         """The rows of these keys, in their order; a key that is not there is a row with null for key and no cells."""
-        at, asked = 0, scanning.FIRST_ROWS
+        at, asked = 0, self._fits.get(table, scanning.FIRST_ROWS)
         while at < len(keys):
             for message, count in batches.gets(table.encode(), keys.slice(at, asked), columns, span, versions):
                 cells = self.pool.attempt(
@@ -234,6 +236,7 @@ class Client:
                 yield cells
                 at += count
             asked = scanning.fitting(cells.rows, len(cells.frame), asked)
+            self._fits[table] = min(asked, 10 * scanning.FIRST_ROWS)
 
     def scan(self, table: str, wanted: Scan | None = None) -> Iterator[Cells]:
         """Rows in key order; goes on after a lost scanner where it stopped."""

@@ -20,8 +20,9 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.clients import client_of
 from viewkeeper.store.hbase.failures import AlreadyThere, OutcomeUnknown
 from viewkeeper.store.hbase.layout import VIEW_VERSIONS, Layout
-from viewkeeper.store.hbase.records import Past, Published, Records
+from viewkeeper.store.hbase.records import Past, Published, Records, State
 from viewkeeper.store.hbase.tables import Family
+from viewkeeper.store.hbase.url import parse
 from viewkeeper.store.redo import files, steps
 from viewkeeper.store.redo.files import Redo, TableRedo
 from viewkeeper.store.redo.steps import Claim
@@ -30,6 +31,8 @@ from viewkeeper.store.redo.streams import Streamed, Streams
 _REGION_ROWS = 200_000
 _MOST_REGIONS = 16
 _KEY = "key"
+_ASLEEP = 5.0
+"""Seconds after which a writer of cells looks whether somebody else has done it."""
 _PIECE_ROWS = 20_000
 """Rows that are written as one piece of work, where pieces are spread."""
 
@@ -74,14 +77,26 @@ class Piece:
     deletes: tuple[int, int]
 
 
-def finish(records: Records, directory: Directory, claimed: Claim, url: str = "", spread: Spread | None = None) -> None:
-    """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor.
+def finish(
+    records: Records,
+    directory: Directory,
+    claimed: Claim,
+    url: str = "",
+    spread: Spread | None = None,
+    redo: Redo | None = None,
+) -> State:
+    """Steps 3c and 4 of a claimed batch, by whoever claimed it, who has its redo, or by a successor.
 
     With `spread`, large tables are written piece by piece by whoever does its work, each over a connection of his own.
     A piece that is written twice, or by two at once, leaves the same cells: so step 3c may be repeated in any part.
     """
 
+    begun = time.time()
+
     def write(table: TableRedo, number: int) -> None:
+        # Whoever was asleep may come when the batch is long published and HBase has forgotten a later batch's deletes.
+        if time.time() - begun > _ASLEEP and records.state().published >= number:
+            return
         _make(records.client, table)
         if spread is None or table.puts.num_rows + table.deletes.num_rows < 2 * _PIECE_ROWS:
             write_cells(records.client, table, number)
@@ -91,11 +106,13 @@ def finish(records: Records, directory: Directory, claimed: Claim, url: str = ""
         pieces += [Piece(*of, (0, 0), (at, at + _PIECE_ROWS)) for at in range(0, table.deletes.num_rows, _PIECE_ROWS)]
         spread(_write_piece, pieces)
 
-    steps.finish(records, directory, claimed, write)
+    return steps.finish(records, directory, claimed, write, redo)
 
 
 def _write_piece(piece: Piece) -> None:
     redo = _redo(piece.directory, piece.file, piece.digest)
+    if Records(client_of(piece.url), parse(piece.url).namespace).state().published >= redo.number:
+        return  # an attempt that comes late
     table = next(t for t in redo.tables if t.name == piece.table)
     puts, deletes = ((stop - start, start) for start, stop in (piece.puts, piece.deletes))
     rows = replace(table, puts=table.puts.slice(puts[1], puts[0]), deletes=table.deletes.slice(deletes[1], deletes[0]))

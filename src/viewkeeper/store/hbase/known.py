@@ -52,6 +52,16 @@ class Known:
         with self._lock:
             self._at = float("-inf")
 
+    @property
+    def defined(self) -> Catalog:
+        """The catalog as it was when last asked for."""
+        return self._catalog
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the state was just read, or left so by a batch of this process."""
+        return time.monotonic() - self._at < CACHE
+
     def catalog(self, *, now: bool = False) -> Catalog:
         if self.state(now=now).catalog != self._catalog.version:
             found = self._records.catalog(self._catalog)
@@ -69,6 +79,13 @@ class Known:
                 with self._lock:
                     self._published = found
         return self._published
+
+    def before(self, number: int) -> Published | None:
+        """The batch that the one of this number follows, asked for only if it is not known."""
+        published = self._published
+        if published is not None and published.batch.number == number - 1:
+            return published
+        return self.published()
 
     def adopt(self, published: Published) -> None:
         """Note a batch that this process has just published."""

@@ -55,6 +55,11 @@ class RowLease:
         self._thread = threading.Thread(target=self._renew, name="viewkeeper-lease", daemon=True)
         self._thread.start()
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it has not been released, nor seen to be lost."""
+        return not (self.lost or self._done.is_set() or os.getpid() != self._process)
+
     def release(self) -> None:
         """Give the lease back; again is no error."""
         if self._done.is_set():
@@ -92,6 +97,11 @@ class HBaseLeasing(Leasing):
     def lost(self) -> bool:
         """Whether this process held the lease, and another has taken it."""
         return self._held is not None and self._held.lost
+
+    @property
+    def holds(self) -> bool:
+        """Whether this process holds the lease, as far as it knows."""
+        return self._held is not None and self._held.lasts
 
     def acquire_lease(self) -> RowLease:
         opened = self._opened

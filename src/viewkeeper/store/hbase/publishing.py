@@ -7,9 +7,8 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.store.hbase import commit
 from viewkeeper.store.hbase.feed import Feed
@@ -39,7 +38,8 @@ class HBasePublishing(Publishing):
                 self._finish_own()
             finally:
                 self._committing.release()
-        published = self._known.published()
+        # While this process holds the lease nobody else publishes, but tables may be made elsewhere.
+        published = self._known.published(now=not (self._leasing.holds and self._known.is_fresh))
         return None if published is None else published.batch
 
     def forget(self, upto: int) -> None:
@@ -55,47 +55,45 @@ class HBasePublishing(Publishing):
         opened, namespace = self._opened, self._opened.namespace
         opened.writable()
         with self._committing:
-            self._finish_own()
+            if self._unfinished:
+                self._finish_own()
             if self._leasing.lost:
                 raise MaintainerBusy(
                     f"The lease on {namespace} ran out and another process has taken it.", hint="Open it again."
                 )
-            steps.check_turn(namespace, self._known.state(), batch.number)
             stored = [change for change in changes if isinstance(change, ViewChange)]
             layouts = [opened.layouts.of(c.table) for c in stored]
             fresh = [x.name not in opened.there and not opened.client.tables.exists(x.name) for x in layouts]
             tables = tuple(commit.table_redo(*one) for one in zip(layouts, stored, fresh, strict=True))
             told = [c for c in changes if isinstance(c, StreamChange)]
             streamed = [(c.table.id, streams.write(opened.streams, batch.number, c)) for c in told]
-            before = self._known.published(now=False)
+            before = self._known.before(batch.number)
             forgotten = self._forgotten if before is None else opened.holds.floor(self._forgotten, before.streams)
             claimed = None
             self._unfinished = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
-                current = self._known.catalog(now=change_catalog is not None)
-                written = None
+                version, written = 0, None
                 if change_catalog is not None:
-                    current, _, written = opened.records.change(current, change_catalog)
+                    current, _, written = opened.records.change(self._known.catalog(now=True), change_catalog)
+                    version = current.version
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
                 published = commit.published(before, batch, self._feed.head(), streamed, forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
-                claimed = steps.claim(opened.records, opened.redos, redo, self._owner, current.version)
-            commit.finish(opened.records, opened.redos, claimed, opened.url, self._feed.spread)
+                claimed = steps.claim(opened.records, opened.redos, redo, self._owner, version)
+            state = commit.finish(opened.records, opened.redos, claimed, opened.url, self._feed.spread, redo)
             self._unfinished = False
-            self._known.expire()  # should the next call fail, who reads next asks again: it is published
             self._known.adopt(published)
+            self._known.learn(state)
             opened.there.update(layout.name for layout in layouts)
-            with suppress(StoreError):
-                self._known.learn(None)
             self._feed.arrivals.committed(batch.cut, batch.seen.values())
             for change in stored:
                 opened.sizes.forget(change.table)
 
     def collect(self) -> None:
         self._opened.writable()
-        files.collect(self._opened.redos, self._known.state().published)
-        published = self._known.published()
+        published = self._known.published(now=False)
         if published is not None:
+            files.collect(self._opened.redos, published.batch.number)
             streams.collect(self._opened.streams, published.streams, published.batch.number)
 
     def _finish_own(self) -> None:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from viewkeeper.errors import CorruptState, FormatTooNew, NotADatabase
+from viewkeeper.errors import CorruptState, FormatTooNew, MaintainerBusy, NotADatabase
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.store import catalogs
 from viewkeeper.store.base import Batch
@@ -117,6 +117,7 @@ class Records(Ledger[State]):
         self.client = client
         self.namespace = self.place = namespace
         self.table = f"{namespace}:viewkeeper.meta"
+        self._left: bytes | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -159,23 +160,36 @@ class Records(Ledger[State]):
             raise CorruptState(f"The table {self.table} has lost its state.", hint="Restore it from a backup.")
         return found[_STATE].value
 
-    def move(self, change: Callable[[State], tuple[State, Cells] | None]) -> State:
-        """Replace the state by `change(state)`, with other cells of its row, in one step; None leaves it as it is."""
+    def move(self, change: Callable[[State], tuple[State, Cells] | None], *, left: bytes | None = None) -> State:
+        """Replace the state by `change(state)`, with other cells of its row, in one step; None leaves it as it is.
+
+        `left`: the state as this process has left it. It is tried first, without reading: if another one is there by
+        now, the comparison fails. What does not change it is decided on the state as it is.
+        """
         ticket = secrets.token_hex(4)
         unknown = 0
         while True:
-            raw = self._raw()
+            guessed, left = left, None
+            raw = self._raw() if guessed is None else guessed
             state = State.from_bytes(raw)
             if ticket in state.tickets:  # an attempt whose answer was lost
                 return state
-            changed = change(state)
+            try:
+                changed = change(state)
+            except MaintainerBusy:
+                if guessed is None:
+                    raise
+                continue
             if changed is None:
-                return state
+                if guessed is None:
+                    return state
+                continue
             new = replace(changed[0], tickets=(ticket, *state.tickets)[:_TICKETS])
             puts = {_STATE: new.to_bytes(), **{c: v for c, v in changed[1].items() if v is not None}}
             deletes = [column for column, value in changed[1].items() if value is None]
             try:
                 if self._written(raw, puts, deletes):
+                    self._left = puts[_STATE]
                     return new
             except OutcomeUnknown:
                 unknown += 1
@@ -199,7 +213,7 @@ class Records(Ledger[State]):
                 return None
             return (found if catalog is None else replace(found, format=FORMAT)), cells
 
-        return self.move(moved)
+        return self.move(moved, left=self._left)
 
     def _written(self, expected: bytes, puts: dict[bytes, bytes], deletes: list[bytes]) -> bool:
         if deletes:

@@ -89,12 +89,22 @@ def check_turn(place: str, standing: Standing, number: int) -> None:
         )
 
 
-def finish(ledger: Ledger[S], directory: Directory, claimed: Claim, write: Callable[[TableRedo, int], None]) -> None:
+def finish(
+    ledger: Ledger[S],
+    directory: Directory,
+    claimed: Claim,
+    write: Callable[[TableRedo, int], None],
+    redo: Redo | None = None,
+) -> S:
     """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor. `write` does 3c for a table.
 
-    A table is a call or two to the store, however few its rows: several are written at the same time.
+    `redo`: who has claimed it has it yet, and need not read it. A table is a call or two to the store, however few its
+    rows: several are written at the same time. What the ledger says afterwards.
     """
-    redo = files.read(directory, claimed.file, claimed.digest)
+    redo = files.read(directory, claimed.file, claimed.digest) if redo is None else redo
+    if len(redo.tables) == 1:
+        write(redo.tables[0], redo.number)
+        return publish(ledger, redo)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="viewkeeper-cells") as pool:
         try:
             for written in [pool.submit(write, table, redo.number) for table in redo.tables]:
@@ -102,10 +112,10 @@ def finish(ledger: Ledger[S], directory: Directory, claimed: Claim, write: Calla
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    publish(ledger, redo)
+    return publish(ledger, redo)
 
 
-def publish(ledger: Ledger[S], redo: Redo) -> None:
+def publish(ledger: Ledger[S], redo: Redo) -> S:
     """Step 4. A batch that is published already is no error: a successor was faster, with the same redo."""
 
     def change(standing: S) -> S | None:
@@ -114,4 +124,4 @@ def publish(ledger: Ledger[S], redo: Redo) -> None:
         version = standing.catalog if redo.catalog is None else redo.catalog["version"]
         return replace(standing, published=redo.number, claim=None, catalog=version)
 
-    ledger.settle(change, redo.published, redo.catalog)
+    return ledger.settle(change, redo.published, redo.catalog)
