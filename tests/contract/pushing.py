@@ -105,8 +105,8 @@ class Pushing:
                 continue
             answer = [asked]
             if asked.startswith("M"):
-                self._unwanted = frozenset(lines)
-                answer.append(f"{WAL} {len(self.entries)}")
+                self._unwanted = frozenset(lines) or self._unwanted
+                answer += [f"clock {time.time_ns() // 1_000_000}", f"{WAL} {len(self.entries)}"]
             elif asked.startswith("L"):
                 answer += self.lost
             else:

@@ -6,8 +6,9 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -280,7 +281,64 @@ def test_a_wal_that_is_not_shipped_to_the_length_it_had_is_missing() -> None:
 
 
 def test_without_a_region_server_nothing_is_known_to_have_come(receiver: Receiver) -> None:
-    assert receiver.reach([], 1.0) == reach.Reached(False, "no region server is connected")
+    asked = receiver.ask([])
+    assert asked == reach.Asked({}, None)
+    assert receiver.reach(asked, 1.0) == reach.Reached(False, "no region server is connected")
+
+
+def answer_control(receiver: Receiver, server: str, said: str) -> tuple[Wire, list[str], threading.Thread]:
+    """A region server that answers every question with the same lines, and what it was asked."""
+    opened = wire.call(receiver.address, SECRET, Caller("control", server, "peer", "2"), timeout=5)
+    asked: list[str] = []
+
+    def serve() -> None:
+        with suppress(OSError, EOFError):
+            while True:
+                asked.append(opened.receive().decode())
+                opened.send(f"{asked[-1].splitlines()[0]}\n{said}".encode())
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return opened, asked, thread
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_the_clock_is_that_of_the_region_server_furthest_ahead(receiver: Receiver) -> None:
+    answer_control(receiver, "a,1,1", "clock 50\na.1 7")
+    _, asked, _ = answer_control(receiver, "b,1,1", "clock 70\nb.1 9")
+    until(lambda: len(receiver.servers) == 2)
+    assert receiver.ask(["n:view"]) == reach.Asked({"a,1,1": {"a.1": 7}, "b,1,1": {"b.1": 9}}, 70)
+    receiver.ask(["n:view"])
+    receiver.ask(["n:view", "n:other"])
+    # What is not wanted is said once, and when it changes.
+    assert [one.splitlines()[1:] for one in asked] == [["n:view"], [], ["n:view", "n:other"]]
+
+
+def test_a_region_server_that_does_not_tell_its_clock_makes_it_unknown(receiver: Receiver) -> None:
+    answer_control(receiver, "a,1,1", "clock 50\na.1 7")
+    answer_control(receiver, "old,1,1", "old.1 9")
+    until(lambda: len(receiver.servers) == 2)
+    assert receiver.ask([]) == reach.Asked({"a,1,1": {"a.1": 7}, "old,1,1": {"old.1": 9}}, None)
+
+
+def test_a_region_server_that_comes_or_goes_is_news(tmp_path: Path) -> None:
+    spool, news = Spool(Directory(tmp_path)), threading.Event()
+    spool.on_news(news.set)
+    made = Receiver(("127.0.0.1", 0), spool, "peer", SECRET)
+    opened, _, _ = answer_control(made, "a,1,1", "")
+    assert news.wait(10)
+    until(lambda: made.servers == ["a,1,1"])
+    news.clear()
+    opened.close()
+    assert news.wait(10)
+    until(lambda: not made.servers)
+    made.close()
 
 
 def test_the_address_of_a_receiver_is_host_and_port() -> None:

@@ -17,6 +17,7 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hbase.regionserver.RegionServerServices;
 import org.apache.hadoop.hbase.regionserver.wal.AbstractFSWAL;
 import org.apache.hadoop.hbase.util.CommonFSUtils;
+import org.apache.hadoop.hbase.util.EnvironmentEdgeManager;
 import org.apache.hadoop.hbase.wal.AbstractFSWALProvider;
 import org.apache.hadoop.hbase.wal.WAL;
 import org.slf4j.Logger;
@@ -26,8 +27,9 @@ import org.slf4j.LoggerFactory;
  * Answers what a receiver asks of a region server: one for all sources of a peer there (claimed queues are sources, too).
  *
  * <pre>
- *   'M' number, then names of tables that are not wanted, one a line
- *       'M' number, then for each WAL "name length": what has been acknowledged to writers is in its first bytes
+ *   'M' number, then names of tables that are not wanted, one a line; none: as before
+ *       'M' number, then "clock milliseconds", and for each WAL "name length": what has been acknowledged to writers up
+ *       to that time is in its first bytes
  *   'Q' number
  *       'Q' number, then "live server" for each, "queue server id wal position" for each WAL of the peer's queues
  *   'L' number
@@ -151,7 +153,11 @@ final class Control {
         StringBuilder answer = new StringBuilder();
         try {
             if (lines[0].startsWith("M ")) {
-                unwanted = new HashSet<>(Arrays.asList(lines).subList(1, lines.length));
+                if (lines.length > 1) {
+                    unwanted = new HashSet<>(Arrays.asList(lines).subList(1, lines.length));
+                }
+                // Before the lengths: what has been acknowledged up to this time is in them.
+                answer.append("clock ").append(EnvironmentEdgeManager.currentTime()).append('\n');
                 marks().forEach((wal, length) -> answer.append(wal).append(' ').append(length).append('\n'));
             } else if (lines[0].startsWith("Q ")) {
                 queues.list(answer);

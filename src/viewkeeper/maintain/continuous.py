@@ -2,7 +2,8 @@
 
     idle      look at the log's head every few milliseconds; a writer of this process also wakes it
     changes   begin a batch at once, unless the last one ended just now: then rest first, in proportion to what that
-              batch took (`priority`), at most `max_delay`, and not at all when it was about as large as it may be
+              batch took from writers (`priority`): its time where they wait for its commit, else its processor time; at
+              most `max_delay`, and not at all when it was about as large as it may be
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -13,6 +14,7 @@ So a lone change is visible after one batch, and under load batches grow until t
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -40,6 +42,8 @@ NOTE = "maintenance"
 """The store's record of what stopped a maintainer."""
 
 _STANDBY_PAUSE = 0.1
+_DUE = 1.0
+"""Seconds by which a view that is made at intervals may be late, where nobody looks for changes."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -232,7 +236,9 @@ class Maintenance:
                     self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
                     continue
                 self._stopping.wait(max(0.0, ended + rest - time.monotonic()))
+                spent = time.process_time()
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
+                spent = time.process_time() - spent
             except Exception as error:
                 failures += 1
                 if failures > self.pace.retries or isinstance(error, MaintainerBusy):
@@ -243,14 +249,14 @@ class Maintenance:
             if failures:
                 failures = 0
                 self._note(None, 0)
-            ended, rest = time.monotonic(), self._rest_after(report)
+            ended, rest = time.monotonic(), self._rest_after(report, spent)
             if report.lane != "none":
                 heard = ended
                 if steps or not self._store.tells:
                     continue
             else:
                 seen = head
-            self._news.wait(self._store.look_pause)
+            self._news.wait(min(self._store.look_pause, _DUE if maintainer.publisher.catalog.special else math.inf))
 
     def _after_batch(self, report: BatchReport) -> None:
         """Of this thread, or of a read that refreshed at once."""
@@ -269,11 +275,17 @@ class Maintenance:
         if self._on_batch is not None:
             self._on_batch(report)
 
-    def _rest_after(self, report: BatchReport) -> float:
-        """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear."""
+    def _rest_after(self, report: BatchReport, spent: float) -> float:
+        """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
+
+        `spent`: seconds of the processor. A batch that waits for a store elsewhere takes nothing from anybody
+        meanwhile, unless its commit is a transaction, which writers wait for.
+        """
         if 2 * report.changes >= self.pace.max_changes:  # more than that may wait
             return 0.0
-        return min(self.pace.max_delay, report.seconds * (1 / SHARES[self.pace.priority] - 1))
+        waits = self._store.capabilities.atomic_batch or report.lane == "spark"
+        took = report.seconds if waits else min(spent, report.seconds)
+        return min(self.pace.max_delay, took * (1 / SHARES[self.pace.priority] - 1))
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:

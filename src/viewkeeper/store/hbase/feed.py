@@ -59,8 +59,9 @@ class Feed:
         self.arrivals = Arrivals()
 
     def head(self) -> int:
-        """HBase's clock: every write call that has ended has a position up to it."""
-        self._head = max(self._head, self._records.clock())
+        """HBase's clock: every write call that has ended has a position up to it. Who pushes tells it for nothing."""
+        told = self.arrivals.clock()
+        self._head = max(self._head, self._records.clock() if told is None else told)
         return self._head
 
     def after_write(self) -> int:

@@ -56,8 +56,12 @@ class Arrivals:
         """Told of every outcome."""
         self._complete = -1
 
+    def clock(self) -> int | None:
+        """What HBase's clock shows, as its endpoints say; None if they do not."""
+        return self.inflow.clock() if self.inflow is not None and self.inflow.started else None
+
     def reach(self, now: int) -> None:
-        """Find out whether all has come that was acknowledged up to `now`, HBase's clock a moment ago."""
+        """Find out whether all has come that was acknowledged up to `now`, HBase's clock as it was just asked for."""
         if self.inflow is not None:
             found = self.inflow.reach()
             if found.complete:

@@ -24,8 +24,11 @@ from viewkeeper.store.hbase.records import Records
 
 LOG = logging.getLogger("viewkeeper.push")
 
-POLL_PAUSE, PUSH_PAUSE = 0.1, 1.0
-"""Seconds between two looks for changes: what is pushed tells."""
+POLL_PAUSE = 0.1
+"""Seconds between two looks for changes, where nobody tells."""
+
+PUSH_PAUSE, IDLE_PAUSE = 1.0, 5.0
+"""Seconds between two where what is pushed tells, and when nothing has come for long."""
 
 _LOOKED = 5.0
 _WAITED = 1.0
@@ -43,6 +46,8 @@ class Attached:
         self._agreed: Agreed | None = None
         self._looked = 0.0
         self._told: tuple[bool, tuple[str, ...], float] | None = None
+        self._without: tuple[int, list[str]] = -1, []
+        self._came = time.monotonic()
         self._began = False
         self.on_news: Callable[[], None] | None = None
         self.pause = POLL_PAUSE
@@ -107,15 +112,22 @@ class Attached:
 
     def _unwanted(self) -> list[str]:
         """The tables whose changes nobody asks for: views, and the database's own."""
-        views = (v.table for v in self._known.catalog().views if v.table.is_stored)
-        return [self._records.table, *(self._layouts.of(table).name for table in views)]
+        catalog = self._known.defined
+        version, names = self._without
+        if version != catalog.version or not names:
+            views = (v.table for v in catalog.views if v.table.is_stored)
+            names = [self._records.table, *(self._layouts.of(table).name for table in views)]
+            self._without = catalog.version, names
+        return names
 
     def _news(self) -> None:
+        self._came = time.monotonic()
         if self.on_news is not None:
             self.on_news()
 
     def _reached(self, found: Reached) -> None:
-        self.pause = PUSH_PAUSE if found.complete else POLL_PAUSE
+        idle = (time.monotonic() - self._came) / 8
+        self.pause = min(max(idle, PUSH_PAUSE), IDLE_PAUSE) if found.complete else POLL_PAUSE
         if (
             self._told is None
             or self._told[:2] != (found.complete, found.lost)

@@ -11,10 +11,11 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from socket import gaierror
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow as pa
 from viewkeeper.errors import StoreError
 from viewkeeper.store.hbase.push import touched, wire
 from viewkeeper.store.hbase.push.pushed import Pushed
-from viewkeeper.store.hbase.push.reach import Reached
+from viewkeeper.store.hbase.push.reach import Asked, Reached
 from viewkeeper.store.hbase.push.receiver import Receiver
 from viewkeeper.store.hbase.push.settings import Agreed, address
 from viewkeeper.store.hbase.push.spool import Mark, Spool, least
@@ -45,9 +46,10 @@ class Inflow:
     def __init__(self, agreed: Agreed, spool: Spool, secret: bytes, unwanted: Callable[[], Sequence[str]]) -> None:
         self.agreed, self._spool, self._secret, self._unwanted = agreed, spool, secret, unwanted
         self._cuts: deque[tuple[int, str, Mark]] = deque()
-        self._lock = threading.Lock()
+        self._lock, self._calling = threading.Lock(), threading.Lock()
         self._caller: Wire | None = None
         self._reached = True
+        self._asked: Asked | None = None
         self._tried = time.monotonic()
         self._tls = ssl.create_default_context(cafile=agreed.certificate) if agreed.certificate else None
         self.receivers = listening(agreed, spool, secret)
@@ -77,43 +79,58 @@ class Inflow:
 
     # -- has all come -------------------------------------------------------------------------------------------------
 
+    def clock(self) -> int | None:
+        """What HBase's clock shows now: that of the region server that is furthest ahead. None if that is not known."""
+        self._asked = asked = self._ask()
+        return asked.clock
+
     def reach(self) -> Reached:
-        """Whether all that HBase had acknowledged when this was called is in the spool, and can be read from it."""
+        """Whether all that HBase had acknowledged when its clock was asked is in the spool, and can be read from it."""
         # Who waited in vain, because nothing is shipped, need not do so every time.
         patience = SHIPPING if self._reached else SHIPPING / 20
         if not self.receivers and time.monotonic() - self._tried > _AGAIN:
             # Whoever received may be gone: its address is taken over.
             self._tried = time.monotonic()
             self.receivers = listening(self.agreed, self._spool, self._secret)
+        asked, self._asked = self._asked, None
+        if asked is None:
+            asked = self._ask()
         if self.receivers:
-            found = self.receivers[0].reach(self._unwanted(), patience)
+            found = self.receivers[0].reach(asked, patience)
         else:
-            found = self._ask(patience)
+            said = self._elsewhere({"marks": asked.marks, "timeout": patience})
+            found = Reached(said["complete"], said["reason"], tuple(said.get("lost", ())))
         self._reached = found.complete
         if len(self.receivers) < len(self.agreed.receivers):  # others write to the spool, too
             self._spool.look()
         self._spool.lose(found.lost)
         return found
 
-    def _ask(self, patience: float) -> Reached:
+    def _ask(self) -> Asked:
+        if self.receivers:
+            return self.receivers[0].ask(self._unwanted())
+        said = self._elsewhere({"unwanted": list(self._unwanted())})
+        return Asked(said.get("marks", {}), said.get("clock"))
+
+    def _elsewhere(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Of a receiver in another process."""
-        question = json.dumps({"unwanted": list(self._unwanted()), "timeout": patience}).encode()
         why = "no receiver is there"
-        for receiver in self.agreed.receivers:
-            try:
-                if self._caller is None:
-                    caller = Caller("reach", "maintainer", self.agreed.peer, "")
-                    self._caller = wire.call(address(receiver), self._secret, caller, timeout=5.0, tls=self._tls)
-                    self._caller.settimeout(SHIPPING + 5.0)
-                self._caller.send(question)
-                told = json.loads(self._caller.receive())
-                return Reached(told["complete"], told["reason"], tuple(told.get("lost", ())))
-            except (OSError, EOFError, Refused) as error:
-                why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
-                if self._caller is not None:
-                    self._caller.close()
-                self._caller = None
-        return Reached(False, why)
+        with self._calling:
+            for receiver in self.agreed.receivers:
+                try:
+                    if self._caller is None:
+                        caller = Caller("reach", "maintainer", self.agreed.peer, "")
+                        self._caller = wire.call(address(receiver), self._secret, caller, timeout=5.0, tls=self._tls)
+                        self._caller.settimeout(SHIPPING + 5.0)
+                    self._caller.send(json.dumps(question).encode())
+                    found: Mapping[str, Any] = json.loads(self._caller.receive())
+                    return found
+                except (OSError, EOFError, Refused) as error:
+                    why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
+                    if self._caller is not None:
+                        self._caller.close()
+                    self._caller = None
+        return {"complete": False, "reason": why}
 
     # -- what has -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Whether everything has come that HBase had acknowledged when it was asked.
 
-    1  every region server that is connected says how long each of its WALs is now: what its writers had been told is
-       done is in these bytes (`Marks`)
+    1  every region server that is connected says what its clock shows and how long each of its WALs is now: what its
+       writers had been told is done is in these bytes (`Asked`)
     2  one of them lists the peer's queues, as ZooKeeper has them: all servers' WALs that are not shipped whole, and up
        to which position they are
     3  all has come if every live server was asked, no queue is a dead or unknown server's or claimed from one, and each
@@ -23,6 +23,15 @@ from dataclasses import dataclass
 
 Marks = Mapping[str, Mapping[str, int]]
 """By region server: by WAL, its length."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the region servers said in step 1. `clock`: that of the one which is furthest ahead, in milliseconds; None
+    if not all of them told."""
+
+    marks: Marks
+    clock: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +70,14 @@ class Missing:
     soon: bool = False
 
 
-def read_marks(text: str) -> dict[str, int]:
-    """The lines of an answer to step 1."""
-    lines = [line.rsplit(" ", 1) for line in text.splitlines()]
-    return {wal: int(length) for wal, length in lines}
+_CLOCK = "clock"
+
+
+def read_marks(text: str) -> tuple[dict[str, int], int | None]:
+    """The lines of an answer to step 1: lengths, and the clock, which an older endpoint does not tell."""
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines())
+    clock = lines.pop(_CLOCK, None)
+    return {wal: int(length) for wal, length in lines.items()}, None if clock is None else int(clock)
 
 
 def read_listing(text: str) -> Listing:

@@ -5,8 +5,8 @@ a frame that is too long, has a wrong code or is not whole: refused, logged, and
 what was refused and tries again; its writers notice nothing.
 
     data       a frame of rows; answered "A" when it is durable, "N reason" if it was not taken
-    control    asked by `ask`: how long are your WALs, what is in the queues (`reach`)
-    reach      a maintainer in another process asks whether all has come
+    control    asked: what does your clock show, how long are your WALs, what is in the queues (`reach`)
+    reach      a maintainer in another process asks the same, and whether all has come
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper.store.hbase.push import reach, wire
-from viewkeeper.store.hbase.push.reach import Missing, Reached
+from viewkeeper.store.hbase.push.reach import Asked, Missing, Reached
 from viewkeeper.store.hbase.push.spool import Spool
 from viewkeeper.store.hbase.push.touched import Malformed
 from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
@@ -60,7 +60,9 @@ class Receiver:
         self._wires: set[Wire | None] = set()
         self._lock = threading.Lock()
         self._epochs = threading.Lock()
-        self._reaching = threading.Lock()
+        self._asking = threading.Lock()
+        """One question at a time: answers come in the order of questions."""
+        self._live: frozenset[str] = frozenset()
         self._sought = float("-inf")
         self._gone: tuple[str, ...] = ()
         self._closed = False
@@ -93,47 +95,66 @@ class Receiver:
 
     # -- whether all has come -----------------------------------------------------------------------------------------
 
-    def reach(self, unwanted: Sequence[str], timeout: float) -> Reached:
-        """Whether everything has come that HBase had acknowledged when this was called (`reach`)."""
-        deadline = time.monotonic() + timeout
-        with self._reaching:
+    def ask(self, unwanted: Sequence[str]) -> Asked:
+        """Step 1 of `reach`: the region servers' clock, and how long their WALs are."""
+        with self._asking:
             with self._lock:
                 controls = dict(self._controls)
-            marks = {}
-            asked = [(server, c, c.send("M", unwanted)) for server, c in controls.items()]  # 1
-            for server, control, number in asked:
+            sent = [(server, c, c.send("M", c.unsaid(unwanted))) for server, c in controls.items()]
+            marks, clocks = dict[str, Mapping[str, int]](), list[int]()
+            for server, control, number in sent:
                 told = control.receive("M", number) if number is not None else None
                 if told is not None:
-                    marks[server] = reach.read_marks(told)
-            lacks: Missing | None = Missing("no region server is connected")
-            while marks:
-                told = None
-                for server in marks:  # 2: any one of them, if it answers
-                    number = controls[server].send("Q", ())
-                    told = None if number is None else controls[server].receive("Q", number)
-                    if told is not None:
-                        break
-                if told is None:
-                    return Reached(False, "no region server says what is in the queues")
-                lacks = reach.missing(self._peer, marks, reach.read_listing(told))  # 3
-                if lacks is None:
-                    self._gone = ()
-                    return Reached(True)
-                if not lacks.soon or time.monotonic() >= deadline:
-                    break
-                time.sleep(_PAUSE)
-            lost = self._lost(controls)
-            if lost:
-                return Reached(False, f"the WAL {lost[0]} was deleted before it was shipped: {_ANEW}", lost)
-            return Reached(False, lacks.text if lacks is not None else "")
+                    marks[server], clock = reach.read_marks(told)
+                    clocks += [clock] if clock is not None else []
+        known = bool(clocks) and len(clocks) == len(controls) and self._live <= set(marks)
+        return Asked(marks, max(clocks) if known else None)
 
-    def _lost(self, controls: Mapping[str, Control]) -> tuple[str, ...]:
+    def reach(self, asked: Asked, timeout: float) -> Reached:
+        """Whether everything has come that HBase had acknowledged when it was asked (`reach`, steps 2 and 3)."""
+        deadline = time.monotonic() + timeout
+        lacks: Missing | None = Missing("no region server is connected")
+        while asked.marks:
+            told = self._queues(asked.marks)  # 2
+            if told is None:
+                return Reached(False, "no region server says what is in the queues")
+            listing = reach.read_listing(told)
+            self._live = listing.live
+            lacks = reach.missing(self._peer, asked.marks, listing)  # 3
+            if lacks is None:
+                self._gone = ()
+                return Reached(True)
+            if not lacks.soon or time.monotonic() >= deadline:
+                break
+            time.sleep(_PAUSE)
+        lost = self._lost()
+        if lost:
+            return Reached(False, f"the WAL {lost[0]} was deleted before it was shipped: {_ANEW}", lost)
+        return Reached(False, lacks.text if lacks is not None else "")
+
+    def _queues(self, servers: Iterable[str]) -> str | None:
+        """What any one of them says of the queues."""
+        for server in servers:
+            with self._lock:
+                control = self._controls.get(server)
+            told = None if control is None else self._told(control, "Q")
+            if told is not None:
+                return told
+        return None
+
+    def _told(self, control: Control, what: str) -> str | None:
+        with self._asking:
+            number = control.send(what, ())
+            return None if number is None else control.receive(what, number)
+
+    def _lost(self) -> tuple[str, ...]:
         """The WALs that are gone, asked for every few seconds while not all has come."""
         if time.monotonic() - self._sought > _SOUGHT:
             self._sought = time.monotonic()
-            for control in controls.values():
-                number = control.send("L", ())
-                told = None if number is None else control.receive("L", number)
+            with self._lock:
+                controls = list(self._controls.values())
+            for control in controls:
+                told = self._told(control, "L")
                 if told is not None:
                     self._gone = reach.read_lost(told)
                     break
@@ -225,18 +246,23 @@ class Receiver:
         with self._lock:
             self._controls[caller.server] = control
         LOG.info("region server %s is connected", caller.server)
+        self._spool.tell()
         try:
-            control.gone.wait()
+            control.wait()
         finally:
             with self._lock:
                 if self._controls.get(caller.server) is control:
                     del self._controls[caller.server]
+            self._spool.tell()  # who maintains must find out by itself now what happened there
             LOG.info("region server %s is not connected any more", caller.server)
 
     def _answer(self, opened: Wire) -> None:
         while not self._closed:
-            asked = json.loads(opened.receive())
-            found = self.reach(asked["unwanted"], min(float(asked["timeout"]), 30.0))
+            said = json.loads(opened.receive())
+            if "marks" in said:
+                found: Asked | Reached = self.reach(Asked(said["marks"]), min(float(said["timeout"]), 30.0))
+            else:
+                found = self.ask(said["unwanted"])
             opened.send(json.dumps(asdict(found)).encode())
 
 
@@ -246,7 +272,18 @@ class Control:
     def __init__(self, opened: Wire) -> None:
         self._wire = opened
         self._numbers = count()
-        self.gone = threading.Event()
+        self._said: tuple[str, ...] | None = None
+
+    def unsaid(self, unwanted: Sequence[str]) -> Sequence[str]:
+        """The tables that are not wanted, unless they are those of the last time: an empty list changes nothing."""
+        if self._said == tuple(unwanted):
+            return ()
+        self._said = tuple(unwanted)
+        return self._said
+
+    def wait(self) -> None:
+        """Until nobody is there any more, which is noticed without a question too."""
+        self._wire.wait_for_end()
 
     def send(self, what: str, lines: Sequence[str]) -> int | None:
         """Ask; the question's number, None if nobody is there any more."""
@@ -254,7 +291,7 @@ class Control:
         try:
             self._wire.send("\n".join([f"{what} {number}", *lines]).encode())
         except OSError:
-            self.gone.set()
+            self._wire.close()
             return None
         return number
 
@@ -267,7 +304,7 @@ class Control:
                 if first == f"{what} {number}":
                     break
         except (OSError, EOFError, Refused):  # a frame that was read in part: the line is of no use any more
-            self.gone.set()
+            self._wire.close()
             return None
         if rest.startswith("error "):
             LOG.warning("a region server could not say: %s", rest.strip()[6:])

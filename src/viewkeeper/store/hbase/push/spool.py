@@ -142,8 +142,7 @@ class Spool:
             writer.last += 1
             if not self._receives:
                 self._know(segment)
-        for told in self._listeners:
-            told()
+        self.tell()
         return segment
 
     def _make_room(self, more: int) -> None:
@@ -159,8 +158,12 @@ class Spool:
             self._bytes += more
 
     def on_news(self, told: Callable[[], None]) -> None:
-        """Call this whenever something was appended here."""
+        """Call this whenever something was appended here, or who appends has come or gone."""
         self._listeners.append(told)
+
+    def tell(self) -> None:
+        for told in self._listeners:
+            told()
 
     def _put(self, name: str, data: bytes) -> None:
         path = self._directory / name

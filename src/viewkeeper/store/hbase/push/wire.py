@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import select
 import socket
 import ssl
 import struct
@@ -24,6 +25,9 @@ from dataclasses import dataclass
 LARGEST = 16 << 20
 """Bytes of a frame that is taken. The endpoint sends a quarter of it at most."""
 
+_HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
+_LOOK = 1000
+"""Milliseconds between two looks whether a connection was closed here."""
 _MAGIC = b"VKP1"
 _CODE = 16
 _HELLO = 4096
@@ -67,6 +71,17 @@ class Wire:
             raise Refused("a frame whose code is wrong")
         self._received += 1
         return body
+
+    def wait_for_end(self) -> None:
+        """Return when the other side has closed the connection, or this one has."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket, _HANGUP)
+            while not poll.poll(_LOOK):
+                if self._socket.fileno() < 0:
+                    return
+        except (OSError, ValueError):  # it was closed just now
+            return
 
     def settimeout(self, seconds: float | None) -> None:
         self._socket.settimeout(seconds)
