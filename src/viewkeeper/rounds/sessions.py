@@ -1,12 +1,24 @@
-"""The Spark session of a handle: for planning and for the Spark lane, started only when needed."""
+"""The Spark session of a handle: for planning and for the Spark lane, started only when needed.
+
+A session that was given may come to run batches. A Python worker takes a second or two to start and to read our code,
+which the first batch would wait for; so they are started in the background, once an application.
+"""
 
 from __future__ import annotations
 
+import importlib
+import logging
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from viewkeeper.store.base import Store
+
+_CODE = ("viewkeeper.rounds.whole", "viewkeeper.rounds.task", "viewkeeper.rounds.sinking")
+_started: set[str] = set()
+"""Applications whose workers were told to start."""
+_log = logging.getLogger("viewkeeper.batch")
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,8 @@ class Sessions:
                 session = front_session(self._given)
                 check_reach(session, self._store)
                 self._session = session
+                if self._given is not None:
+                    start_workers(session)
             return self._session
 
     def cluster(self) -> Cluster | None:
@@ -51,3 +65,33 @@ class Sessions:
             return None
         context = session.sparkContext
         return Cluster(max(1, int(context.defaultParallelism)), context.master.startswith("local"))
+
+
+def start_workers(spark: Any) -> threading.Thread | None:
+    """Workers for all slots, in the background: who does so. None if this application's were started before.
+
+    Nobody waits for it but the batch that comes meanwhile; what fails here fails there again, and is told there.
+    """
+    context = spark.sparkContext
+    if context.applicationId in _started:
+        return None
+    _started.add(context.applicationId)
+
+    def start() -> None:
+        try:
+            slots = max(1, int(context.defaultParallelism))
+            context.setJobDescription("viewkeeper: workers start")  # of this thread's jobs
+            context.parallelize(range(slots), slots).foreachPartition(_read_code)
+        except Exception as error:  # the session may be stopped already
+            _log.debug("Spark's workers were not started ahead: %s", error)
+
+    thread = threading.Thread(target=start, name="viewkeeper-workers", daemon=True)
+    thread.start()
+    return thread
+
+
+def _read_code(_: Iterable[Any]) -> None:
+    """In a worker: what every task needs of our code, and a DuckDB that was opened once."""
+    for name in _CODE:
+        importlib.import_module(name)
+    importlib.import_module("viewkeeper.store.ducks").connect().close()
