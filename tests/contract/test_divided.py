@@ -11,15 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
 from viewkeeper.plan import levels
-from viewkeeper.rounds import placing, reach
+from viewkeeper.rounds import messages, placing, reach
 from viewkeeper.rounds import spark as lane
-from viewkeeper.rounds.messages import as_batch
+from viewkeeper.rounds.messages import SINK, unpacked
 from viewkeeper.rounds.sessions import Cluster
 
 VIEWS = {"totals": planned.TOTALS, "bosses": planned.BOSSES, "whole": planned.WHOLE, "kinds_of": planned.KINDS}
@@ -57,20 +57,24 @@ class Sessions:
         return Cluster(4, True)
 
 
-def exchanged(_spark: Any, messages: pa.RecordBatch, rounds: Any, parts: int) -> pa.Table:
-    """Every task of a round after the other; what it sends to a task arrives there in the next."""
+def exchanged(_spark: Any, messages: Any, rounds: Any, parts: int, worked: list[list[int]] | None = None) -> list[Any]:
+    """Every task of a round after the other; what it sends to a task arrives there in the next.
+
+    `worked` gets, for each round, how many rows arrived at each task.
+    """
     import pyspark
 
-    rows = list(zip(*(c.to_pylist() for c in messages.columns), strict=True))
+    rows = list(messages)
     for work in rounds:
         sent: list[Any] = []
         for part in range(parts):
             pyspark.TaskContext.get = lambda part=part: SimpleNamespace(partitionId=lambda: part)  # type: ignore[misc]
-            mine = [m for m in rows if m[0] == part]
-            for batch in work(iter([as_batch(mine)] if mine else [])):
-                sent += zip(*(c.to_pylist() for c in batch.columns), strict=True)
+            sent += work(m for m in rows if m[0] == part)
         rows = sent
-    return pa.Table.from_batches([as_batch(rows)])
+        if worked is not None:
+            came = [m for m in rows if m[3] and (m[1] == SINK or not m[1].startswith("!"))]
+            worked.append([sum(unpacked(m[3]).num_rows for m in came if m[0] == part) for part in range(parts)])
+    return rows
 
 
 @pytest.fixture(params=["near", "broadcast", "fully partitioned"])
@@ -124,3 +128,44 @@ def change(db: vk.Database, turn: int, rng: random.Random) -> None:
 
 def rows(db: vk.Database, view: str) -> list[str]:
     return sorted(map(repr, db.read(view).to_pylist()))
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_a_hot_key_is_no_single_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: bool) -> None:
+    """Of 6,000 changes with keys as words are in a text (zipf 1.2), no task has more than twice the median's rows.
+
+    (`spread=False`: without being dealt out they are most of one task's work, or this would show nothing.)
+    """
+    import pyspark
+
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setattr(pyspark.TaskContext, "get", None)
+    monkeypatch.setattr(reach, "all_near", lambda *_: False)
+    monkeypatch.setattr(levels, "BROADCAST_BYTES", 0)
+    monkeypatch.setattr(placing, "FEW_ROWS", 5)
+    monkeypatch.setattr(messages, "_HOT_ROWS", 16 if spread else 1_000_000)
+    worked: list[list[int]] = []
+
+    def counted(*given: Any) -> list[Any]:
+        return exchanged(*given, worked=worked)
+
+    monkeypatch.setattr(lane, "_results", counted)
+    ranks = np.random.default_rng(5).zipf(1.2, 6_000)
+    kinds = [f"kind {rank if rank < 500 else rank % 9_973}" for rank in ranks]
+    with vk.open(tmp_path / "driver") as plain, vk.open(tmp_path / "spark") as divided:
+        for db in (plain, divided):
+            for statement in planned.TABLES:
+                db.sql(statement)
+            db.put("kinds", [{"category": kind, "boss": f"b{len(kind)}"} for kind in sorted(set(kinds))])
+            for name, query in VIEWS.items():
+                db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        divided._maintain().stage.spark = Sessions(100)
+        for db, chosen in ((plain, "driver"), (divided, "spark")):
+            db.put("items", [{"item_id": n, "category": kind, "price": n % 7} for n, kind in enumerate(kinds)])
+            db.refresh(chosen)
+        for view in VIEWS:
+            assert rows(plain, view) == rows(divided, view)
+    loads = [sorted(tasks) for tasks in worked if sum(tasks) >= len(kinds)]
+    assert loads
+    crowded = [tasks[-1] > 2 * tasks[len(tasks) // 2] for tasks in loads]
+    assert any(crowded) != spread

@@ -102,8 +102,8 @@ def test_tasks_read_their_shares_of_the_log(db: Any, monkeypatch: pytest.MonkeyP
 def test_a_job_that_spark_gives_up_is_run_again(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when an executor dies with a shuffle's rows: nothing of the first attempt counts."""
     db.sql(VIEW)
-    frame = type(db._spark().range(1))
-    collect, faults = frame.toArrow, ["a shuffle map stage with indeterminate output was failed and retried"] * 2
+    rdd = type(db._spark().sparkContext.parallelize([]))
+    collect, faults = rdd.collect, ["a shuffle map stage with indeterminate output was failed and retried"] * 2
 
     def failing(self: Any) -> Any:
         found = collect(self)  # the tasks did their work, and it is lost
@@ -111,7 +111,7 @@ def test_a_job_that_spark_gives_up_is_run_again(db: Any, monkeypatch: pytest.Mon
             raise RuntimeError(faults.pop())
         return found
 
-    monkeypatch.setattr(frame, "toArrow", failing)
+    monkeypatch.setattr(rdd, "collect", failing)
     db.put("orders", [{"id": i, "shop": i % 7, "amount": 3} for i in range(100)])
     db.refresh(lane="spark")
     assert not faults

@@ -6,6 +6,10 @@ source ran (`plan.levels`) if every task can read the whole arrangement in the s
     its old state     the runs that the manifest lists, if they are few bytes or on the tasks' own machine (`near`)
     its fresh state   the same, if nothing reaches the arrangement, or if the driver arranges its few changes itself
 
+A lookup that does not stay may still be *spread*: published runs can be read by any task, so where no fresh rows are
+needed, those of a hot key are dealt out instead of all going to the task that owns it. So are changes of a base table
+that none looks up in this batch: a run may have any of them. (Groups are summed up before they travel.)
+
 A base table's changes stay too if all tasks are near and none looks them up in this batch: each task then leaves a run
 of its share of the changes, not of the hashes.
 """
@@ -43,10 +47,12 @@ def tasks(given: Mapping[str, Given], slots: int, spark: Any) -> int:
 
 @dataclass(frozen=True)
 class Placing:
-    """`levels` has the live operators; `staying` those that need no exchange; `arranged` what the driver adds."""
+    """`levels` has the live operators; `staying` those that need no exchange; `spread` those whose rows any
+    task may take; `arranged` what the driver adds."""
 
     levels: Mapping[str, int]
     staying: frozenset[str]
+    spread: frozenset[str]
     arranged: Mapping[str, Run]
     given: Mapping[str, Given]
     netted: frozenset[str]
@@ -70,7 +76,11 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
         slot = slots(flow.operators[name])[0]
         if not near and not is_small(flow, name, sizes) and not (slot in arranged and slot not in sizes):
             return False
-        return name not in lookup.looked_up or name not in live or slot in arranged
+        return is_known(lookup, name)
+
+    def is_known(lookup: Operator, name: str) -> bool:
+        """Whether what it wants of an arrangement is published, or with every task."""
+        return name not in lookup.looked_up or name not in live or slots(flow.operators[name])[0] in arranged
 
     asked = {a for n in live for a in flow.operators[n].looked_up}
     staying = frozenset(
@@ -79,10 +89,16 @@ def place(site: Site, given: Mapping[str, Given], seeds: Iterable[Fed], sizes: S
         if ((o := flow.operators[n]).probed and all(stays(o, a) for a in o.probed))
         or (o.arranges is not None and near and n not in asked)
     )
+    spread = frozenset(
+        n
+        for n in live - staying
+        if ((o := flow.operators[n]).seeks is not None and all(is_known(o, a) for a in o.probed))
+        or (o.arranges is not None and n not in asked)
+    )
     netted = frozenset(n for n, g in given.items() if isinstance(g, LogRows) and g.several)
     changed = (flow.operators[n].changes_of for n in netted)
     later = netted.union(i.id for t in changed if t is not None for i in flow.images.get(t, ()))
-    return Placing(levels(flow, staying, live, later), staying, arranged, given, netted)
+    return Placing(levels(flow, staying, live, later), staying, spread, arranged, given, netted)
 
 
 def is_few(given: Given) -> bool:

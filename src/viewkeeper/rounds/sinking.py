@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import Table
 from viewkeeper.rounds import worker
 from viewkeeper.rounds.blame import NOBODYS, Failed
-from viewkeeper.rounds.messages import CHANGED, SINK, Message, as_batch, damaged, failed, unpacked
+from viewkeeper.rounds.messages import CHANGED, SINK, Message, damaged, elsewhere, failed, unpacked
 from viewkeeper.rounds.sink import resolve
 from viewkeeper.rounds.staged import Staged, Taken
 from viewkeeper.rounds.targets import Target
@@ -34,22 +34,21 @@ class Sinking:
 
     job: Any
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, arrived: Iterable[Message]) -> Iterator[Message]:
         onward: list[Message] = []
         sunk: dict[int, list[pa.Table]] = defaultdict(list)
-        for batch in batches:
-            for message in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                if message[1] == SINK:
-                    sunk[message[2]].append(unpacked(message[3]).drop_columns([HASH]))
-                else:
-                    onward.append(message)
+        for message in arrived:
+            if message[1] == SINK:
+                sunk[message[2]].append(unpacked(message[3]).drop_columns([HASH]))
+            else:
+                onward.append(message)
         if sunk:
-            onward += self._resolved(sunk)
-        if onward:
-            yield as_batch(onward)
+            job: Job = self.job.value
+            sees = job.reach is None or job.reach.sees()  # an executor may have joined since the round before
+            onward += self._resolved(job, sunk) if sees else [elsewhere()]
+        yield from onward
 
-    def _resolved(self, sunk: Mapping[int, Sequence[pa.Table]]) -> list[Message]:
-        job: Job = self.job.value
+    def _resolved(self, job: Job, sunk: Mapping[int, Sequence[pa.Table]]) -> list[Message]:
         here = worker.at(job)
         counted = _Counted(job.url)
         staging = here.staging(job)

@@ -1,8 +1,12 @@
 """The Spark lane: one job a batch, whatever the number of views.
 
-A small batch is one task (`whole`). A larger one is divided: each level is a `mapInArrow` over the exchange (`task`);
-between levels lies a shuffle by `dest`. Before the job, the driver decides which lookups need none (`placing`),
-arranges the few changes that all tasks must see, and writes down the rows of the batch where each task maps its share.
+A small batch is one task (`whole`). A larger one is divided: each level is a stage (`task`), between two of which lies
+a shuffle by `dest`. Before the job, the driver decides which lookups need none (`placing`), arranges the few changes
+that all tasks must see, and writes down the rows of the batch where each task maps its share.
+
+Either is a job over bytes that Spark does not look into. As rows of a DataFrame they would be copied into its format
+and back at every exchange, Catalyst would plan each batch, and Spark would keep Python workers for such jobs apart from
+the others, so that each would have its own plans, statements and runs.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -34,11 +38,9 @@ from viewkeeper.rounds.messages import (
     ELSEWHERE,
     ERROR,
     RUNS,
-    SCHEMA,
     SINK,
     STAGED,
     Message,
-    as_batch,
     payloads,
     routed,
     unpacked,
@@ -62,6 +64,8 @@ _ATTEMPTS = 3
 _GIVEN_UP = "indeterminate output"
 """In Spark's words when it could go on only by making a shuffle anew whose rows it takes for random."""
 
+
+T = TypeVar("T")
 
 OnError = Callable[[Operator, Exception], Exception]
 
@@ -201,6 +205,7 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
         **errand.__dict__,
         levels=placing.levels,
         staying=placing.staying,
+        spread=placing.spread,
         arranged={e.slot: e for e in arranged},
         shares=shares,
         parts=parts,
@@ -217,15 +222,14 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
     rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
     try:
         with _told(number):
-            job = partial(_results, lane.spark, as_batch(messages), levels, parts)
+            job = partial(_results, lane.spark, messages, levels, parts)
             description = f"viewkeeper batch {number}, {rounds}: {views_text(names)}"
             results = run_job(lane.spark, description, job, parts * len(levels), batch.told)
     finally:
         handle.destroy()
         for path in written:
             path.unlink(missing_ok=True)
-    columns = (results[c].to_pylist() for c in ("dest", "node", "port", "payload"))
-    return flow, list(zip(*columns, strict=True)), arranged
+    return flow, results, arranged
 
 
 def _errand(lane: Lane, number: int, flow: Flow, active: frozenset[str], beside: int, threads: int) -> Errand:
@@ -258,25 +262,35 @@ def _told(number: int) -> Iterator[None]:
         ) from error
 
 
-def _results(spark: Any, messages: pa.RecordBatch, levels: Sequence[Level | Sinking], parts: int) -> pa.Table:
+def _results(spark: Any, messages: Sequence[Message], levels: Sequence[Level | Sinking], parts: int) -> list[Message]:
     """The rounds as one job. Nothing counts before its end, so a job that Spark gives up is simply run again.
 
     It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
-    they read came from a shuffle of Python's rows, and Spark does not know that these would be the same again.
+    they read came from a shuffle, and Spark may not know that it would be the same again.
     """
-    from viewkeeper.plan.catalyst.own import at_work
-
+    begun: list[list[Message]] = [[] for _ in range(parts)]
+    for message in messages:
+        begun[message[0]].append(message)
     for left in reversed(range(_ATTEMPTS)):
         try:
-            with at_work(spark):
-                frame = spark.createDataFrame(pa.Table.from_batches([messages]))
-                for level in levels:
-                    frame = frame.repartitionById(parts, "dest").mapInArrow(level, SCHEMA)
-                return frame.toArrow()
+            rdd = spark.sparkContext.parallelize(begun, parts).flatMap(_as_they_are)
+            for number, level in enumerate(levels):
+                if number:
+                    rdd = rdd.keyBy(_dest).partitionBy(parts, _as_they_are).values()
+                rdd = rdd.mapPartitions(level)
+            return cast(list[Message], rdd.collect())
         except Exception as error:
             if not left or _GIVEN_UP not in str(error):
                 raise
     raise Defect("The last attempt returns or raises")
+
+
+def _as_they_are(thing: T) -> T:
+    return thing
+
+
+def _dest(message: Message) -> int:
+    return message[0]
 
 
 def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool) -> list[RunEntry]:

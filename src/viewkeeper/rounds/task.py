@@ -27,18 +27,16 @@ from viewkeeper.rounds import worker
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Rows, Share
 from viewkeeper.rounds.messages import (
-    ELSEWHERE,
     RUNS,
     STAGED,
     Message,
-    as_batch,
     damaged,
+    elsewhere,
     failed,
     payloads,
     routed,
     unpacked,
 )
-from viewkeeper.rounds.reach import machine
 from viewkeeper.rounds.site import Site
 from viewkeeper.rounds.staged import Staging
 from viewkeeper.rounds.targets import Target, by_key
@@ -53,6 +51,7 @@ class Job(Errand):
 
     levels: Mapping[str, int]
     staying: frozenset[str]
+    spread: frozenset[str]
     arranged: Mapping[str, RunEntry]
     shares: Mapping[tuple[str, int], Share]
     parts: int
@@ -71,7 +70,7 @@ class Level:
     job: Any
     level: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, arrived: Iterable[Message]) -> Iterator[Message]:
         from pyspark import TaskContext
 
         faults.point("task.before")
@@ -85,22 +84,22 @@ class Level:
         met: dict[str, list[pa.Table]] = defaultdict(list)
         carried: dict[str, list[pa.Table]] = defaultdict(list)
         onward: list[Message] = []
-        for batch in batches:
-            for dest, node, port, payload in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                if node.startswith("!"):
-                    onward.append((dest, node, port, payload))
-                elif node.startswith("+"):
-                    carried[node[1:]].append(unpacked(payload))
-                elif node.startswith("="):
-                    met[node[1:]].append(unpacked(payload).drop_columns([HASH]))
-                elif (node, port) in job.shares:
-                    fetched[node].append(job.shares[node, port])
-                elif job.levels[node] > self.level:
-                    onward.append((dest, node, port, payload))
-                else:
-                    waiting[node][port].append(unpacked(payload))
+        for message in arrived:
+            _, node, port, payload = message
+            if node.startswith("!"):
+                onward.append(message)
+            elif node.startswith("+"):
+                carried[node[1:]].append(unpacked(payload))
+            elif node.startswith("="):
+                met[node[1:]].append(unpacked(payload).drop_columns([HASH]))
+            elif (node, port) in job.shares:
+                fetched[node].append(job.shares[node, port])
+            elif job.levels[node] > self.level:
+                onward.append(message)
+            else:
+                waiting[node][port].append(unpacked(payload))
         if job.reach is not None and not job.reach.sees():  # an executor that has joined since the session began
-            yield as_batch([*onward, (0, ELSEWHERE, 0, machine().encode())])
+            yield from [*onward, elsewhere()]
             return
         kept = worker.at(job)
         old = partial(kept.arrangement, job)
@@ -119,8 +118,7 @@ class Level:
         if entries:
             onward.append((0, RUNS, 0, json.dumps([e.to_json() for e in entries]).encode()))
         faults.point("task.after")
-        if onward:
-            yield as_batch(onward)
+        yield from onward
 
     def _run(
         self,
@@ -149,7 +147,7 @@ class Level:
                             elif view is not None:
                                 yield 0, STAGED, view, json.dumps(staging.add(delta)).encode()
                             elif consumer not in job.staying:
-                                yield from routed(consumer, port, delta, job.parts)
+                                yield from routed(consumer, port, delta, job.parts, consumer in job.spread)
                             elif job.levels[consumer] == self.level:
                                 waiting[consumer][port].append(delta)
                             else:

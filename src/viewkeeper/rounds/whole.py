@@ -24,8 +24,7 @@ from viewkeeper.rounds import worker
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.driver import divides, run_in_driver
 from viewkeeper.rounds.given import Given, Rows, Share
-from viewkeeper.rounds.messages import ELSEWHERE, RUNS, SINK, Message, damaged, failed, payloads, unpacked
-from viewkeeper.rounds.reach import machine
+from viewkeeper.rounds.messages import RUNS, SINK, Message, damaged, elsewhere, failed, payloads, unpacked
 from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.rounds.worker import Errand
 from viewkeeper.store.memory import Memory
@@ -45,7 +44,7 @@ class Whole:
         given |= _arrived(rows)  # all of it, so that the worker is reused
         errand = self.errand
         if errand.reach is not None and not errand.reach.sees():
-            yield 0, ELSEWHERE, 0, machine().encode()
+            yield elsewhere()
             return
         try:
             messages = list(self._run(given))

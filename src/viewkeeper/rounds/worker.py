@@ -103,8 +103,8 @@ class Worker:
         self._make()
         name = f"b{errand.number}-{part}-{secrets.token_hex(6)}.vkr"
         entries = write_container(self.directory, name, runs, fsync=errand.durable)
-        for entry in entries:
-            if entry.rows <= _KEPT_ROWS:
+        for entry in entries:  # one that was written in pieces is no piece of itself
+            if entry.rows == runs[entry.slot].num_rows <= _KEPT_ROWS:
                 self._runs[entry], self._used[entry] = runs[entry.slot], self._tasks
         return entries
 

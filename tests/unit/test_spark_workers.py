@@ -1,0 +1,107 @@
+"""What Spark's Python workers do, without Spark: one that does not see the state, what one keeps, how they start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.operators import runs
+from viewkeeper.operators.arrangement import Run
+from viewkeeper.operators.duck import Duck
+from viewkeeper.rounds import sessions
+from viewkeeper.rounds.messages import CHANGED, ELSEWHERE
+from viewkeeper.rounds.reach import Reach
+from viewkeeper.rounds.sinking import Sinking
+from viewkeeper.rounds.targets import Target, by_key
+from viewkeeper.rounds.task import Job
+from viewkeeper.rounds.worker import Worker
+
+VIEW = Table(1, "v", (Column("k", types.BIGINT),), (KeyPart("k"),), is_view=True)
+NOTHING: dict[str, Any] = {key: {} for key in ("levels", "arranged", "shares")}
+NOBODY: dict[str, Any] = dict.fromkeys(("staying", "spread", "netted"), frozenset())
+KNOWN: dict[str, Any] = {"plan": None, "active": frozenset(), "manifest": {}, "number": 1, "durable": False}
+
+
+def job(directory: Path, reach: Reach | None) -> Job:
+    return Job(
+        **KNOWN,
+        **NOTHING,
+        **NOBODY,
+        threads=1,
+        directory=str(directory),
+        memory=1 << 26,
+        reach=reach,
+        parts=1,
+        url="lmdb:none",
+        targets={1: Target(VIEW, "sink-1")},
+    )
+
+
+def test_the_last_round_on_an_executor_that_does_not_see_the_state_leaves_nothing_there(tmp_path: Path) -> None:
+    """It may have joined after the round before."""
+    mounted = tmp_path / "not mounted"
+    with Duck(threads=1) as duck:
+        rows = list(by_key(duck, Target(VIEW, "sink-1"), pa.table({"k": [1, 2], "_w": [1, 1]}), 1))
+    reach = Reach("url", str(mounted), "the mark", None)
+    told = list(Sinking(SimpleNamespace(value=job(mounted, reach)))([*rows, (0, "!runs", 0, b"[]")]))
+    assert [node for _, node, _, _ in told] == ["!runs", ELSEWHERE]
+    assert not mounted.exists()
+    told = list(Sinking(SimpleNamespace(value=job(mounted, None)))(rows))
+    assert [node for _, node, _, _ in told] == [CHANGED]
+
+
+def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a URL a long run is written in pieces, of which one may have few rows."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(runs, "PIECE_ROWS", 10)
+    hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, 100, np.uint64))
+    worker = Worker((tmp_path / "there").as_uri(), 1, 1 << 26)
+    errand = job(tmp_path, None)
+    try:
+        entries = worker.write(errand, "0", {"a/0": Run(pa.table({"k": np.arange(100), "_h": hashes}))})
+        assert len(entries) > 1
+        assert [worker.run(e).num_rows for e in entries] == [e.rows for e in entries]
+    finally:
+        worker.close()
+
+
+class Context:
+    """As much of a Spark context as starting workers asks for; `stopped`: jobs fail."""
+
+    defaultParallelism = 2
+
+    def __init__(self, name: str, stopped: bool = False) -> None:
+        self.applicationId, self._stopped = name, stopped
+        self.done: list[int] = []
+
+    def setJobDescription(self, _: str) -> None:
+        pass
+
+    def parallelize(self, things: Any, parts: int) -> Any:
+        if self._stopped:
+            raise RuntimeError("Cannot call methods on a stopped SparkContext.")
+
+        def each(work: Any) -> None:
+            for part in range(parts):
+                work(iter([part]))
+                self.done.append(part)
+
+        return SimpleNamespace(foreachPartition=each)
+
+
+def test_workers_are_started_ahead_once_an_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_started", set())
+    for context in (Context("one"), Context("one"), Context("another"), Context("gone", stopped=True)):
+        thread = sessions.start_workers(SimpleNamespace(sparkContext=context))
+        if thread is not None:
+            thread.join()
+        first = len(sessions._started)
+        assert context.done == ([0, 1] if thread is not None and context.applicationId != "gone" else [])
+    assert first == 3
