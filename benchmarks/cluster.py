@@ -1,14 +1,18 @@
 """What grows where: bulk batches and first loads on Spark, with one core and with two, each in a process of its own.
 
-    python benchmarks/cluster.py [--small] [--rows 2000000] [--changes 1000000][--batches 3]
-                                 [--json FILE] [--markdown FILE]
+    python benchmarks/cluster.py [--small] [--part load|batch|skew …] [--scale 1] [--rows 6000000]
+                                 [--changes 1000000 5000000] [--data DIR] [--json FILE] [--markdown FILE]
 
-    load       two views over so many rows: sums by shop and day, and each sale with its shop's city
-    batch      so many sales updated in one call; the second view gets as many changed rows
+    load       views over TPC-H's tables at the scale, made on Spark one after the other
+    batch      so many sales updated in one call, through two views of sums; then, with the first number of changes,
+               also through a view that has a row for each sale, all of which the driver puts into LMDB
     driver     bytes that tasks sent to the driver for each changed row, and the driver's memory at its highest, beyond
                what it had before the batches (mapped files not counted)
+    skew       the first number of changes with keys as words are in a text (zipf 1.2) and with keys that are all as
+               often, where tasks are held to be on other machines, so that rows travel to what they look up: the rows
+               of the busiest task against the median's, and the times
 
-A session for each number of cores. At the end both views are audited.
+With one core all of it, Spark's JVM too, has one core of the machine. At the end views are audited.
 """
 
 from __future__ import annotations
@@ -28,38 +32,49 @@ import numpy as np
 import pyarrow as pa
 
 import viewkeeper as vk
-from bars.setting import Peak, machine, session, settled
+from bars.setting import Peak, Setting, machine, opened, session, settled
+from viewkeeper.tpch import SCHEMAS, views
+from viewkeeper.verify.yardstick import create_views, named
 
-VIEWS = {
+LOADED = (1, 3, 5, 6, 10, 12, 14)
+SUMS = {
     "totals": "SELECT shop, day, count(*) AS n, sum(amount) AS total FROM sales GROUP BY shop, day",
-    "placed": "SELECT s.id, s.amount, p.city FROM sales s JOIN shops p ON s.shop = p.shop",
+    "cities": "SELECT p.city, count(*) AS n, max(s.amount) AS top, sum(s.amount * p.rate) AS due"
+    " FROM sales s JOIN shops p ON s.shop = p.shop GROUP BY p.city",
 }
+ROWS = {"placed": "SELECT s.id, s.amount, p.city FROM sales s JOIN shops p ON s.shop = p.shop"}
 SHOPS = 5_000
+BAR = 1.7
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a hundredth of the rows, one batch")
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--changes", type=int, default=1_000_000)
-    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--small", action="store_true", help="a hundredth of the rows")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="only this one; may be given again")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--rows", type=int, default=6_000_000)
+    parser.add_argument("--changes", type=int, nargs="+", default=[1_000_000, 5_000_000])
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--cores", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     if asked.small:
-        asked.rows, asked.changes, asked.batches = asked.rows // 100, asked.changes // 100, 1
+        asked.scale, asked.rows, asked.changes = 0.01, asked.rows // 100, [n // 100 for n in asked.changes]
+    parts = asked.part or list(PARTS)
     if asked.cores is not None:
-        print(json.dumps(measured(asked.cores, asked.rows, asked.changes, asked.batches)))
+        print(json.dumps(measured(asked)))
         return
-    sizes = [f"--{name}={getattr(asked, name)}" for name in ("rows", "changes", "batches")]
-    found = {}
-    for cores in (1, 2):
-        command = [sys.executable, __file__, f"--cores={cores}", *sizes]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found[str(cores)] = json.loads(done.stdout.splitlines()[-1])
-        print(f"{cores}: {found[str(cores)]}", file=sys.stderr, flush=True)
-    said = {"machine": machine(), "rows": asked.rows, "changes": asked.changes, "cores": found}
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for cores in PARTS[part]:
+            command = [sys.executable, __file__, f"--cores={cores}", f"--part={part}", f"--scale={asked.scale}"]
+            command += [f"--rows={asked.rows}", "--changes", *map(str, asked.changes)]
+            command += [] if asked.data is None else [f"--data={asked.data.resolve()}"]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            found.setdefault(part, {})[str(cores)] = json.loads(done.stdout.splitlines()[-1])
+            print(f"{part}, {cores}: {found[part][str(cores)]}", file=sys.stderr, flush=True)
+    said = {"machine": machine(), "scale": asked.scale, "rows": asked.rows, "changes": asked.changes, "parts": found}
     print(text(said))
     if asked.json is not None:
         asked.json.write_text(json.dumps(said, indent=1) + "\n")
@@ -67,8 +82,98 @@ def main() -> None:
         asked.markdown.write_text(text(said))
 
 
-def measured(cores: int, rows: int, changes: int, batches: int) -> dict[str, Any]:
+def measured(asked: Any) -> dict[str, Any]:
+    """In a process of its own, before Spark is started there."""
     from viewkeeper.maintain import lanes
+
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.cores])
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    lanes.Lanes.choose = lambda *_: lanes.Choice("spark", "it is measured")  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory(prefix="vk-cluster-") as place:
+        found: dict[str, Any] = MEASURES[asked.part[0]](asked, place)
+    return found
+
+
+def load(asked: Any, place: str) -> dict[str, Any]:
+    setting = Setting(asked.scale, 0, 0, 0, asked.data or Path(place) / "data", Path(place))
+    chosen = views(LOADED)
+    with opened(setting, "load", tables=named(SCHEMAS, chosen), spark=session(asked.cores)) as (db, _):
+        db.sql("CREATE MATERIALIZED VIEW warm AS SELECT n_name, count(*) AS n FROM nation GROUP BY n_name")
+        seconds = timed(lambda: create_views(db, chosen))
+        assert db.audit().differences == 0
+    return {"seconds": seconds}
+
+
+def batch(asked: Any, place: str) -> dict[str, Any]:
+    heard = listening()
+    with vk.open(f"lmdb:{place}/db", durability="none", spark=session(asked.cores)) as db:
+        prepare(db, asked.rows)
+        create_views(db, SUMS)
+        random = np.random.default_rng(3)
+
+        def turn(number: int, changes: int) -> float:
+            db.put("sales", sales(random.choice(asked.rows, changes, replace=False), number))
+            seconds = timed(lambda: db.refresh("spark"))
+            settled(db)
+            return seconds
+
+        turn(1, asked.changes[0])  # which warms the workers
+        times, said = {}, {}
+        with Peak() as peak:
+            for number, changes in enumerate(asked.changes):
+                heard.clear()
+                times[str(changes)] = statistics.median([turn(2 + number, changes) for _ in range(1 if number else 2)])
+                said[str(changes)] = heard[-1] / changes
+        create_views(db, ROWS)
+        turn(8, asked.changes[0])
+        rows = turn(9, asked.changes[0])
+        assert db.audit().differences == 0
+    return {"sums": times, "bytes_a_change": said, "peak_bytes": peak.bytes, "rows": rows}
+
+
+def skew(asked: Any, place: str) -> dict[str, Any]:
+    from viewkeeper.plan import levels
+    from viewkeeper.rounds import reach
+
+    reach.all_near = lambda *_: False
+    levels.BROADCAST_BYTES = 0
+    found: dict[str, Any] = {}
+    count, noted = asked.changes[0], Path(place) / "tasks"
+    random = np.random.default_rng(4)
+    drawn = {"even": random.integers(0, SHOPS, 3 * count), "zipf": (random.zipf(1.2, 3 * count) - 1) % SHOPS}
+    with vk.open(f"lmdb:{place}/db", durability="none", spark=session(asked.cores)) as db:
+        prepare(db, asked.rows)
+        create_views(db, SUMS)
+        counting(noted)
+        for name, keys in drawn.items():
+            times = []
+            for at in range(3):
+                ids = random.choice(asked.rows, count, replace=False)
+                db.put("sales", sales(ids, at + 2, keys[at * count : (at + 1) * count]))
+                times.append(timed(lambda: db.refresh("spark")))
+                settled(db)
+            rounds = [each for each in counted(noted) if sum(rows for rows, _ in each) >= count]
+            busiest, slowest = (max(over_median([task[at] for task in each]) for each in rounds) for at in (0, 1))
+            found[name] = {"seconds": statistics.median(times[1:]), "busiest": busiest, "slowest": slowest}
+        assert db.audit().differences == 0
+    return found
+
+
+MEASURES = {"load": load, "batch": batch, "skew": skew}
+PARTS = {"load": (1, 2), "batch": (1, 2), "skew": (2,)}
+"""With how many cores each is measured."""
+
+
+def prepare(db: Any, rows: int) -> None:
+    db.sql("CREATE TABLE shops (shop INT, city STRING, rate INT, PRIMARY KEY (shop))")
+    db.sql("CREATE TABLE sales (id BIGINT, shop INT, day INT, amount DECIMAL(9,2), PRIMARY KEY (id))")
+    shops, cities = np.arange(SHOPS, dtype=np.int32), [f"city {n % 300}" for n in range(SHOPS)]
+    db.put("shops", pa.table({"shop": shops, "city": cities, "rate": shops % 7}))
+    db.put("sales", sales(np.arange(rows), 0))
+
+
+def listening() -> list[int]:
+    """Bytes that the tasks of each job told the driver."""
     from viewkeeper.rounds import spark as lane
 
     heard: list[int] = []
@@ -79,34 +184,53 @@ def measured(cores: int, rows: int, changes: int, batches: int) -> dict[str, Any
         return collected(flow, results, *rest)
 
     lane._collected = listened
-    lanes.Lanes.choose = lambda *_: lanes.Choice("spark", "it is measured")  # type: ignore[method-assign]
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with (
-        tempfile.TemporaryDirectory(prefix="vk-cluster-") as place,
-        vk.open(f"lmdb:{place}/db", durability="none", spark=session(cores)) as db,
-    ):
-        db.sql("CREATE TABLE shops (shop INT, city STRING, PRIMARY KEY (shop))")
-        db.sql("CREATE TABLE sales (id BIGINT, shop INT, day INT, amount DECIMAL(9,2), PRIMARY KEY (id))")
-        shops = pa.array(np.arange(SHOPS), pa.int32())
-        db.put("shops", pa.table({"shop": shops, "city": pa.array([f"city {n % 300}" for n in range(SHOPS)])}))
-        db.put("sales", sales(np.arange(rows), 0))
-        loads = [timed(lambda n=n, q=q: db.sql(f"CREATE MATERIALIZED VIEW {n} AS {q}")) for n, q in VIEWS.items()]  # type: ignore[misc]
-        random, times, lost = np.random.default_rng(3), [], list(heard)
-        heard.clear()
-        with Peak() as peak:
-            for turn in range(1 + batches):  # the first warms the workers
-                db.put("sales", sales(random.choice(rows, changes, replace=False), turn + 1))
-                times.append(timed(lambda: db.refresh("spark")))
-                settled(db)
-        assert db.audit().differences == 0
-    return {
-        "load": sum(loads),
-        "load_bytes_a_row": sum(lost) / rows,
-        "batch": statistics.median(times[1:]),
-        "bytes_a_change": heard[-1] / changes,
-        "peak_bytes": peak.bytes,
-        "times": times,
-    }
+    return heard
+
+
+class Counted:
+    """The work of a round that notes, for each task, the rows that arrived and the seconds that it took."""
+
+    def __init__(self, work: Any, path: str) -> None:
+        self.work, self.path = work, path
+
+    def __call__(self, arrived: Any) -> Any:
+        from pyspark import TaskContext
+
+        from viewkeeper.rounds.messages import unpacked
+
+        messages = list(arrived)
+        rows = sum(unpacked(m[3]).num_rows for m in messages if m[3] and not m[1].startswith("!"))
+        started = time.perf_counter()
+        left = list(self.work(messages))
+        noted = json.dumps([rows, time.perf_counter() - started])
+        Path(f"{self.path}-{TaskContext.get().partitionId()}").write_text(noted)
+        return iter(left)
+
+
+def counting(noted: Path) -> None:
+    from viewkeeper.rounds import spark as lane
+
+    noted.mkdir()
+    results = lane._results
+
+    def spied(spark: Any, messages: Any, levels: Any, parts: int) -> Any:
+        wrapped = [Counted(level, f"{noted}/{time.time_ns()}-{n}") for n, level in enumerate(levels)]
+        return results(spark, messages, wrapped, parts)
+
+    lane._results = spied
+
+
+def counted(noted: Path) -> list[list[tuple[int, float]]]:
+    """For each round since it was last asked, what its tasks noted."""
+    rounds: dict[str, list[tuple[int, float]]] = {}
+    for path in noted.iterdir():
+        rounds.setdefault(path.name.rpartition("-")[0], []).append(tuple(json.loads(path.read_text())))
+        path.unlink()
+    return list(rounds.values())
+
+
+def over_median(numbers: list[float]) -> float:
+    return max(numbers) / max(statistics.median(numbers), 1e-9)
 
 
 def timed(work: Any) -> float:
@@ -115,12 +239,12 @@ def timed(work: Any) -> float:
     return time.perf_counter() - started
 
 
-def sales(ids: Any, turn: int) -> pa.Table:
+def sales(ids: Any, turn: int, shops: Any = None) -> pa.Table:
     amounts = pa.array((ids * 7 + turn * 13) % 9_000, pa.int32()).cast(pa.decimal128(12, 2)).cast(pa.decimal128(9, 2))
     return pa.table(
         {
             "id": pa.array(ids, pa.int64()),
-            "shop": pa.array(ids % SHOPS, pa.int32()),
+            "shop": pa.array(ids % SHOPS if shops is None else shops, pa.int32()),
             "day": pa.array(ids % 365, pa.int32()),
             "amount": amounts,
         }
@@ -128,31 +252,52 @@ def sales(ids: Any, turn: int) -> pa.Table:
 
 
 def text(said: dict[str, Any]) -> str:
-    one, two = said["cores"]["1"], said["cores"]["2"]
-    rows = [
-        (name, f"{one[key]:.2f} s", f"{two[key]:.2f} s", f"{one[key] / two[key]:.2f}x", "≥ 1.7x")
-        for name, key in (
-            (f"first load, {said['rows']:,} rows", "load"),
-            (f"batch, {said['changes']:,} changes", "batch"),
+    parts = said["parts"]
+    rows = []
+
+    def grown(what: str, one: float, two: float) -> None:
+        verdict = "met" if one / two >= BAR else "missed"
+        rows.append((what, f"{one:.2f} s", f"{two:.2f} s", f"{one / two:.2f}x", f"≥ {BAR}x", verdict))
+
+    if "load" in parts:
+        one, two = (parts["load"][cores]["seconds"] for cores in ("1", "2"))
+        grown(f"{len(LOADED)} views of TPC-H loaded, scale {said['scale']:g}", one, two)
+    if "batch" in parts:
+        one, two = parts["batch"]["1"], parts["batch"]["2"]
+        for changes in map(str, said["changes"]):
+            grown(f"{int(changes):,} changes, {len(SUMS)} views of sums", one["sums"][changes], two["sums"][changes])
+        grown(f"{said['changes'][0]:,} changes, also a view of every row", one["rows"], two["rows"])
+        for changes in map(str, said["changes"]):
+            each = [f"{found['bytes_a_change'][changes]:.4f}" for found in (one, two)]
+            rows.append((f"bytes to the driver a change, {int(changes):,}", *each, "", "", ""))
+        rows.append(
+            ("the driver's memory, at most", *(f"{f['peak_bytes'] / 1e6:.0f} MB" for f in (one, two)), "", "", "")
         )
-    ]
-    rows.append(
-        ("bytes to the driver a change", f"{one['bytes_a_change']:.2f}", f"{two['bytes_a_change']:.2f}", "", "")
-    )
-    peaks = [f"{found['peak_bytes'] / 1e6:.0f} MB" for found in (one, two)]
-    rows.append(("the driver's memory, at most", *peaks, "", ""))
     lines = [
         "# Bulk on Spark: the last run",
         "",
-        "`python benchmarks/cluster.py`, LMDB, a local master.",
+        f"`python benchmarks/cluster.py`, LMDB, a local master; {said['rows']:,} sales.",
         "",
         f"{said['machine']['processor']}; {said['machine']['versions']}.",
         "",
-        "| | 1 core | 2 cores | ratio | bar |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        *("| " + " | ".join(row) + " |" for row in rows),
-        "",
     ]
+    if rows:
+        lines += ["| | 1 core | 2 cores | ratio | bar | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows] + [""]
+    if "skew" in parts:
+        even, zipf = parts["skew"]["2"]["even"], parts["skew"]["2"]["zipf"]
+        ratio = zipf["seconds"] / even["seconds"]
+        lines += [
+            f"| {said['changes'][0]:,} changes, rows travel | even keys | zipf 1.2 | bar | |",
+            "| --- | ---: | ---: | ---: | --- |",
+            f"| a batch | {even['seconds']:.2f} s | {zipf['seconds']:.2f} s, {ratio:.2f}x | ≤ 1.3x"
+            f" | {'met' if ratio <= 1.3 else 'missed'} |",
+            f"| rows of the busiest task / the median's | {even['busiest']:.2f} | {zipf['busiest']:.2f} | ≤ 2"
+            f" | {'met' if zipf['busiest'] <= 2 else 'missed'} |",
+            f"| seconds of the slowest task / the median's | {even['slowest']:.2f} | {zipf['slowest']:.2f} | ≤ 2"
+            f" | {'met' if zipf['slowest'] <= 2 else 'missed'} |",
+            "",
+        ]
     return "\n".join(lines)
 
 
