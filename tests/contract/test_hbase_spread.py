@@ -15,7 +15,7 @@ from tests.contract.conftest import STORES
 
 from viewkeeper.engine import Database
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.store.hbase import commit
+from viewkeeper.store.hbase import commit, regions
 from viewkeeper.store.hbase.url import parse
 
 
@@ -40,10 +40,13 @@ class Others:
 
     def __init__(self, fails: int = 0) -> None:
         self.pieces: list[Any] = []
+        self.asked: list[tuple[Any, list[str]]] = []
+        """What was read, and of which tables."""
         self.fails = fails
 
     def __call__(self, work: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
         if work is not commit._write_piece:
+            self.asked.append((work, [piece.table.name for piece in pieces]))
             return [work(piece) for piece in pieces]
         self.pieces += pieces
         for piece in [*reversed(pieces), pieces[0]]:
@@ -66,6 +69,17 @@ def test_pieces_written_by_others_and_twice_are_the_same_rows(shop: Database) ->
     shop._store.work_by(others)  # for one refresh
     shop.refresh()
     assert {piece.deletes != (0, 0) for piece in others.pieces[written:]} == {True, False}
+    assert shop.audit().differences == 0
+
+
+def test_the_windows_of_all_tables_are_one_piece_of_work(shop: Database) -> None:
+    shop.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")
+    shop.put("items", [item(n) for n in range(20)])
+    shop.put("kinds", [{"category": c, "boss": f"boss of {c}"} for c in "abc"])
+    others = Others()
+    shop._store.work_by(others)
+    shop.refresh()
+    assert [sorted(tables) for work, tables in others.asked if work is regions._look] == [["items", "kinds"]]
     assert shop.audit().differences == 0
 
 

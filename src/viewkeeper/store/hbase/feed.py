@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -160,6 +161,7 @@ class Feed:
         rows = calls = 0
         first: int | None = None
         last: int | None = None
+        unsure: list[tuple[Layout, Noted]] = []
         for table in self._tables(tables):
             layout = self._layouts.of(table)
             seen = told.get(table.id)
@@ -168,12 +170,12 @@ class Feed:
                 rows, calls = rows + len(waits.positions), calls + len(np.unique(waits.positions))
                 low, high = int(waits.positions.min()), int(waits.positions.max())
                 first, last = low if first is None else min(first, low), max(last or 0, high)
-            if waits.complete:
-                continue
-            noted = seen if isinstance(seen, Noted) else Noted(after, "")
-            low = noted.low
-            look = self._looks[table.id] = self._look(layout, low, now)
-            early, late = look.sight(low, after), look.sight(after, now)
+            if not waits.complete:
+                unsure.append((layout, seen if isinstance(seen, Noted) else Noted(after, "")))
+        looks = self._look_all([(layout, noted.low, now) for layout, noted in unsure])
+        for (layout, noted), look in zip(unsure, looks, strict=True):
+            self._looks[layout.table.id] = look
+            early, late = look.sight(noted.low, after), look.sight(after, now)
             if early.digest() != noted.digest:
                 # Something became visible late: no batch up to this cut has it.
                 rows, calls, last = rows + 1, calls + 1, max(last or 0, after + 1)
@@ -231,14 +233,17 @@ class Feed:
         return len(self._look(layout, cut, now).sight(cut, now)) > 0
 
     def _look(self, layout: Layout, after: int, upto: int) -> Look:
-        spread = self.spread
+        return self._look_all([(layout, after, upto)])[0]
 
-        def look() -> Look:
-            if spread is None:
-                return windows.look(self._client, layout, after, upto)
-            return regions.look(spread, self._url, self._client, layout, after, upto)
-
-        return if_there(layout, look) or windows.joined(after, upto, [])
+    def _look_all(self, asked: Sequence[regions.Asked]) -> list[Look]:
+        """The windows of several tables; where work is spread, as one."""
+        if self.spread is not None:
+            return regions.look(self.spread, self._url, self._client, asked)
+        return [
+            if_there(layout, partial(windows.look, self._client, layout, after, upto))
+            or windows.joined(after, upto, [])
+            for layout, after, upto in asked
+        ]
 
     def _rows(self, layout: Layout, keys: pa.Array, columns: list[str], span: TimeRange | None) -> Rows:
         if self.spread is None or not len(keys):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,13 @@ from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.clients import client_of
 from viewkeeper.store.hbase.layout import Layout, Rows, layout_of
+from viewkeeper.store.hbase.layouts import if_there
 from viewkeeper.store.hbase.reading import join_rows, read_rows
 from viewkeeper.store.hbase.url import parse
 from viewkeeper.store.hbase.windows import Look
+
+Asked = tuple[Layout, int, int]
+"""A window of a table: after which position, and up to which."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,17 @@ class RowsPiece:
     span: TimeRange | None
 
 
-def look(spread: Spread, url: str, client: Client, layout: Layout, after: int, upto: int) -> Look:
-    """`windows.look`, each region by itself."""
-    starts = [region.start for region in client.tables.regions(layout.name)]
-    pieces = [LookPiece(url, layout.table, after, upto, a, b) for a, b in pairwise([*starts, b""])]
-    return windows.joined(after, upto, spread(_look, pieces))
+def look(spread: Spread, url: str, client: Client, asked: Sequence[Asked]) -> list[Look]:
+    """`windows.look` of several tables as one piece of work, each region by itself. A table that is away has none."""
+    pieces: list[LookPiece] = []
+    counts = []
+    for layout, after, upto in asked:
+        regions = if_there(layout, partial(client.tables.regions, layout.name)) or []
+        edges = [*(region.start for region in regions), b""]
+        pieces += [LookPiece(url, layout.table, after, upto, a, b) for a, b in pairwise(edges)]
+        counts.append(len(regions))
+    found = iter(spread(_look, pieces))
+    return [windows.joined(a, b, list(islice(found, n))) for (_, a, b), n in zip(asked, counts, strict=True)]
 
 
 def rows(
