@@ -197,6 +197,35 @@ def test_rows_of_a_member_by_key(open_db: Callable[..., Any]) -> None:
         assert db.doctor().healthy
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_newest_rows_of_a_member_need_no_batch(url: str, template: str) -> None:
+    views, rng = _views(template, 5), Random(6)
+    with viewkeeper.open(url, durability="none") as db, viewkeeper.open(url, durability="none") as reader:
+        db.create_views(views)
+        assert _families(db) == [5]
+        for turn in range(3):
+            epoch = db.status().epoch
+            _change(db, rng)
+            latest = {name: reader.read(name, level=viewkeeper.LATEST) for name in views}
+            scans = {name: list(reader.scan(name, level=viewkeeper.LATEST, limit=3)) for name in views}
+            keys = list(reader.table("v2").key)
+            found = [tuple(row[k] for k in keys) for row in latest["v2"].to_pylist()] if template != BAG else []
+            rows = [reader.get("v2", key, viewkeeper.LATEST) for key in found]
+            gone = None if template == BAG or not keys else reader.get("v2", _absent(keys), viewkeeper.LATEST)
+            assert db.status().epoch == epoch, "nobody has published anything"
+            assert gone is None
+            db.refresh()
+            assert db.status().epoch > epoch
+            for name in views:
+                assert latest[name].equals(db.read(name)), (turn, name)
+                assert scans[name] == list(db.scan(name, limit=3))
+            assert rows == [db.get("v2", key) for key in found]
+
+
+def _absent(keys: list[str]) -> tuple[Any, ...]:
+    return tuple(-1 if key == "item_id" else "nobody" for key in keys)
+
+
 def test_views_come_to_a_family_and_go(open_db: Callable[..., Any]) -> None:
     rng = Random(2)
     with open_db() as db:

@@ -181,7 +181,7 @@ def write(store: Store, made: Gathered) -> None:
         if parameters.id not in store.catalog().tables_by_id:
             store.change_catalog(lambda catalog, new=parameters: catalog.with_table(new))  # type: ignore[misc]
             faults.point("members.table")
-        rows = _rows(parameters, members)
+        rows = rows_of(parameters, members)
         store.write(parameters, rows, rows.slice(0, 0))
     faults.point("members.written")
 
@@ -214,7 +214,7 @@ def forget(store: Store, members: Sequence[View], made: Making = frozenset()) ->
             own = [m for m in members if m.table.family == family]
             left = {m.table.prefix for m in catalog.members.get(family, ())} if len(own) > _FEW else None
             gone = [m for m in own if not _is_named(catalog, m, left) and (family, m.table.prefix) not in made]
-            rows = _rows(parameters, gone)
+            rows = rows_of(parameters, gone)
             store.write(parameters, rows.slice(0, 0), rows)
 
 
@@ -246,7 +246,8 @@ def swept(store: Store, made: Making = frozenset(), *, only_tables: bool = False
         take_away(store, table, lambda key, named=named: key not in named)  # type: ignore[misc]
 
 
-def _rows(parameters: Table, members: Sequence[View]) -> pa.Table:
+def rows_of(parameters: Table, members: Sequence[View]) -> pa.Table:
+    """The parameters of members, each once, as rows of their table."""
     distinct = {m.table.prefix: m.values for m in members}
     plain = [_plain(parameters, values) for values in distinct.values()]
     columns = zip(*plain, strict=True) if plain else ([] for _ in parameters.columns)

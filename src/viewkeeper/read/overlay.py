@@ -7,6 +7,8 @@ view's rows are read in one state of the store. So any process can run them, and
 publishes if it ends there. Nothing is written, and nobody has to maintain. It is done for views of a single table,
 whose operators need little beside the changed rows, while not too much waits; other views wait for their batch
 (`levels`). What was worked out is kept until the log or the batch goes on.
+
+Of a member of a family the family's operators run, as if it had no other member (`one_member`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.fetching import fetch
 from viewkeeper.read.access.sources import Pins
 from viewkeeper.read.levels import ANY, After, Level, has, position_of
+from viewkeeper.read.one_member import One
 from viewkeeper.read.regenerate import no_spark
 from viewkeeper.read.running import Running
 from viewkeeper.rounds.driver import run_in_driver
@@ -98,8 +101,11 @@ class Overlays:
             return known[1]
         view, can = catalog.find(name), self._store.capabilities
         found = isinstance(view, View) and can.snapshot_scan and can.before_images and view.table.is_stored
-        if isinstance(view, View) and found and view.suspended is None and view.at is None and not view.is_member:
-            found = len(flows.maintained(self._store, catalog).views[view.table.id].tables) == 1
+        if isinstance(view, View) and found and view.suspended is None and view.at is None:
+            kept = catalog.keeper(view)
+            found = (
+                len(flows.maintained(self._store, catalog).views[kept.table.id].tables.keys() - {kept.parameters}) == 1
+            )
         else:
             found = False
         self._able[name] = (catalog.version, found)
@@ -151,19 +157,23 @@ class Overlays:
         if "manifest" not in pinned.batch.record:
             return None
         flow = flows.maintained(self._store, pinned.catalog)
-        cut, tables = pinned.batch.cut, list(flow.views[view.table.id].tables)
+        kept = pinned.catalog.keeper(view)
+        cut, tables = pinned.batch.cut, list(flow.views[kept.table.id].tables)
         rows = self._store.pending(cut, tables).rows
         if rows > MOST_ROWS:
             return None
         stage = self._at(Manifest.from_json(pinned.batch.record["manifest"]))
         duck = stage.crew.alone(1)
         given, _ = stage.capture.changes(flow, cut, pinned.head, {}, tables, rows)
-        active = flow.in_batches & flow.behind([flow.sink(view.table.id).id])
-        site = Site(duck, flow, stage.state.arrangement, frozenset(active), stage.memory)
-        reached = run_in_driver(site, given_rows(given)).get(view.table.id, [])
-        change = resolve(duck, _Rows(pinned), view.table, reached, stage.memory)
+        active = frozenset(flow.in_batches & flow.behind([flow.sink(kept.table.id).id]))
+        one = One.of(pinned.catalog, view) if view.is_member else None
+        old = stage.state.arrangement if one is None else one.state(flow, active, stage.state.arrangement)
+        site = Site(duck, flow, old, active, stage.memory)
+        reached = run_in_driver(site, given_rows(given if one is None else one.changes(given))).get(kept.table.id, [])
+        change = resolve(duck, _Rows(pinned), kept.table, reached, stage.memory)
         if not isinstance(change, ViewChange):
             return NOTHING
+        change = change if one is None else one.part(change)
         places = dict.fromkeys(encode_keys(view.table, change.deletes).to_pylist(), -1)
         places |= {key: place for place, key in enumerate(encode_keys(view.table, change.puts).to_pylist())}
         return Ahead(change, places)
@@ -222,7 +232,8 @@ def latest(
     try:
         view = pinned.catalog.find(name)
         if isinstance(view, View) and overlays.can(pinned.catalog, name):
-            ahead = (overlays.running(pinned, view) if by_key else None) or overlays.ahead(pinned, view)
+            runs = by_key and not view.is_member
+            ahead = (overlays.running(pinned, view) if runs else None) or overlays.ahead(pinned, view)
             if ahead is not None:
                 found, pinned = Latest(store, pinned, view, ahead), None  # type: ignore[assignment]
                 return found
