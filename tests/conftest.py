@@ -139,3 +139,22 @@ def make_db(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 def db(make_db: Callable[..., Any]) -> Any:
     """An empty LMDB database."""
     return make_db()
+
+
+@pytest.fixture
+def vk(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `vk` on a database of the test's own: exit code, output, errors."""
+    from viewkeeper.cli import main
+
+    monkeypatch.setenv("VIEWKEEPER_DB", f"lmdb:{tmp_path / 'shop'}")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+        printed = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, printed.out, printed.err
+
+    return run

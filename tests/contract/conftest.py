@@ -125,6 +125,40 @@ def databases(kind: str, directory: Path) -> Iterator[Callable[..., Any]]:
             db.close()
 
 
+@contextmanager
+def planned_shop(request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty database of the kind that the test's parameter says, maybe with state behind a URL; no JVM starts."""
+    from tests.contract import planned
+
+    from viewkeeper.engine import Database
+
+    kind, _, remote = request.param.partition(", ")
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
+    (directory / "there").mkdir()
+    options = {"state": f"file://{directory / 'there'}"} if remote else {}
+    store = STORES[kind](directory, request)(**options)
+    with Database(store, mode="w", spark=None, progress=None, retention=0.0) as db:
+        yield db
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "db"
+
+
+@pytest.fixture(params=["lmdb", "hbase"])
+def open_db(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """A store that counts calls and knows what rows were, and one that has times and knows what they are."""
+    from tests.contract import planned
+
+    planned.install(monkeypatch.setattr)
+    with databases(request.param, tmp_path) as make:
+        yield make
+
+
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {
     "lmdb": _lmdb,
     "rocksdb": _rocksdb,

@@ -14,6 +14,7 @@ TABLES = (
 )
 PLANS: dict[str, Any] = json.loads((Path(__file__).parent / "plans.json").read_text("utf-8"))
 TOTALS, BOSSES, DEAR, WHOLE, KINDS = PLANS
+QUERIES = {"totals": TOTALS, "bosses": BOSSES, "dear": DEAR}
 
 
 def read_query(_spark: Any, text: str, _tables: Any) -> Any:
@@ -27,3 +28,37 @@ def install(patch: Any = setattr) -> None:
 
     patch(catalyst, "read_query", read_query)
     patch(Database, "_spark", lambda self: None)
+
+
+def tables(db: Any, *views: str) -> Any:
+    """The two tables, without rows, and views by what they are called here: `tables(db, "totals", "dear")`."""
+    for statement in TABLES:
+        db.sql(statement)
+    create(db, *views)
+    return db
+
+
+def create(db: Any, *views: str) -> None:
+    for name in views:
+        db.sql(f"CREATE MATERIALIZED VIEW {name} AS {QUERIES[name]}")
+
+
+def item(number: int, price: int = 5) -> dict[str, Any]:
+    return {"item_id": number, "category": "abc"[number % 3], "price": price}
+
+
+def fill(db: Any, items: int, *views: str) -> None:
+    """The tables with rows in three categories, and views of them."""
+    tables(db)
+    db.put("items", [item(n) for n in range(items)])
+    db.put("kinds", [{"category": c, "boss": c.upper()} for c in "abc"])
+    create(db, *views)
+
+
+def check(db: Any) -> None:
+    """The view totals is what its table's rows say."""
+    groups: dict[str, list[int]] = {}
+    for row in db.read("items").to_pylist():
+        groups.setdefault(row["category"], []).append(row["price"])
+    expected = {category: (len(prices), sum(prices)) for category, prices in groups.items()}
+    assert {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()} == expected

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract import planned
-from tests.contract.conftest import STORES
-from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
+from tests.contract.conftest import planned_shop
+from tests.contract.planned import BOSSES, DEAR, check, fill, item
 
 from viewkeeper import faults
 from viewkeeper.commit import merge, tidying
@@ -31,32 +30,10 @@ MANY = ["lmdb", *(pytest.param(kind, marks=pytest.mark.deep) for kind in KINDS[1
 
 @pytest.fixture(params=[*KINDS, REAL])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    kind, _, remote = request.param.partition(", ")
-    planned.install(monkeypatch.setattr)
     monkeypatch.setattr(tidying, "_TIDY_SECONDS", 0.0)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "there").mkdir()
-    options = {"state": f"file://{tmp_path / 'there'}"} if remote else {}
-    store = STORES[kind](tmp_path, request)(**options)
-    with Database(store, mode="w", spark=None, progress=None, retention=0.0) as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.put("items", [item(n) for n in range(30)])
-        db.put("kinds", [{"category": c, "boss": c.upper()} for c in "abc"])
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
+    with planned_shop(request, tmp_path, monkeypatch) as db:
+        fill(db, 30, "totals")
         yield db
-
-
-def item(number: int, price: int = 5) -> dict[str, Any]:
-    return {"item_id": number, "category": "abc"[number % 3], "price": price}
-
-
-def check(db: Database) -> None:
-    groups: dict[str, list[int]] = {}
-    for row in db.read("items").to_pylist():
-        groups.setdefault(row["category"], []).append(row["price"])
-    expected = {category: (len(prices), sum(prices)) for category, prices in groups.items()}
-    assert {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()} == expected
 
 
 def told(db: Database, why: str) -> None:

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.conftest import databases
 
 from viewkeeper.errors import BadValue, Unsupported
 
 COMPLETE = "CREATE MATERIALIZED VIEW each WITH (strategy = 'IN'{options}) AS " + planned.TOTALS
 
 
-@pytest.fixture(params=["lmdb", "hbase"])
-def open_db(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Any]]:
-    """A store that counts calls and knows what rows were, and one that has times and knows what they are."""
-    planned.install(monkeypatch.setattr)
-    with databases(request.param, tmp_path) as make:
-        yield make
-
-
 @pytest.fixture
 def shop(open_db: Callable[..., Any]) -> Any:
-    db = open_db()
-    for statement in planned.TABLES:
-        db.sql(statement)
+    db = planned.tables(open_db())
     db.put("items", item(0))
     db.sql(COMPLETE.format(options=""))
     db.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")

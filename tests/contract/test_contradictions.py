@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
+from tests.contract.planned import DEAR, TOTALS
 
 import viewkeeper as vk
 from viewkeeper.cli import main
 from viewkeeper.errors import Contradiction, EvaluationError, Suspended
 
 ROOT = Path(__file__).parents[2]
+TOO_LONG = {"item_id": 1, "category": "k" * 70_000, "price": 9}
+"""Of a category that no key of a view holds."""
 
 
 def tampered(url: str) -> Any:
     """A database whose view's groups are forgotten, though its rows and their image are there."""
-    db = vk.open(url)
-    for statement in TABLES:
-        db.sql(statement)
+    db = planned.tables(vk.open(url))
     db.put("items", [{"item_id": n, "category": "a", "price": n} for n in range(9)])
     db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
     state = db._maintain().publisher.state
@@ -78,15 +78,10 @@ def test_wrong_state_of_one_view_stops_that_view_alone(tmp_path: Path, monkeypat
 def test_a_broken_view_stops_no_create_and_no_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned.install(monkeypatch.setattr)
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-        db.sql(f"CREATE MATERIALIZED VIEW bosses AS {BOSSES}")
+        planned.tables(db, "totals", "bosses")
         db.sql("ALTER MATERIALIZED VIEW bosses SUSPEND")
         db.put("kinds", [{"category": "a", "boss": "b"}])
-        db.put(
-            "items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}, {"item_id": 2, "category": "a", "price": 5}]
-        )
+        db.put("items", [TOO_LONG, {"item_id": 2, "category": "a", "price": 5}])
         with pytest.raises(EvaluationError, match="totals"):  # who wants all or nothing is told, and nobody is stopped
             db.refresh(suspend=False)
         assert all(v.suspended is None for v in db.status().views if v.name == "totals")
@@ -105,11 +100,8 @@ def test_a_broken_view_stops_no_create_and_no_resume(tmp_path: Path, monkeypatch
 def test_a_refresh_by_hand_goes_on_without_a_broken_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned.install(monkeypatch.setattr)
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
-        db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
+        planned.tables(db, "totals", "dear")
+        db.put("items", [TOO_LONG])
         with pytest.raises(EvaluationError, match=r"totals.*category = 'kkk"):
             db.refresh(suspend=False)
         assert db.read("dear").num_rows == 0
@@ -126,11 +118,8 @@ def test_a_read_that_must_be_new_is_stopped_by_no_other_view(tmp_path: Path, mon
     """Who maintains refreshes to answer it, with all views."""
     planned.install(monkeypatch.setattr)
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
-        db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
+        planned.tables(db, "totals", "dear")
+        db.put("items", [TOO_LONG])
         assert db.read("dear", vk.LATEST).num_rows == 1
         with pytest.raises(Suspended, match=r"totals.*category = 'kkk"):
             db.read("totals", vk.LATEST)
@@ -147,11 +136,8 @@ def test_vk_refresh_tells_what_it_suspended_and_ends_with_1(
     planned.install(monkeypatch.setattr)
     url = f"lmdb:{tmp_path / 'db'}"
     with vk.open(url) as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-        db.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
-        db.put("items", [{"item_id": 1, "category": "k" * 70_000, "price": 9}])
+        planned.tables(db, "totals", "dear")
+        db.put("items", [TOO_LONG])
     assert ran("--no-suspend") == (1, "")
     code, said = ran("-o", "json")
     report = json.loads(said)

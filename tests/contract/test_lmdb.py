@@ -47,11 +47,6 @@ WORDS = Table(5, "words", (Column("word", types.STRING), Column("n", types.BIGIN
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[LmdbStore]:
     opened = LmdbStore(path)
     opened.change_catalog(lambda catalog: catalog.with_table(ITEMS).with_table(WORDS))

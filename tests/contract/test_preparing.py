@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract import planned
-from tests.contract.conftest import STORES
-from tests.contract.planned import BOSSES, TABLES, TOTALS
+from tests.contract.conftest import planned_shop
+from tests.contract.planned import fill, item
 
 from viewkeeper.engine import Database
 from viewkeeper.maintain import preparing
@@ -23,26 +22,11 @@ KINDS = ["lmdb", "atomic rows only, state behind a URL"]
 
 @pytest.fixture(params=KINDS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    kind, _, remote = request.param.partition(", ")
-    planned.install(monkeypatch.setattr)
     monkeypatch.setattr(preparing, "_AFTER", 0.0)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "there").mkdir()
-    options = {"state": f"file://{tmp_path / 'there'}"} if remote else {}
-    store = STORES[kind](tmp_path, request)(**options)
-    with Database(store, mode="w", spark=None, progress=None, retention=0.0) as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.put("items", [item(n) for n in range(30)])
-        db.put("kinds", [{"category": c, "boss": c.upper()} for c in "abc"])
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-        db.sql(f"CREATE MATERIALIZED VIEW bosses AS {BOSSES}")
+    with planned_shop(request, tmp_path, monkeypatch) as db:
+        fill(db, 30, "totals", "bosses")
         change(db, 1)
         yield db
-
-
-def item(number: int, price: int = 5) -> dict[str, Any]:
-    return {"item_id": number, "category": "abc"[number % 3], "price": price}
 
 
 def change(db: Database, price: int) -> int:

@@ -33,11 +33,6 @@ no_keys = pa.table({"id": pa.array([], pa.int64())})
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[RocksStore]:
     opened = RocksStore(path)
     opened.change_catalog(lambda catalog: catalog.with_table(ITEMS))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.planned import TABLES, TOTALS
 
 import viewkeeper as vk
 from viewkeeper.cli.output import print_report
@@ -19,10 +18,7 @@ from viewkeeper.read import status
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     planned.install(monkeypatch.setattr)
     with vk.open(f"lmdb:{tmp_path / 'shop'}") as db:
-        for statement in TABLES:
-            db.sql(statement)
-        db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-        yield db
+        yield planned.tables(db, "totals")
 
 
 def put(db: Any, first: int, rows: int) -> None:

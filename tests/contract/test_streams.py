@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.conftest import databases
 
 from viewkeeper.errors import SnapshotGone, StoreError, Unsupported
 from viewkeeper.store.hbase import commit
@@ -16,20 +15,9 @@ from viewkeeper.store.hbase import commit
 STREAM = "CREATE MATERIALIZED VIEW {name} WITH (store = 'none') AS {query}"
 
 
-@pytest.fixture(params=["lmdb", "hbase"])
-def open_db(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Any]]:
-    planned.install(monkeypatch.setattr)
-    with databases(request.param, tmp_path) as make:
-        yield make
-
-
 @pytest.fixture
 def shop(open_db: Callable[..., Any]) -> Any:
-    db = open_db()
-    for statement in planned.TABLES:
-        db.sql(statement)
+    db = planned.tables(open_db())
     db.put("items", [item(0), item(1, "books")])
     return db
 

@@ -15,26 +15,11 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from viewkeeper.cli import main
 from viewkeeper.engine import Database
 from viewkeeper.verify import yardstick
 
 Run = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("spark")
-
-
-@pytest.fixture
-def vk(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("VIEWKEEPER_DB", f"lmdb:{tmp_path / 'shop'}")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

@@ -16,14 +16,6 @@ import viewkeeper as vk
 from viewkeeper.errors import BadStatement, BadValue, InUse, NameTaken, UnknownName
 
 
-@pytest.fixture
-def shop(make_db: Callable[..., Any], spark: Any) -> Any:
-    db = make_db("shop", spark=spark)
-    db.sql(SHOP)
-    db.sql(BY_CATEGORY)
-    return db
-
-
 @contextmanager
 def busy_writer(shop: Any) -> Iterator[None]:
     """Writes all the time: every item moves on to another category, some come, some go."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, PATIENCE, RATIO, SHOP, item, other, url_of
+from tests.integration.processes import PATIENCE, RATIO, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout
@@ -26,14 +26,6 @@ MAINTAINER = """
             say(str(error))
             sys.exit(3)
 """
-
-
-@pytest.fixture
-def shop(make_db: Callable[..., Any], spark: Any) -> Any:
-    db = make_db("shop", spark=spark)
-    db.sql(SHOP)
-    db.sql(BY_CATEGORY)
-    return db
 
 
 def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:

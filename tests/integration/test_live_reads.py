@@ -7,18 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, other, url_of
+from tests.integration.processes import RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadToken, Suspended, Timeout
-
-
-@pytest.fixture
-def shop(make_db: Callable[..., Any], spark: Any) -> Any:
-    db = make_db("shop", spark=spark)
-    db.sql(SHOP)
-    db.sql(BY_CATEGORY)
-    return db
 
 
 def test_any_shows_the_published_batch_and_latest_every_finished_write(shop: Any) -> None:

@@ -16,14 +16,6 @@ STREAM = """CREATE MATERIALIZED VIEW pairs WITH (store = 'none') AS
             SELECT i.item_id, i.price, c.n FROM items i JOIN by_category c ON i.category = c.category"""
 
 
-@pytest.fixture
-def shop(make_db: Callable[..., Any], spark: Any) -> Any:
-    db = make_db("shop", spark=spark)
-    db.sql(SHOP)
-    db.sql(BY_CATEGORY)
-    return db
-
-
 def test_a_snapshot_shows_tables_and_views_at_one_batch(shop: Any) -> None:
     shop.put("items", [item(1), item(2), item(3, "books")])
     shop.refresh()

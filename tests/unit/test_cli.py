@@ -14,28 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from viewkeeper import __version__
-from viewkeeper.cli import main
 from viewkeeper.cli.app import app
 from viewkeeper.cli.commands import proofs
 from viewkeeper.cli.shop import Shop
 from viewkeeper.model import types
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def vk(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `vk` on a database of the test's own: exit code, output, errors."""
-    monkeypatch.setenv("VIEWKEEPER_DB", f"lmdb:{tmp_path / 'shop'}")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, printed.out, printed.err
-
-    return run
 
 
 ITEMS = "CREATE TABLE items (shop STRING, id BIGINT, price DECIMAL(6,2), day DATE, PRIMARY KEY (shop, id))"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue, CorruptState
 from viewkeeper.model import types
@@ -19,11 +20,7 @@ from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "tinyint": st.integers(-(2**7), 2**7 - 1),
-    "smallint": st.integers(-(2**15), 2**15 - 1),
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "bigint": st.integers(-(2**63), 2**63 - 1),
+    **WHOLE,
     "float": st.floats(width=32, allow_nan=False),
     "double": st.floats(allow_nan=False),
     "decimal(9,0)": st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model import types
@@ -21,11 +22,7 @@ from viewkeeper.store.hbase.layout import Place, layout_of
 from viewkeeper.store.hbase.rowkeys import decode_keys
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "tinyint": st.integers(-(2**7), 2**7 - 1),
-    "smallint": st.integers(-(2**15), 2**15 - 1),
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "bigint": st.integers(-(2**63), 2**63 - 1),
+    **WHOLE,
     "float": st.floats(width=32, allow_nan=False).map(lambda f: f + 0.0),
     "double": st.floats(allow_nan=False).map(lambda f: f + 0.0),
     "decimal(12,2)": st.integers(-(10**12) + 1, 10**12 - 1).map(lambda n: Decimal(n).scaleb(-2)),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
@@ -22,11 +23,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 DATES = st.dates()
 INSTANTS = st.datetimes(timezones=st.just(dt.UTC))
 TYPES: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "tinyint": st.integers(-(2**7), 2**7 - 1),
-    "smallint": st.integers(-(2**15), 2**15 - 1),
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "bigint": st.integers(-(2**63), 2**63 - 1),
+    **WHOLE,
     "float": st.floats(width=32),
     "double": st.floats(),
     "decimal(12,2)": st.decimals(Decimal("-9999999999.99"), Decimal("9999999999.99"), places=2),

@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("thriftpy2")
 
 from tests.contract import planned
+from tests.contract.planned import check, fill, item
 from tests.contract.small_hbase import SmallHBase
 from tests.objects import ObjectStore, objects
 
@@ -41,27 +41,6 @@ def opened(url: str) -> Database:
     return Database(open_store(url, "w"), mode="w", spark=None, progress=None, retention=0.0)
 
 
-def fill(db: Database) -> None:
-    for statement in planned.TABLES:
-        db.sql(statement)
-    db.put("items", [item(n, n % 50) for n in range(1_000)])
-    db.put("kinds", [{"category": c, "boss": c.upper()} for c in "abc"])
-    db.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
-    db.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")
-
-
-def item(number: int, price: int) -> dict[str, Any]:
-    return {"item_id": number, "category": "abc"[number % 3], "price": price}
-
-
-def check(db: Database) -> None:
-    groups: dict[str, list[int]] = {}
-    for row in db.read("items").to_pylist():
-        groups.setdefault(row["category"], []).append(row["price"])
-    expected = {category: (len(prices), sum(prices)) for category, prices in groups.items()}
-    assert {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()} == expected
-
-
 def change(db: Database, step: int) -> None:
     db.put("items", [item(n, (n * step) % 90) for n in range(step, 400, 3)])
     db.delete("items", [(step * 7) % 1_000])
@@ -69,7 +48,7 @@ def change(db: Database, step: int) -> None:
 
 def test_a_batch_waits_for_two_requests(objects: ObjectStore, url: str) -> None:
     with opened(url) as db:
-        fill(db)
+        fill(db, 1_000, "totals", "bosses")
         waited = []
         for step in range(12):
             change(db, step)
@@ -88,7 +67,7 @@ def test_a_successor_without_copies_reads_only_what_it_needs(
     objects: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(url) as db:
-        fill(db)
+        fill(db, 1_000, "totals", "bosses")
         for step in range(9):
             change(db, step)
             db.refresh("driver")
@@ -103,7 +82,7 @@ def test_a_successor_without_copies_reads_only_what_it_needs(
 
 def test_a_store_that_is_away_costs_a_batch_and_no_change(objects: ObjectStore, url: str) -> None:
     with opened(url) as db:
-        fill(db)
+        fill(db, 1_000, "totals", "bosses")
         for step in range(6):
             change(db, step)
             if step % 2:
