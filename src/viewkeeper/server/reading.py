@@ -76,6 +76,7 @@ async def page(serving: Serving, asked: Asked) -> Reply:
     if latest is not None:
         found = await serving.call(_page_ahead, serving, asked, latest, media)
         if found is not None:
+            serving.metrics.reads["scan"].inc()
             return found
     table = await fresh(serving, asked)
     tag = tag_of(serving, table, media, asked) if text is None else None
@@ -145,7 +146,6 @@ def _page_ahead(serving: Serving, asked: Asked, latest: Latest, media: str) -> R
     rows = latest.read(replace(wanted, limit=limit + 1))
     if rows.num_rows > limit:
         return None
-    serving.metrics.reads["scan"].inc()
     headers = _token(serving, latest.position)
     about = {"next": None, "epoch": latest.epoch, "token": headers["viewkeeper-token"]}
     body = formats.writer(media, rows.schema, asked.native).whole(rows, about)

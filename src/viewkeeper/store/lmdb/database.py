@@ -199,6 +199,18 @@ class LmdbDatabase(Database):
             raise translate(error, self.path) from error
         return value
 
+    def number(self, name: bytes) -> int:
+        environment = self._environment
+        try:
+            txn = environment.handle.begin(db=environment.meta)
+            try:
+                found = txn.get(name, b"")
+            finally:
+                txn.abort()
+        except lmdb.Error as error:
+            raise translate(error, self.path) from error
+        return int.from_bytes(found, "big")
+
     def purge(self) -> None:
         """Delete the sub-databases of dropped tables, if no handle to them is open: when a database is opened."""
         environment = self._environment

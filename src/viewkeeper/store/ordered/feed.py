@@ -36,8 +36,7 @@ class OrderedFeed(Feed):
         """What waited after a position, up to another: the log only grows, so the next look reads on from there."""
 
     def head(self) -> int:
-        with self._opened.read() as state:
-            return records.read_number(state.meta, records.HEAD)
+        return self._opened.live().number(records.HEAD)
 
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         wanted = column_names(table, columns)

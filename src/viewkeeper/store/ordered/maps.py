@@ -109,6 +109,11 @@ class Database(Protocol):
     def get(self, table_id: int, key: bytes) -> bytes | None:
         """One row as it is now: the short way."""
 
+    def number(self, name: bytes) -> int:
+        """One number of `meta` as it is now; every read asks for some."""
+        with self.read() as state:
+            return int.from_bytes(state.meta.get(name) or b"", "big")
+
     def purge(self) -> None:
         """Free what dropped tables have left, when nobody else in this process has the database open."""
 

@@ -66,6 +66,9 @@ class OrderedRecords(Records):
         self._catalog = Catalog()
 
     def catalog(self) -> Catalog:
+        known = self._catalog
+        if self._opened.live().number(records.CATALOG_VERSION) == known.version:
+            return known
         with self._opened.read() as state:
             if records.catalog_version(state.meta) != self._catalog.version:
                 self._catalog = records.read_catalog(state.meta, self._catalog)

@@ -31,7 +31,7 @@ from viewkeeper.store.terms import Hold
 HEAD = b"head"
 FLOOR = b"floor"
 BATCH_NUMBER = b"batch_number"
-_CATALOG_VERSION = b"catalog_version"
+CATALOG_VERSION = b"catalog_version"
 _CATALOG = b"catalog"
 _DEFINED = b"catalog:"
 _HOLD = b"hold:"
@@ -59,7 +59,7 @@ def renew_uuid(meta: OrderedMap) -> str:
 
 
 def catalog_version(meta: OrderedMap) -> int:
-    return read_number(meta, _CATALOG_VERSION)
+    return read_number(meta, CATALOG_VERSION)
 
 
 class _Kept:
@@ -94,7 +94,7 @@ def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog], known
                 meta.delete(name)
             else:
                 _put(meta, name, data)
-        put_number(meta, _CATALOG_VERSION, changed.version)
+        put_number(meta, CATALOG_VERSION, changed.version)
     return changed
 
 
