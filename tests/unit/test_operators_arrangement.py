@@ -10,10 +10,11 @@ import pytest
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.operators import arrangement as module
-from viewkeeper.operators.arrangement import Arrangement, arrange, choose_merges, merge, succession
+from viewkeeper.operators.arrangement import Arrangement, arrange, merge, succession
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds.lookup import lookup
+from viewkeeper.operators.merges import choose_merges
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import pickle
 import stat
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ import pytest
 
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
-from viewkeeper.errors import CorruptState, FormatTooNew, StoreError
+from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.operators import runs as module
-from viewkeeper.operators.arrangement import Run, arrange
-from viewkeeper.operators.runs import RunEntry, open_run, wholes, write_container
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.places import Lying, Probe
+from viewkeeper.operators.runs import Closed, RunEntry, Verified, open_run, wholes, write_container
 from viewkeeper.store.files import Directory
 
 
@@ -158,6 +161,51 @@ def test_a_long_run_behind_a_url_is_written_in_pieces_that_are_read_alone(
     assert 1 <= len(some) <= 3
     within = np.concatenate([open_run(there, e, verify=True).hashes for e in some])
     assert set(hashes[(hashes >= low) & (hashes <= high)]) <= set(within)
+
+
+def test_a_lookup_opens_the_pieces_that_its_hashes_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "PIECE_ROWS", 100)
+    hashes = np.sort(np.random.default_rng(2).integers(0, 2**64, 1000, np.uint64))
+    there = Directory((tmp_path / "there").as_uri())
+    there.make()
+    long = Run(pa.table({"k": np.arange(1000), "_h": hashes}))
+    entries = write_container(there, "b1-a.vkr", {"y/0": long}, fsync=False)
+    closed = Arrangement(tuple(Closed(e, partial(open_run, there, e, True)) for e in entries))
+    assert (closed.num_rows, closed.runs[0].low, closed.runs[-1].high) == (1000, hashes[0], hashes[-1])
+    for asked in (hashes[500:504], hashes[:0], np.array([hashes[7] + np.uint64(1)]), hashes[[1, 2, 998]]):
+        before = sum(run.is_open for run in closed.runs)
+        index, rows = closed.probe(asked, ["k"])
+        expected = Arrangement((long,)).probe(asked, ["k"])
+        assert (index.tolist(), rows) == (expected[0].tolist(), expected[1])
+        assert closed.slice(asked).equals(Arrangement((long,)).slice(asked))
+        with Duck(threads=1) as duck:
+            places = Lying(closed.runs).find(Probe(duck, [pa.array(asked)], asked), ["_h"])
+        assert places.tolist() == [int(np.searchsorted(hashes, h)) if h in hashes else -1 for h in asked]
+        assert sum(run.is_open for run in closed.runs) <= before + 2
+    assert closed.rows(["k"]).num_rows == 1000
+
+
+def test_processes_tell_each_other_what_they_have_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [entry] = write_container(tmp_path, "b1-a.vkr", {"a/0": run(3)}, fsync=False)
+    digests: list[int] = []
+    digest = module.xxhash.xxh3_64_intdigest
+    monkeypatch.setattr(module.xxhash, "xxh3_64_intdigest", lambda data: digests.append(1) or digest(data))
+    one, other = Verified(tmp_path / "verified"), Verified(tmp_path / "verified")
+    for known in (one, other, one):
+        assert open_run(tmp_path, entry, True, known).num_rows == 3
+    assert len(digests) == 1
+    path = tmp_path / entry.file
+    damaged = bytearray(path.read_bytes())
+    damaged[entry.offset + entry.length - 40] ^= 1
+    path.unlink()
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptRun):
+        open_run(tmp_path, entry, True, other)
+    path.unlink()
+    write_container(tmp_path, entry.file, {"a/0": run(3)}, fsync=False)
+    nobody = Verified(tmp_path / "none" / "such")  # each for itself
+    assert [open_run(tmp_path, entry, True, nobody).num_rows for _ in range(2)] == [3, 3]
 
 
 def test_state_lets_go_of_the_runs_that_no_batch_lists(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 from viewkeeper import faults
 from viewkeeper.commit.state import State
-from viewkeeper.operators.arrangement import Run, choose_merges
+from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.merges import choose_merges
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.ranges import in_ranges
 from viewkeeper.operators.runs import RunEntry, wholes, write_container

@@ -29,6 +29,7 @@ from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
+from viewkeeper.store.elsewhere import side_by_side
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
@@ -66,6 +67,19 @@ class Run:
     def high(self) -> int:
         """The greatest hash; 0 in an empty run."""
         return int(self.hashes[-1]) if self.num_rows else 0
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.rows.nbytes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its rows are at hand (see `runs.Closed`)."""
+        return True
+
+    def meets(self, hashes: Hashes) -> bool:
+        """Whether it may have rows of some of the hashes."""
+        return True
 
     @property
     def weighted(self) -> pa.Table:
@@ -179,10 +193,18 @@ class Arrangement:
 
     @property
     def num_bytes(self) -> int:
-        return sum(int(run.rows.nbytes) for run in self.runs)
+        return sum(run.num_bytes for run in self.runs)
 
     def plus(self, *runs: Run) -> Arrangement:
         return Arrangement((*self.runs, *(run for run in runs if run.num_rows)))
+
+    def near(self, hashes: Hashes) -> Arrangement:
+        """Those of its runs that may have rows of these hashes, opened side by side; at least one, for the columns."""
+        if all(run.is_open for run in self.runs):
+            return self
+        met = tuple(run for run in self.runs if run.is_open or run.meets(hashes)) or self.runs[:1]
+        side_by_side(lambda run: run.rows, [run for run in met if not run.is_open])
+        return Arrangement(met)
 
     def probe(self, hashes: Hashes, columns: Sequence[str]) -> tuple[Places, pa.Table]:
         """Every (index into `hashes`, row) with the same hash; the rows have `columns` and `_w`."""
@@ -194,7 +216,7 @@ class Arrangement:
         _check_type(hashes, np.uint64)
         order = np.argsort(hashes, kind="stable")
         ascending = hashes[order]
-        ranges = [(run, *run.ranges(ascending)) for run in self.runs]
+        ranges = [(run, *run.ranges(ascending)) for run in self.near(ascending).runs]
         met = [(run, start, stop - start) for run, start, stop in ranges if bool((stop > start).any())]
         if not met:
             return
@@ -210,7 +232,7 @@ class Arrangement:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `_w` and `_h`."""
         _check_type(hashes, np.uint64)
         found = []
-        for run in self.runs:
+        for run in self.near(hashes).runs:
             start, stop = run.ranges(hashes)
             places = spans(start, stop - start)
             if len(places):
@@ -227,7 +249,8 @@ class Arrangement:
     def _no_rows(self, columns: Sequence[str] | None) -> pa.Table:
         """No rows. An arrangement without runs does not know its columns' types, and says null."""
         if self.runs:
-            return self.runs[0].take(np.zeros(0, np.int64), columns)
+            known = next((run for run in self.runs if run.is_open), self.runs[0])
+            return known.take(np.zeros(0, np.int64), columns)
         unknown = [(c, pa.null()) for c in columns] if columns is not None else [(HASH, pa.uint64())]
         return pa.schema([*unknown, (WEIGHT, pa.int64())]).empty_table()
 
@@ -304,27 +327,6 @@ def addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str
 
 def _sum_type(kind: pa.DataType) -> str:
     return f"DECIMAL({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "BIGINT"
-
-
-RUNS_KEPT = 5
-_RATIO = 3
-
-
-def choose_merges(run_sizes: Sequence[int], limit: int = RUNS_KEPT) -> int:
-    """How many of the newest runs to merge into one now (0: none), given the sizes of all, oldest first.
-
-    Nothing happens up to `limit` runs. Above it, the merge reaches back to the oldest run that is not much longer than
-    all after it together, so a row is rewritten only when the run that it is in has grown by a factor: about 14
-    times on its way into a run as long as 6,000 batches, and a long run is left alone until its successors measure up.
-    """
-    count = len(run_sizes)
-    if count <= limit:
-        return 0
-    for i in range(count - 1):
-        newer = sum(run_sizes[i + 1 :])
-        if run_sizes[i] <= _RATIO * newer:
-            return count - i
-    return 2
 
 
 def hashes_of(table: pa.Table) -> Hashes:

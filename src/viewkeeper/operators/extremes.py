@@ -97,7 +97,7 @@ def _window(
 ) -> _Window:
     rows: list[pa.Table] = []
     bounds = {f: [delta.select([argument, HASH]).slice(0, 0)] for f in functions}
-    for run in state.runs:
+    for run in state.near(hashes).runs:
         start, stop = run.ranges(hashes)
         length = stop - start
         head = np.minimum(length, size if "Min" in functions else 0)

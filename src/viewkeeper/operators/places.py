@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators.arrangement import Hashes, Places, Run, portions, spans, weights_of
+from viewkeeper.operators.arrangement import Arrangement, Hashes, Places, Run, portions, spans, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import NULL_HASH, hashes, is_bijective
 
@@ -52,10 +52,13 @@ class Lying:
         found = np.full(len(probe.hashes), -1, np.int64)
         left = probe.present
         exact, odd = probe.is_exact, []
+        Arrangement(self.runs).near(probe.hashes)
         for run, first in zip(reversed(self.runs), self.first[-2::-1], strict=True):
             if not len(left):
                 break
             codes = probe.hashes if len(left) == len(probe.hashes) else probe.hashes[left]
+            if not run.meets(codes):
+                continue
             low = run.starts(codes)
             is_hit = _is_at(run, low, codes)
             if not is_hit.any():
@@ -105,8 +108,12 @@ class Lying:
         run these rows only."""
         asked = probe.present
         met: list[tuple[int, Places, Places, Places | None]] = []
+        codes = probe.hashes[asked]
+        Arrangement(self.runs).near(codes)
         for i, run in enumerate(self.runs):
-            start, stop = run.ranges(probe.hashes[asked])
+            if not run.meets(codes):
+                continue
+            start, stop = run.ranges(codes)
             parts = [(start, stop - start, None)] if among is None else among[i].narrowed(start, stop)
             met += [(i, first, count, listed) for first, count, listed in parts if bool(count.any())]
         if sum(int(count.sum()) for _, _, count, _ in met) <= most:

@@ -16,7 +16,7 @@ that it needs. The checksum is XXH3 over a run's bytes: CRC-32 would take longer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -31,7 +31,7 @@ from viewkeeper import faults
 from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.model.checked import Checked
 from viewkeeper.model.names import HASH
-from viewkeeper.operators.arrangement import Run
+from viewkeeper.operators.arrangement import Hashes, Run
 from viewkeeper.store.files import Directory, flush_directory
 
 MAGIC = b"VKRUNS\r\n"
@@ -72,6 +72,83 @@ class RunEntry:
         return RunEntry(*data)
 
 
+class Closed(Run):
+    """A run that lies elsewhere and is opened when its rows are first asked for. Its entry says the rest."""
+
+    def __init__(self, entry: RunEntry, find: Callable[[], Run]) -> None:
+        self.__dict__ |= {"_entry": entry, "_find": find, "_rows": None}
+
+    @property
+    def rows(self) -> pa.Table:
+        found = self.__dict__["_rows"]
+        if found is None:  # by several threads at once it is opened twice, which is no harm
+            found = self.__dict__["_rows"] = self.__dict__["_find"]().rows
+        return found
+
+    @property
+    def is_open(self) -> bool:
+        return self.__dict__["_rows"] is not None
+
+    @property
+    def num_rows(self) -> int:
+        return self._known.rows
+
+    @property
+    def low(self) -> int:
+        return self._known.low
+
+    @property
+    def high(self) -> int:
+        return self._known.high
+
+    @property
+    def num_bytes(self) -> int:
+        return self._known.length
+
+    def meets(self, hashes: Hashes) -> bool:
+        return bool(((hashes >= np.uint64(self.low)) & (hashes <= np.uint64(self.high))).any())
+
+    @property
+    def _known(self) -> RunEntry:
+        entry: RunEntry = self.__dict__["_entry"]
+        return entry
+
+
+class Verified:
+    """The runs that processes of one machine have found to be as they were written: each is read through once there.
+
+        lines "inode mtime offset checksum" of one file that all of them append to
+
+    A file that was changed since has another time. The file of lines is no truth: without it each verifies for itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self._known: set[str] = set()
+
+    def has(self, path: Path, entry: RunEntry) -> bool:
+        line = self._line(path, entry)
+        if line not in self._known:
+            with suppress(OSError), self._path.open("rb") as file:
+                file.seek(self._read)
+                told, end, _ = file.read().rpartition(b"\n")  # one that is being written is read next time
+                self._read += len(told) + len(end)
+                self._known |= set(told.decode().split("\n"))
+        return line in self._known
+
+    def add(self, path: Path, entry: RunEntry) -> None:
+        line = self._line(path, entry)
+        self._known.add(line)
+        with suppress(OSError):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "ab", buffering=0) as file:
+                file.write(f"{line}\n".encode())  # one write: others' lines are before it or after it
+
+    def _line(self, path: Path, entry: RunEntry) -> str:
+        told = path.stat()
+        return f"{told.st_ino} {told.st_mtime_ns} {entry.offset} {entry.checksum}"
+
+
 def wholes(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
     """The runs of a slot, each as the pieces in which it was written: those of one file."""
     return [tuple(pieces) for _, pieces in groupby(entries, key=lambda entry: entry.file)]
@@ -108,19 +185,20 @@ def write_container(
     return entries
 
 
-def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool) -> Run:
-    """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify`."""
+def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool, verified: Verified | None = None) -> Run:
+    """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify` and if
+    it is not `verified` yet."""
     place = Directory(directory)
     try:
-        return _opened(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify)
+        return _opened(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify, verified)
     except CorruptState:
         if place.is_local:
             raise
     # The copy may be damaged, and the file not.
-    return _opened(*place.fetch_range(entry.file, entry.offset, entry.length, again=True), entry, verify)
+    return _opened(*place.fetch_range(entry.file, entry.offset, entry.length, again=True), entry, verify, verified)
 
 
-def _opened(path: Path, offset: int, entry: RunEntry, verify: bool) -> Run:
+def _opened(path: Path, offset: int, entry: RunEntry, verify: bool, verified: Verified | None) -> Run:
     """`offset`: where the run begins in the file at `path`, which is the container or, from byte 0 on, just the run."""
     try:
         with pa.memory_map(str(path), "r") as file:
@@ -132,8 +210,11 @@ def _opened(path: Path, offset: int, entry: RunEntry, verify: bool) -> Run:
             buffer = file.read_buffer(entry.length)
     except OSError as error:
         raise _corrupt(path, f"it cannot be read ({error.strerror or error})") from error
-    if verify and xxhash.xxh3_64_intdigest(buffer) != entry.checksum:
-        raise _corrupt(path, f"the checksum of the run at byte {entry.offset} is wrong")
+    if verify and not (verified is not None and verified.has(path, entry)):
+        if xxhash.xxh3_64_intdigest(buffer) != entry.checksum:
+            raise _corrupt(path, f"the checksum of the run at byte {entry.offset} is wrong")
+        if verified is not None:
+            verified.add(path, entry)
     try:
         with pa.ipc.open_stream(buffer) as reader:
             rows = reader.read_all().combine_chunks()

@@ -80,8 +80,9 @@ def touched(site: Site, states: Sequence[Arrangement], ports: Ports) -> int:
     hashes = distinct_hashes(*(table for tables in ports for table in tables))
     found = 0.0
     for run in (run for state in states for run in state.runs):
-        start, stop = run.ranges(hashes)
-        found += int((stop - start).sum()) * width(run.rows)
+        if run.meets(hashes):
+            start, stop = run.ranges(hashes)
+            found += int((stop - start).sum()) * width(run.rows)
     return int(found)
 
 

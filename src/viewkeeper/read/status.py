@@ -23,8 +23,8 @@ from viewkeeper.model.naming import matching
 from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of
-from viewkeeper.operators.arrangement import choose_merges
 from viewkeeper.operators.kinds import Input
+from viewkeeper.operators.merges import choose_merges
 from viewkeeper.operators.runs import open_run
 from viewkeeper.operators.telling import FanOut
 from viewkeeper.plan import flows

@@ -4,6 +4,9 @@
     crew    DuckDBs with the statements that they have prepared
     runs    state files that were mapped and verified, and small runs that tasks of this worker wrote themselves
 
+Of state in an object store a task reads the pieces that its hashes are in. What one worker of an executor has verified
+the others take as it is.
+
 None of it is truth: a worker that has just joined makes the same of what each batch names.
 """
 
@@ -13,12 +16,14 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from viewkeeper import expressions
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
-from viewkeeper.operators.runs import RunEntry, open_run, write_container
+from viewkeeper.operators.runs import Closed, RunEntry, Verified, open_run, write_container
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.staged import Staging
@@ -74,10 +79,12 @@ class Worker:
         self.directory = Directory(directory)
         self.memory = Memory(memory).beside(self.directory)
         self.crew = Crew(threads, self.memory, expressions.setup)
+        self.is_elsewhere = not self.directory.is_local
         self._made = False
         self._tasks = 0
         self._runs: dict[RunEntry, Run] = {}
         self._used: dict[RunEntry, int] = {}
+        self._verified = _verified()
 
     def begin(self, memory: int) -> None:
         """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
@@ -92,7 +99,8 @@ class Worker:
     def run(self, entry: RunEntry) -> Run:
         found = self._runs.get(entry)
         if found is None:
-            found = self._runs[entry] = open_run(self.directory, entry, verify=True)
+            find = partial(open_run, self.directory, entry, True, self._verified)
+            found = self._runs[entry] = Closed(entry, find) if self.is_elsewhere else find()
         self._used[entry] = self._tasks
         return found
 
@@ -121,6 +129,16 @@ class Worker:
     def close(self) -> None:
         self.crew.close()
         self._runs.clear()
+
+
+def _verified() -> Verified | None:
+    """Where the workers of an executor tell each other what they have verified: Spark's directory there, which ends
+    with the application. None outside of a worker."""
+    from pyspark import SparkFiles
+
+    if not SparkFiles._is_running_on_worker:
+        return None
+    return Verified(Path(SparkFiles.getRootDirectory()) / "viewkeeper-verified")
 
 
 _flows: OrderedDict[str, Flow] = OrderedDict()

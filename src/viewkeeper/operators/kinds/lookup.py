@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -82,6 +83,8 @@ class Lookup(Operator):
             return
         taken = [name for name, _ in self.take]
         names = [*(c.name for c in self.columns), WEIGHT]
+        if not self.reach:
+            arrangement = arrangement.near(np.concatenate([hashes_of(table) for table in ports[0]]))
         each = sum(width(run.rows.select(taken)) for run in arrangement.runs) / len(arrangement.runs)
         for piece in site.memory.pieces(stacked(ports[0])):
             probe = piece.combine_chunks()
