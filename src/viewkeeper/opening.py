@@ -10,7 +10,7 @@ from viewkeeper.capture.snapshot import Progress
 from viewkeeper.engine import RETENTION, Database
 from viewkeeper.errors import BadValue
 from viewkeeper.model import arguments
-from viewkeeper.store.budget import LEAST, budget
+from viewkeeper.store.budget import LEAST, budget, parse_size
 from viewkeeper.store.registry import open_store
 
 
@@ -24,6 +24,7 @@ def open_database(
     memory: int | str | None = None,
     threads: int | None = None,
     batch_memory: int | None = None,
+    lazy_cache_bytes: int | str | None = None,
     **options: Any,
 ) -> Database:
     """Open a database, created if absent: `lmdb:PATH`, or the path itself as a `Path`. `mode="r"` only reads.
@@ -33,7 +34,8 @@ def open_database(
     changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
     take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
     the machine's or container's. `threads`: that work on a batch in the driver lane; if not given, as many as there are
-    processors, up to eight. `batch_memory` is the old name of `memory`.
+    processors, up to eight. `lazy_cache_bytes`: what answers of lazy views may take that are remembered until their
+    tables change, 64 MB if not given; 0 remembers none. `batch_memory` is the old name of `memory`.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
@@ -48,7 +50,9 @@ def open_database(
         warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
         memory = max(batch_memory, LEAST) if memory is None else memory
     budget(memory)  # a wrong one is refused before anything is opened
+    remembered = None if lazy_cache_bytes is None else parse_size(lazy_cache_bytes, "lazy_cache_bytes", 0)
     store = open_store(url, mode, **options)
+    store.lazy_cache = store.lazy_cache if remembered is None else remembered
     durable = options.get("durability") != "none"
     return Database(
         store,

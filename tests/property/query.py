@@ -105,6 +105,8 @@ class View:
     """Column and direction, as in ORDER BY."""
     limit: str = ""
     rows: int = 10
+    store: str = ""
+    """What the option of this name says."""
 
     @property
     def sql(self) -> str:
@@ -119,7 +121,8 @@ class View:
     @property
     def ddl(self) -> str:
         key = f" KEY ({', '.join(self.key)})" if self.key else ""
-        return f"CREATE MATERIALIZED VIEW {self.name}{key} AS {self.sql}"
+        options = f" WITH (store = '{self.store}')" if self.store else ""
+        return f"CREATE MATERIALIZED VIEW {self.name}{key}{options} AS {self.sql}"
 
     @property
     def portable(self) -> bool:

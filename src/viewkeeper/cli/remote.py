@@ -49,7 +49,7 @@ def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: s
 
     with connected(url) as client:
         table = client.table(name)
-        if not table.is_stored:
+        if not table.has_rows:
             print_rows(table.outside, [client.read(name).slice(0, limit)], output)
             return
         prefix = key_values(table, words, whole=False) or None

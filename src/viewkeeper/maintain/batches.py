@@ -108,7 +108,7 @@ class Batches:
         """
         publisher = self._publisher
         changed = rows_beyond(publisher.store, publisher.flow, publisher.batch.cut, rows)
-        if changed is None or not all(v.table.is_stored for v in publisher.catalog.special):
+        if changed is None or not all(v.table.has_rows for v in publisher.catalog.special):
             return None
         self._rebuild(publisher.store.head())
         seconds = time.perf_counter() - started

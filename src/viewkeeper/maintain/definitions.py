@@ -1,6 +1,7 @@
 """Definitions: what CREATE, ALTER and DROP do to the catalog, and how a query becomes a view.
 
 options of a view    store = 'none'       keep no rows; changes stream to subscribers, `read` works the rows out
+                     store = 'lazy'       keep no rows either: what is asked for is worked out (`plan.narrowing`)
                      load_rate = n        scan at most n rows a second when the view is loaded
                      share = false        look its rows up by itself, and not together with other views
                      lookahead = 'none'   how far lookups see whether a row leads anywhere: none, local, global, auto
@@ -19,7 +20,7 @@ from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
 from viewkeeper.maintain.indexes import following
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.schema import LAZY, Column, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
 from viewkeeper.model.views import LOOKAHEAD, USUAL_LOOKAHEAD
 from viewkeeper.plan import alterations, indexing, statements
@@ -31,7 +32,7 @@ from viewkeeper.plan.nodes import Node, Scan
 from viewkeeper.plan.presums import PRESUM, USUAL_PRESUM
 from viewkeeper.store.base import Store
 
-STORE = ("table", "none")
+STORE = ("table", "none", "lazy")
 _NAMED = 10
 """Views that a refusal names."""
 _KNOWN = frozenset(
@@ -341,6 +342,8 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     strategy = strategy_named(asked)
     if strategy is None:
         raise BadValue(f"There is no strategy {asked.upper()!r}.", hint=f"Strategies: {', '.join(STRATEGIES)}.")
+    if options.get("store") == LAZY:
+        _refuse_beside_lazy(options)
     if strategy.is_scheduled and options.get("store") == "none":
         raise BadValue(
             f"A view with strategy {strategy.name} must be stored: what changed is the difference to its rows."
@@ -365,8 +368,19 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
+def _refuse_beside_lazy(options: Mapping[str, str]) -> None:
+    """What says how a view is kept, which a lazy one is not."""
+    unfit = [name for name in ("strategy", "interval", "sync", "lookahead", "presum") if name in options]
+    if unfit:
+        raise Unsupported(
+            f"A lazy view is worked out when it is read: {', '.join(unfit)} would say how it is kept.",
+            hint=f"Leave out {', '.join(unfit)}, or store = 'lazy'.",
+        )
+
+
 def same_shape(new: Table, old: Table) -> bool:
-    return (new.columns, new.key, new.is_bag, new.is_stored) == (old.columns, old.key, old.is_bag, old.is_stored)
+    kept, before = (new.is_stored, new.is_lazy), (old.is_stored, old.is_lazy)
+    return (new.columns, new.key, new.is_bag, kept) == (old.columns, old.key, old.is_bag, before)
 
 
 def _shape(table: Table) -> str:

@@ -82,7 +82,7 @@ class Loader:
         """Load what `base` lacks and these views, and publish them. The lock is held: no batch goes on meanwhile."""
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            for view in (v for v in catalog.special if v.table.id in views and not v.table.is_stored):
+            for view in (v for v in catalog.special if v.table.id in views and not v.table.has_rows):
                 catalog = catalog.replacing(restarted(view, since))
             return catalog
 
@@ -247,4 +247,4 @@ class Loader:
 
 def restarted(view: View, since: int) -> View:
     """A view whose state was made anew. What a stored one had is known, so its deltas go on; others start over."""
-    return view if view.table.is_stored else replace(view, since=since)
+    return view if view.table.has_rows else replace(view, since=since)

@@ -18,7 +18,7 @@ from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperEr
 from viewkeeper.maintain.definitions import checked_options, same_shape, scans
 from viewkeeper.maintain.gathering import Candidate, Gathered, closed, gather
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.schema import Table
+from viewkeeper.model.schema import LAZY, Table
 from viewkeeper.model.strategies import USUAL, strategy_named
 from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import statements
@@ -47,7 +47,8 @@ def plan(
     catalog = store.catalog()
     if old is not None:
         catalog = catalog.without(old.table.id, *catalog.dependents([old.table.id]))
-    view = _planned(spark, statement, templates, catalog, catalog.next_id, _sizes(store, catalog))
+    query = _read(spark, statement.query, templates, catalog)
+    view = _made(statement, query, _options(store, statement), catalog, catalog.next_id, _sizes(store, catalog))
     if old is not None and same_shape(view.table, old.table):
         number = old.table.id
     else:
@@ -94,7 +95,7 @@ def plan_many(
             if statement.name.lower() in taken:
                 raise NameTaken(f"The name {statement.name!r} is in use.")
             taken.add(statement.name.lower())
-            options = checked_options(statement.options)
+            options = _options(store, statement)
             may = store.keeps_members and not options and not _may_be_read(statement, words)
             member = templates.member(statement.query, catalog, statement.key) if may else None
             if member is None:
@@ -132,6 +133,10 @@ def family(store: Store, spark: Spark, statement: statements.CreateView) -> View
     from viewkeeper.plan.catalyst import read_family
 
     options = checked_options(statement.options)
+    if options.get("store") == LAZY:
+        raise Unsupported(
+            "A family of views is not lazy.", hint="Make its members lazy views, or leave the option out."
+        )
     if strategy_named(options.get("strategy", USUAL)) != strategy_named(USUAL):
         raise Unsupported("A family of views has no strategy of its own.", hint="Leave the option out.")
     catalog = store.catalog()
@@ -152,16 +157,14 @@ def family(store: Store, spark: Spark, statement: statements.CreateView) -> View
     return replace(family, parameters=parameters.id, given=len(names), body=statement.query)
 
 
-def _planned(
-    spark: Spark,
-    statement: statements.CreateView,
-    templates: Templates,
-    catalog: Catalog,
-    number: int,
-    sizes: Mapping[int, int],
-) -> View:
-    query = _read(spark, statement.query, templates, catalog)
-    return _made(statement, query, checked_options(statement.options), catalog, number, sizes)
+def _options(store: Store, statement: statements.CreateView) -> dict[str, str]:
+    options, can = checked_options(statement.options), store.capabilities
+    if options.get("store") == LAZY and not (store.answers_lazily and (can.snapshot_scan or can.cell_versions)):
+        raise Unsupported(
+            f"{store.url} cannot show one state of tables and views, so {statement.name} cannot be worked out from it.",
+            hint="Leave out store = 'lazy'.",
+        )
+    return options
 
 
 def _made(
@@ -174,7 +177,8 @@ def _made(
 ) -> View:
     scanned = (catalog.views_by_id.get(scan.table) for scan in scans(query.root))
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in scanned if v is not None))}
-    query = presummed(query, tables, sizes, options.get("presum", USUAL_PRESUM).lower())
+    presum = "none" if options.get("store") == LAZY else options.get("presum", USUAL_PRESUM).lower()
+    query = presummed(query, tables, sizes, presum)
     named = (statement.name, number, query, statement.key)
     table, made = plan_view(*named, tables, Plans(catalog), sizes, options, attempt)
     return View(table, statement.query, made.to_json(), options)

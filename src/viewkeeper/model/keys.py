@@ -38,7 +38,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _VALUE = 1
 _FLIP = bytes(255 - b for b in range(256))
-_WIDTHS = {
+WIDTHS = {
     types.BOOLEAN: 1,
     types.TINYINT: 1,
     types.SMALLINT: 2,
@@ -209,8 +209,8 @@ def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
 
 def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:
     """From the plain value of `scalar_reader` to marker and bytes."""
-    if type_name in _WIDTHS:
-        width = _WIDTHS[type_name]
+    if type_name in WIDTHS:
+        width = WIDTHS[type_name]
         if type_name == types.BOOLEAN:
             return lambda value: b"\x01\x01" if value else b"\x01\x00"
         return _integer_packer(width)
@@ -310,8 +310,8 @@ def _fixed_bytes(type_name: Type, array: pa.Array) -> Bytes:
     if type_name == types.BOOLEAN:
         return np.asarray(pc.fill_null(array, False).cast(pa.uint8())).reshape(rows, 1)
     buffer = array.buffers()[1]
-    if type_name in _WIDTHS:
-        width = _WIDTHS[type_name]
+    if type_name in WIDTHS:
+        width = WIDTHS[type_name]
         values = np.frombuffer(buffer, f"u{width}", rows, array.offset * width) ^ (1 << (8 * width - 1))
         return _big_endian(values, width)
     if types.decimal_digits(type_name):

@@ -36,6 +36,8 @@ FIRST_NAME = "_first_name"
 """The option in which a renamed table keeps the name that it was created with."""
 
 
+LAZY = "lazy"
+"""What the option `store` says of a view that is worked out when it is read."""
 GATHERED = "_gathered"
 """The option of a table of parameters that users do not see: those of views that were made by name."""
 
@@ -101,8 +103,18 @@ class Table:
 
     @cached_property
     def is_stored(self) -> bool:
-        """Whether its rows are kept in the store; a view WITH (store = 'none') only streams its changes."""
-        return dict(self.options).get("store") != "none"
+        """Whether its rows are kept in the store; a view WITH (store = 'none') only streams its changes, and one WITH
+        (store = 'lazy') is worked out when it is read."""
+        return dict(self.options).get("store") not in ("none", LAZY)
+
+    @cached_property
+    def is_lazy(self) -> bool:
+        return dict(self.options).get("store") == LAZY
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows can be asked for by key: those that are stored, and those that are worked out for who asks."""
+        return self.is_stored or self.is_lazy
 
     @cached_property
     def with_writes(self) -> bool:

@@ -6,16 +6,17 @@ So it is compiled once for a plan and the tables and plans that it reads, and ke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
-from viewkeeper.operators.kinds import Sink
+from viewkeeper.operators.kinds import Image, Input, Sink
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.operator import slots as slots
 from viewkeeper.plan.compiler import Compiler, ViewPlan
+from viewkeeper.plan.narrowing import narrowing
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,22 @@ class Compiled:
         return tuple(slot for operator in self.operators.values() for slot in slots(operator))
 
 
+@dataclass(frozen=True)
+class KeptFor(Compiled):
+    """What batches keep for a lazy view: arrangements of its tables, which hold every column that it uses."""
+
+    uses: Mapping[int, frozenset[str]]
+
+    @cached_property
+    def used(self) -> Mapping[int, frozenset[str]]:
+        return self.uses
+
+    @cached_property
+    def held(self) -> Mapping[str, frozenset[str]]:
+        images = (o for o in self.operators.values() if o.arranges is not None)
+        return {image.id: self.uses[image.arranges] for image in images if image.arranges is not None}
+
+
 def plan_of(view: View) -> ViewPlan:
     """A view's plan, read once."""
     stored = view.stored
@@ -81,9 +98,22 @@ def compiled(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPla
     sink = compiler.view(view)
     read = _read(view, tables, plans)
     found = {i: plans[i] for i in read if i not in tables}
-    made = Compiled(sink, _ordered(compiler.operators), {i: tables[i] for i in read if i in tables}, found)
-    plan.compiled[:] = [made]
-    return made
+    whole = Compiled(sink, _ordered(compiler.operators), {i: tables[i] for i in read if i in tables}, found)
+    result = whole if plan.lazy is None else _kept_for(view, plan.lazy, whole, plans)
+    plan.compiled[:] = [result]
+    return result
+
+
+def _kept_for(view: int, key: Sequence[str], made: Compiled, plans: Mapping[int, ViewPlan]) -> KeptFor:
+    found = narrowing(view, key, made.tables, plans)
+    arranged = {table for table, _ in found.arranged}
+    images = [Image(table, columns) for table, columns in found.arranged]
+    images += [Image(t, tuple(k.column for k in made.tables[t].key)) for t in made.tables if t not in arranged]
+    operators: list[Operator] = [*map(Input, made.tables), *images, Sink(view, (), tuple(i.id for i in images))]
+    uses = {t: made.used.get(t, frozenset()) | {k.column for k in made.tables[t].key} for t in made.tables}
+    for image in images:
+        uses[image.table] |= set(image.key)
+    return KeptFor(operators[-1], {o.id: o for o in operators}, made.tables, made.plans, uses)  # type: ignore[arg-type]
 
 
 def sources_of(operator: Operator) -> Iterator[str]:

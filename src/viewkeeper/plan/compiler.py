@@ -33,6 +33,8 @@ class ViewPlan:
     query: Query
     sizes: Mapping[int, int]
     """Rows of each base table when the view was made: the cost model's hint, kept so that a plan stays as it is."""
+    lazy: tuple[str, ...] | None = None
+    """Of a lazy view, the columns of its key: only what lookups by it need is kept (`narrowing`)."""
     compiled: list[Any] = field(default_factory=list, compare=False, repr=False)
     """What it was compiled to, for the next time (`compiled`)."""
 
@@ -46,13 +48,15 @@ class ViewPlan:
             "root": nodes.node_to_json(self.query.root),
             "output": [[name, c.name, str(c.type), c.nullable] for name, c in self.query.output],
             "sizes": {str(k): v for k, v in self.sizes.items()},
+            **({} if self.lazy is None else {"lazy": list(self.lazy)}),
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ViewPlan:
         output = tuple((name, column_of(c)) for name, *c in data["output"])
         sizes = {int(k): v for k, v in data["sizes"].items()}
-        return ViewPlan(Query(nodes.node_from_json(data["root"]), output), sizes)
+        lazy = tuple(data["lazy"]) if "lazy" in data else None
+        return ViewPlan(Query(nodes.node_from_json(data["root"]), output), sizes, lazy)
 
 
 @dataclass

@@ -3,6 +3,7 @@
     maintained      the views that batches keep fresh: those that run, and have no cut of their own
     everything      all views, as EXPLAIN and status speak of them
     alone           one view by itself, which has state of its own
+    asked           a lazy view, as it is worked out for who reads it
 
 A process sees one catalog after another. Flows are kept with the open store, and each is made from the last.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.strategies import strategy_of
@@ -41,6 +44,12 @@ def everything(store: Store, catalog: Catalog) -> Flow:
 def alone(catalog: Catalog, view: View) -> Flow:
     """The flow of a view that runs by itself: it tracks its tables by key."""
     return assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id], True)
+
+
+def asked(catalog: Catalog, view: View) -> Flow:
+    """The flow by which a lazy view is worked out for who asks: all of its operators, of which none keeps anything."""
+    own = {view.table.id: replace(plan_of(view), lazy=None, compiled=[])}
+    return assemble(catalog.tables_by_id, ChainMap(own, Plans(catalog)), [view.table.id])  # type: ignore[arg-type]
 
 
 class Plans(Mapping[int, ViewPlan]):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
-from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.schema import LAZY, Column, KeyPart, Table
 from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.compiler import Compiler, ViewPlan
 from viewkeeper.plan.nodes import Node, Order, Project, Query, Sort
@@ -36,6 +37,8 @@ def plan_view(
     attempt(compile_plan(table_id, plan, tables, views))
     columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
     parts, is_bag = _key(query, key, tables)
+    if options.get("store") == LAZY:
+        plan = replace(plan, lazy=tuple(k.column for k in parts))
     return Table(table_id, name, columns, parts, True, is_bag, tuple(sorted(options.items()))), plan
 
 

@@ -96,7 +96,7 @@ def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State 
     live: list[int] = []
 
     def rows(table: Table) -> pa.Table:
-        if not table.is_stored:
+        if not table.has_rows:
             from viewkeeper.read.regenerate import regenerated
 
             return regenerated(store, pinned, table)

@@ -109,7 +109,7 @@ def outside(table: Table, stored: pa.Table) -> pa.Table:
 
 
 def _refuse_unstored(table: Table) -> None:
-    if not table.is_stored:
+    if not table.has_rows:
         raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
 
 

@@ -108,7 +108,7 @@ class Reads:
             from viewkeeper.read.access.reading import table_wanted
 
             return table_wanted(self._store, replace(wanted, table=table))
-        if table.is_stored:
+        if table.has_rows:
             return read_table(self._store, table)
         from viewkeeper.read.regenerate import read_regenerated
 

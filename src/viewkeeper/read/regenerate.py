@@ -6,6 +6,8 @@ have lost files to merging; whoever asked then asks again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,22 +41,26 @@ def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
     state = State(store.state_path, Manifest.from_json(manifest))
     stage = Stage(store, state, no_spark, durable=False, threads=1)
     try:
-        names = [*(c.name for c in table.columns), WEIGHT]
-        reached = regenerate(stage, flow, table.id, cut, {table.id: table.name})
-        deltas = [delta.rename_columns(names) for delta in reached if delta.num_rows]
-        if not deltas:
-            return table.outside.empty_table()
-        net = consolidate(stage.duck, pa.concat_tables(deltas, promote_options="permissive").combine_chunks())
+        return outside(table, stored_rows(stage, table, regenerate(stage, flow, table.id, cut, {table.id: table.name})))
     except (FileNotFoundError, CorruptState) as error:
         raise SnapshotGone(f"The state of {table.name} at batch {pinned.batch.number} is gone: {error}") from error
     finally:
         stage.close()
+
+
+def stored_rows(stage: Stage, table: Table, reached: Sequence[pa.Table]) -> pa.Table:
+    """What reached a view from nothing, as its rows would be stored, in key order."""
+    names = [*(c.name for c in table.columns), WEIGHT]
+    deltas = [delta.rename_columns(names) for delta in reached if delta.num_rows]
+    if not deltas:
+        return table.arrow.empty_table()
+    net = consolidate(stage.duck, pa.concat_tables(deltas, promote_options="permissive").combine_chunks())
     counts = net[WEIGHT]
     rows = net.drop_columns([WEIGHT]).cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
     if table.is_bag:
         rows = rows.append_column(COUNT, counts)
     rows = rows.cast(table.arrow)
-    return outside(table, rows.take(pc.sort_indices(encode_keys(table, rows))))
+    return rows.take(pc.sort_indices(encode_keys(table, rows)))
 
 
 def read_regenerated(store: Store, name: str) -> tuple[pa.Table, int]:

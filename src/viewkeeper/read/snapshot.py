@@ -104,7 +104,7 @@ class Snapshot:
     def read(self, name: str, *, keys: tuple[bytes | None, bytes | None] = (None, None)) -> pa.Table:
         """All rows of a table or view in key order, or those of a range of encoded keys."""
         table = self._table(name, stored=False)
-        if not table.is_stored:
+        if not table.has_rows:
             from viewkeeper.read.regenerate import regenerated
 
             return regenerated(self._store, self._pinned, table)
@@ -144,7 +144,7 @@ class Snapshot:
             raise self._gone()
         found = self._pinned.catalog.find(name)
         table = self._pinned.catalog.table(name)
-        if stored and not table.is_stored:
+        if stored and not table.has_rows:
             raise BadValue(f"{name} is not stored, so it has no rows by key.", hint=f"Use read({name!r}).")
         if isinstance(found, View) and found.suspended is not None and not self._mixed:
             raise BadValue(

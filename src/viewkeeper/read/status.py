@@ -40,6 +40,7 @@ from viewkeeper.plan.wishes import wishes
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.read.kinship import kin, membership
+from viewkeeper.read.weighing import both_costs
 from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.files import Directory
 
@@ -279,6 +280,9 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
         tables = ", ".join(names[t] for t in view.sync.of)
         notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
         return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
+    if view.table.is_lazy:
+        sizes, fan_out = _sizes(store), _fan_out(store, flow)
+        return explain(flow, view.table, sizes, names, fan_out, both_costs(catalog, view, names, sizes, fan_out))
     if (lanes := lanes_text(Directory(store.state_path))) is not None:
         notes.append(lanes)
     wished = wishes(catalog)

@@ -134,7 +134,7 @@ def shape(table: Table) -> dict[str, Any]:
         "columns": [{"name": c.name, "type": str(c.type), "nullable": c.nullable} for c in table.columns],
         "key": [{"column": k.column, "descending": k.descending, "nulls_last": k.nulls_last} for k in table.key],
         "unique": not table.is_bag,
-        "stored": table.is_stored,
+        "stored": table.has_rows,
     }
 
 

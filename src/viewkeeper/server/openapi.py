@@ -46,7 +46,7 @@ _TABLE: dict[str, Any] = {
         "columns": {"type": "array", "items": _COLUMN},
         "key": {"type": "array", "items": _KEY_PART},
         "unique": {"type": "boolean"},
-        "stored": {"type": "boolean"},
+        "stored": {"type": "boolean", "description": "Whether rows can be asked for by key; so can a lazy view's."},
     },
 }
 _NUMBER_OR_NULL = {"type": ["number", "null"]}

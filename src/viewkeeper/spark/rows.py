@@ -5,7 +5,8 @@
     3  keys are cut into ranges of similar size; an index's ranges are shared out
     4  a task reads its ranges and undoes what the log says came after the position
 
-So all tasks see one state, however late they run. Every filter is also left to Spark: the ways only spare work.
+So all tasks see one state, however late they run. Every filter is also left to Spark: the ways only spare work. A lazy
+view is worked out by one task, from the batch that is published then.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from viewkeeper.model.token import Token
 from viewkeeper.read.access.choosing import Wanted, Way, by_index, choose
 from viewkeeper.read.access.fetching import by_way, schema_of, shown
 from viewkeeper.read.access.ranges import Bounds
+from viewkeeper.read.access.reading import table_wanted
 from viewkeeper.read.access.sources import Positions
 from viewkeeper.read.access.terms import EQUAL, NULL, PREFIX, THERE, Term, Where, compared
 from viewkeeper.read.at import rows_at
@@ -79,6 +81,10 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
+        if self.table.is_lazy:
+            if self.at is not None:
+                raise BadValue(f"{self.table.name} is lazy: it shows the published batch.", hint="Leave out option at.")
+            return [Share(0, ())]
         store = open_store(self.url, "w")
         try:
             batch = store.published()
@@ -111,6 +117,9 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: Share) -> Iterator[pa.RecordBatch]:
         store = open_store(self.url, "r")
         try:
+            if self.table.is_lazy:
+                yield from as_spark(table_wanted(store, self._wanted()), self.schema)
+                return
             if partition.index:
                 yield from as_spark(self._indexed(store, partition), self.schema)
                 return

@@ -52,7 +52,7 @@ def explain(db: Any, query: str) -> list[str]:
     with state_of(db, asked.inputs) as source:
         for one in asked.inputs:
             listed = ", ".join(one.columns.values())
-            if not one.table.is_stored:
+            if not one.table.has_rows:
                 lines.append(f"reads: {one.table.name} ({listed}), worked out anew")
                 continue
             first, *others = explained(source, wanted_of(one))

@@ -27,7 +27,7 @@ _AGE = 600.0
 def rows_of(db: Any, inputs: Sequence[Input]) -> list[pa.Table]:
     """The rows of each input: the columns that it names, of the rows that it wants."""
     tables = {one.table.id: one.table for one in inputs}
-    if len(tables) == 1 and not inputs[0].table.is_stored:
+    if len(tables) == 1 and not inputs[0].table.has_rows:
         rows = db.read(inputs[0].table.name)
         return [rows for _ in inputs]
     if len(inputs) == 1:

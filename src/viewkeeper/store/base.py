@@ -63,6 +63,10 @@ class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
     """Directory for the maintainer's run files."""
     keeps_members: bool = False
     """Whether it reads the rows of a member of a family: a table that is a part of another one."""
+    answers_lazily: bool = False
+    """Whether reads of a lazy view are handed to who works it out (`answering`)."""
+    lazy_cache: int = 64 << 20
+    """Bytes of answers of lazy views that are remembered."""
     selects: bool = False
     """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
     look_pause: float = 0.0

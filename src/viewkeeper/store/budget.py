@@ -38,7 +38,7 @@ _given: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 _maintaining: weakref.WeakSet[object] = weakref.WeakSet()
 
 
-def parse_size(given: int | str, what: str = "memory") -> int:
+def parse_size(given: int | str, what: str = "memory", least: int = LEAST) -> int:
     """Bytes, from a number of them or from a text such as '2GB' or '512 MiB'."""
     if isinstance(given, bool) or not isinstance(given, (int, str)):
         raise BadValue(f"{what} is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
@@ -48,8 +48,8 @@ def parse_size(given: int | str, what: str = "memory") -> int:
             raise BadValue(f"{what} is {given!r}.", hint="Give a number of bytes or a text such as '2GB'.")
         number, unit, binary = found.groups()
         given = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
-    if given < LEAST:
-        raise BadValue(f"memory is {given} bytes.", hint=f"Give at least {LEAST >> 20}MiB.")
+    if given < least:
+        raise BadValue(f"{what} is {given} bytes.", hint=f"Give at least {f'{least >> 20}MiB' if least else 0}.")
     return given
 
 

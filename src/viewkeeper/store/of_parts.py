@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Table
+from viewkeeper.store import answering
 from viewkeeper.store.base import Store
 from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
 from viewkeeper.store.terms import (
@@ -29,8 +31,9 @@ from viewkeeper.store.terms import (
 
 
 class StoreOfParts(Store):
-    """What is asked of it, the part does that it belongs to."""
+    """What is asked of it, the part does that it belongs to; what is asked of lazy views, who works them out."""
 
+    answers_lazily = True
     records: Records
     rows: Rows
     feed: Feed
@@ -74,9 +77,11 @@ class StoreOfParts(Store):
         return self.rows.follow(view, after, publish)
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        return self.rows.get(table, key)
+        return self.rows.get(table, key) if not table.is_lazy else answering.get(self, table, key)
 
     def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        if table.is_lazy:
+            return answering.find(self, table, keys, columns)
         return self.rows.get_many(table, keys, columns)
 
     def scan(
@@ -88,6 +93,8 @@ class StoreOfParts(Store):
         stop: bytes | None = None,
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
+        if table.is_lazy:
+            return answering.scan(self, table, columns, start, stop, limit)
         return self.rows.scan(table, columns, start=start, stop=stop, limit=limit)
 
     def scan_at(
@@ -105,25 +112,25 @@ class StoreOfParts(Store):
         return self.rows.has_moved(table, cut)
 
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
-        return self.rows.range_keys(table, rows)
+        return encode_keys(table, rows) if table.is_lazy else self.rows.range_keys(table, rows)
 
     def in_key_order(self, table: Table) -> bool:
-        return self.rows.in_key_order(table)
+        return table.is_lazy or self.rows.in_key_order(table)
 
     def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
         return self.rows.find_at(table, keys, columns, cut)
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
-        return self.rows.split_points(table, parts)
+        return [] if table.is_lazy else self.rows.split_points(table, parts)
 
     def count(self, table: Table) -> int:
-        return self.rows.count(table)
+        return answering.count(self, table) if table.is_lazy else self.rows.count(table)
 
     def rejects(self, table: Table) -> list[Reject]:
         return self.rows.rejects(table)
 
     def pin(self) -> Pinned:
-        return self.rows.pin()
+        return answering.answered(self, self.rows.pin())
 
     # -- feed ---------------------------------------------------------------------------------------------------------
 
@@ -164,12 +171,14 @@ class StoreOfParts(Store):
     def entries(
         self, table: Table, columns: Sequence[str], after: int, upto: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
+        answering.refuse_changes(table)
         return self.feed.entries(table, columns, after, upto)
 
     def told_by(self, table: Table) -> Table:
         return self.feed.told_by(table)
 
     def settled(self, table: Table) -> int:
+        answering.refuse_changes(table)
         return self.feed.settled(table)
 
     def touched(self, after: int, upto: int) -> Mapping[int, Touched]:

@@ -264,3 +264,22 @@ def test_head_says_what_get_would(served: Running) -> None:
     for path in ("/v1/items/rows/1", "/v1/items/rows", "/v1/totals/changes"):
         got = served.http.head(path)
         assert (got.status_code, got.content) == (200, b""), path
+
+
+def test_a_lazy_view_is_read_as_others_are(served: Running) -> None:
+    served.db.sql(f"CREATE MATERIALIZED VIEW lazily WITH (store = 'lazy') AS {planned.TOTALS}")
+    rows = served.http.get("/v1/lazily/rows").json()["rows"]
+    assert rows == served.http.get("/v1/totals/rows").json()["rows"]
+    key = rows[0]["category"]
+    assert served.http.get(f"/v1/lazily/rows/{key}").json() == rows[0]
+    token = served.put({"item_id": 900, "category": key, "price": 1})
+    served.db.refresh()
+    n = int(rows[0]["n"]) + 1
+    assert served.http.get(f"/v1/lazily/rows/{key}?after={token}").json()["n"] == str(n)
+    with vk.connect(served.address) as client:
+        assert client.get("lazily", key)["n"] == n
+        assert client.read("lazily").equals(served.db.read("totals"))
+        assert [r["n"] for r in client.scan("lazily", where={"category": key})] == [n]
+    refused = served.http.get("/v1/lazily/changes")
+    assert refused.status_code == 422
+    assert "lazy" in refused.json()["detail"]

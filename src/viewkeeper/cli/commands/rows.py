@@ -274,7 +274,7 @@ def scan(
 
         def batches() -> Iterator[pa.Table]:
             left = limit
-            if not table.is_stored:
+            if not table.has_rows:
                 from viewkeeper.read.regenerate import read_regenerated
 
                 yield read_regenerated(store, name)[0].slice(0, limit)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.operators.telling import Drawn, Told
 
 
@@ -15,6 +15,8 @@ from viewkeeper.operators.telling import Drawn, Told
 class Sink(Operator):
     view: int
     source: tuple[Segment, ...]
+    keeps: tuple[str, ...] = field(default=(), metadata={LATER: True})
+    """Of a lazy view: nothing arrives here, but these arrangements are kept for who asks (`plan.narrowing`)."""
     kind: ClassVar[str] = "sink"
     keyed: ClassVar[bool] = False
     is_sink: ClassVar[bool] = True
@@ -28,11 +30,15 @@ class Sink(Operator):
         return self.source[0].columns
 
     @property
+    def fed_by(self) -> tuple[str, ...]:
+        return (*super().fed_by, *self.keeps)
+
+    @property
     def shows(self) -> int:
         return self.view
 
     def describe(self, told: Told) -> str:
-        return f"sink {told.names[self.view]}"
+        return f"{'lazy' if self.keeps else 'sink'} {told.names[self.view]}"
 
     def drawn(self, told: Told) -> Drawn:
         name = told.names[self.view]

@@ -26,7 +26,7 @@ def asked(
     within: Bounds = (None, None),
 ) -> Wanted:
     """`columns`: names, or None for all. `order_by`: names, each maybe with DESC behind it."""
-    if not table.is_stored:
+    if not table.has_rows:
         raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
     if limit is not None:
         arguments.whole(limit, "scan's limit", 0)
