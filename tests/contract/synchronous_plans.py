@@ -59,6 +59,12 @@ def _grouped(tables: Mapping[str, Table]) -> Query:
     return _query(Aggregate(_items(tables), (Named("category", CATEGORY),), calls))
 
 
+def _means(tables: Mapping[str, Table]) -> Query:
+    """Averages of numbers that no DOUBLE has: each is cast before it is added."""
+    calls = (_call("mean", "Average", ID, types.DOUBLE), _call("total", "Count", ID, types.BIGINT))
+    return _query(Aggregate(_items(tables), (Named("category", CATEGORY),), calls))
+
+
 def _totals(tables: Mapping[str, Table]) -> Query:
     """Few rows need no statement for it, with a filter below and one above."""
     over = Expr("GreaterThan", types.BOOLEAN, (PRICE, _literal(-2)))
@@ -128,6 +134,7 @@ def _joined(tables: Mapping[str, Table]) -> Query:
 PLANS: Mapping[str, Callable[[Mapping[str, Table]], Query]] = {
     "SELECT grouped": _grouped,
     "SELECT totals": _totals,
+    "SELECT means": _means,
     "SELECT whole": _whole,
     "SELECT shares": _shares,
     "SELECT dear": _dear,

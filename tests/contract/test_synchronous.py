@@ -84,6 +84,24 @@ def test_a_view_is_right_after_every_call(db: Any) -> None:
     _agree(db, *SYNC, "by_price")
 
 
+@pytest.mark.parametrize("few", [1_000, 0])
+def test_averages_past_2_to_the_53_are_rounded_once(db: Any, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row by row and by statement alike: the exact sum of the numbers as DOUBLEs, rounded, divided by their count."""
+    monkeypatch.setattr(keeping, "_FEW", few)
+    _create(db, "means")
+    chance = random.Random(53)
+    edges = [2**53 + 1, 2**63 - 1, -(2**63), 2**62 + 1, -(2**53) - 1, 3, 2**54 + 2]
+    for _ in range(12):
+        keys = [chance.choice((chance.choice(edges), chance.randrange(-(2**63), 2**63))) for _ in range(9)]
+        db.put("items", [_item(k, category=chance.choice("abc")) for k in keys])
+        db.delete("items", keys[:2])
+        groups: dict[str, list[int]] = {}
+        for row in db.read("items").to_pylist():
+            groups.setdefault(row["category"], []).append(int(float(row["item_id"])))
+        expected = {c: float(sum(values)) / len(values) for c, values in groups.items()}
+        assert {r["category"]: r["mean"] for r in db.read("means").to_pylist()} == expected
+
+
 def test_a_view_of_nothing_has_its_row(url: str) -> None:
     with vk.open(url, durability="none") as db:
         for statement in planned.TABLES:

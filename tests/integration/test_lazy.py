@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.errors import EvaluationError, ViewkeeperError
+from viewkeeper.errors import EvaluationError
 from viewkeeper.spark import register
 
 TABLES = (
     """CREATE TABLE t (k BIGINT, s STRING, i INT, m DECIMAL(9,2), d DOUBLE, day DATE, at TIMESTAMP, b BOOLEAN,
        x BINARY, z SMALLINT, PRIMARY KEY (k))""",
-    "CREATE TABLE u (k BIGINT, t BIGINT, i INT, v INT, PRIMARY KEY (k))",
+    "CREATE TABLE u (k BIGINT, ref BIGINT, i INT, v INT, PRIMARY KEY (k))",
 )
 VIEWS = {
     **{f"by_{c}": f"SELECT {c}, i, count(*) AS n, sum(k) AS sk FROM t GROUP BY {c}, i" for c in "smdbxz"},
     "by_day": "SELECT day, at, max(k) AS top FROM t GROUP BY day, at",
     "falling": "SELECT s, i, k FROM t ORDER BY s DESC, i DESC NULLS FIRST",
-    "outer_joined": "SELECT t.k, t.s, u.v FROM t LEFT JOIN u ON t.k = u.t",
-    "padded": "SELECT u.v, t.k, u.k AS uk FROM t LEFT JOIN u ON t.k = u.t",
-    "all_joined": "SELECT t.s, u.v, t.k, u.k AS uk FROM t FULL JOIN u ON t.k = u.t AND t.i = u.i",
-    "without": "SELECT s, k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.t = t.k) AND k NOT IN (SELECT v FROM u)",
+    "outer_joined": "SELECT t.k, t.s, u.v FROM t LEFT JOIN u ON t.k = u.ref",
+    "padded": "SELECT u.v, t.k, u.k AS uk FROM t LEFT JOIN u ON t.k = u.ref",
+    "all_joined": "SELECT t.s, u.v, t.k, u.k AS uk FROM t FULL JOIN u ON t.k = u.ref AND t.i = u.i",
+    "without": "SELECT s, k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.ref = t.k) AND k NOT IN (SELECT v FROM u)",
     "rolled": "SELECT s, b, count(*) AS n FROM t GROUP BY ROLLUP (s, b)",
     "ranked": "SELECT s, k, row_number() OVER (PARTITION BY s ORDER BY k DESC) AS place FROM t",
     "best": "SELECT s, i FROM t ORDER BY i DESC, k LIMIT 5",
@@ -74,7 +74,7 @@ def test_lazy_views_equal_stored_ones_and_sparks(
     for statement in TABLES:
         db.sql(statement)
     db.put("t", [_row(k) for k in range(60)])
-    db.put("u", [{"k": k, "t": k % 20 if k % 6 else None, "i": k % 5, "v": k % 4} for k in range(40)])
+    db.put("u", [{"k": k, "ref": k % 20 if k % 6 else None, "i": k % 5, "v": k % 4} for k in range(40)])
     stored = {f"stored_{name}": query for name, query in VIEWS.items()}
     db.create_views(stored)
     for name, query in VIEWS.items():
@@ -87,11 +87,11 @@ def test_lazy_views_equal_stored_ones_and_sparks(
         _agree(db)
         db.put("t", [_row(k) | {"i": 3, "s": "b"} for k in range(10, 70, 7)])
         db.delete("t", list(range(0, 60, 13)))
-        db.put("u", [{"k": k, "t": k % 30, "i": None, "v": None} for k in range(30, 45)])
+        db.put("u", [{"k": k, "ref": k % 30, "i": None, "v": None} for k in range(30, 45)])
         db.refresh(lane=lane)
         assert list(db.scan("lazily_above", prefix=("b",))) == list(db.scan("above", prefix=("b",)))
     _agree(db)
-    assert not db.audit().differing
+    assert db.audit().is_right
 
 
 def test_a_row_that_fails_is_for_who_reads_it(make_db: Callable[..., Any], spark: Any) -> None:
@@ -124,5 +124,5 @@ def test_sparks_reader_and_the_query_engines_see_it(make_db: Callable[..., Any],
             db.sql("SELECT sum(n.n) AS n FROM n JOIN t ON n.s = t.s WHERE t.k = 4", engine=engine)["n"][0].as_py() == 10
         )
     assert "one row by its key" in "\n".join(db.sql("EXPLAIN SELECT n FROM n WHERE s = 'a'")["plan"].to_pylist())
-    with pytest.raises(ViewkeeperError, match="lazy"):
+    with pytest.raises(Exception, match="lazy"):
         spark.readStream.format("viewkeeper").options(db=db._store.url, table="n", changes="true").load()

@@ -17,6 +17,7 @@ from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.kinds import Image, Input
+from viewkeeper.operators.operator import Operator
 from viewkeeper.plan import flows
 from viewkeeper.plan.compiled import compiled, plan_of, slots
 from viewkeeper.plan.flow import Flow
@@ -35,7 +36,7 @@ class Asked:
     flow: Flow
     load: Load
     narrowing: Narrowing
-    kept: Mapping[int, Image]
+    kept: Mapping[int, Operator]
     """For each table an arrangement that is kept of it."""
     slots: tuple[str, ...]
     """Of all that are kept."""
@@ -53,10 +54,10 @@ def asked_of(catalog: Catalog, view: View) -> Asked:
     tables = {i: t.inside for i, t in catalog.tables_by_id.items()}
     plans = flows.Plans(catalog)
     made = compiled(number, tables, plans)
-    images = [o for o in made.operators.values() if isinstance(o, Image)]
+    images = [o for o in made.operators.values() if o.arranges is not None]
     flow = flows.asked(catalog, view)
     found = narrowing(number, plan_of(view).lazy or (), made.tables, plans)
-    kept = {image.table: image for image in reversed(images)}
+    kept = {image.arranges: image for image in reversed(images) if image.arranges is not None}
     return Asked(view.table, flow, _load(flow, number), found, kept, tuple(s for i in images for s in slots(i)))
 
 

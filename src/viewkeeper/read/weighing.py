@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.operators.kinds import Image, Input, Lookup
+from viewkeeper.operators.kinds import Image, Input
 from viewkeeper.operators.telling import FanOut
 from viewkeeper.plan.compiled import slots
 from viewkeeper.plan.flow import Flow
@@ -69,8 +69,8 @@ def _made(flow: Flow, source: str, fan_out: FanOut) -> float:
         if name == source:
             continue
         came = max((rows.get(s, 0.0) for s in flow.feeders(name)), default=0.0)
-        if isinstance(operator, Lookup):
-            came *= fan_out.get(operator.arrangement, 1.0)
+        if operator.probes is not None:
+            came *= fan_out.get(operator.probes, 1.0)
             made += came
         rows[name] = came
     return max(made, 1.0)

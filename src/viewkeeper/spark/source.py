@@ -30,6 +30,7 @@ from viewkeeper.errors import BadValue, ReadOnly, UnknownName
 from viewkeeper.model import types
 from viewkeeper.model.names import WEIGHT, backticked
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.store.answering import refuse_changes
 from viewkeeper.store.registry import PLACES, open_store
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str:
         table, _ = self._table()
+        if self._changes:
+            refuse_changes(table)
         columns = [
             *wanted(table, self.options.get("columns")),
             *([Column(WEIGHT, types.BIGINT)] if self._changes else []),
