@@ -41,7 +41,7 @@ from viewkeeper.store.base import Batch
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.lmdb import rows as rows_module
 from viewkeeper.store.lmdb.environment import FORMAT
-from viewkeeper.store.ordered.log import entries, images
+from viewkeeper.store.ordered.log import entries, images, raw
 
 WORDS = Table(5, "words", (Column("word", types.STRING), Column("n", types.BIGINT)), (KeyPart("word"),))
 
@@ -646,3 +646,27 @@ store.write(table, rows, pa.table({"id": pa.array([], pa.int64())}))
     assert [(row["id"], row["category"]) for row in read(store)] == [(1, "a")]
     assert put(store, items((2, "b"))) == 2
     assert summed(store.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
+
+
+# -- large calls ------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same call to whoever reads it: whole, in order, and never cut."""
+    put(store, items(*((n, "a") for n in range(10))))
+    monkeypatch.setattr("viewkeeper.store.ordered.calls._MUCH", 10_000)
+    put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
+    put(store, items((1, "c")))
+    with store._opened.read() as state:
+        sizes = [len(body) for position, body in raw(state.log) if position == 2]
+    assert len(sizes) > 20
+    assert max(sizes) <= 2_018, "LMDB's largest value within a page"
+    changes = store.changes(ITEMS, ["id", "category"], 1, 2)
+    assert (changes.num_rows, changes["_w"].to_numpy().sum()) == (3_010, 2_990)
+    told = list(store.entries(ITEMS, ["id"], 0, 3))
+    assert [(position, rows.num_rows) for position, _, rows in told] == [(1, 10), (2, 3_010), (3, 2)]
+    assert store.pending(0, [ITEMS.id]).calls == 3
+    assert [store.cut_after(0, [ITEMS.id], rows) for rows in (1, 10, 3_009, 3_010, 3_011)] == [1, 1, 1, 2, 3]
+    assert store.cut_after(1, [ITEMS.id], 5) == 2, "one call is not cut"

@@ -28,7 +28,14 @@ LARGEST_CALL = 8 << 30
 
 
 class LmdbMap(OrderedMap):
-    """A sub-database in a transaction."""
+    """A sub-database in a transaction.
+
+    LMDB keeps up to 131,071 changed pages of a transaction in memory, then writes some and goes on. A value of more
+    than half a page has pages of its own, which count as one however many they are: a gigabyte of such values stays in
+    memory until the commit.
+    """
+
+    most_in_page = 1_800
 
     def __init__(self, txn: Any, db: Any) -> None:
         self._txn, self._db = txn, db

@@ -23,13 +23,18 @@ from viewkeeper.store.terms import StreamChange, Written
 _SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
 """Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
 _LARGE = 128 << 20
+_MUCH = 128 << 20
+"""Of a call: its part of the log is as large, and is written so that it need not wait in memory."""
 
 
 class Call:
     """One write call or commit inside its transaction: one position, however many tables."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, size: int = 0) -> None:
+        """`size`: bytes of the rows that it is about to change, about."""
         self.state = state
+        in_page = state.log.most_in_page if size >= _MUCH else None
+        self._chunk_bytes = log.CHUNK_BYTES if in_page is None else in_page
         self.time = time.time()
         self.head: int = records.read_number(state.meta, records.HEAD)
         self.changed = self.chunk = 0
@@ -43,7 +48,8 @@ class Call:
     def append(self, table: Table, images: Images) -> None:
         """Note changed rows in the log."""
         if len(images):
-            self.chunk = log.append(self.state.log, self.head + 1, self.chunk, table.id, self.time, images)
+            where = (self.head + 1, self.chunk, table.id, self.time)
+            self.chunk = log.append(self.state.log, *where, images, self._chunk_bytes)
             self.changed += len(images)
 
     def finish(self, *, always: bool = False) -> Written:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from viewkeeper.store.terms import Hold, Pending, Touched
 
 _ASKED = 64
 _NOTHING = Pending(0, 0, None)
+_position = attrgetter("position")
 
 
 class OrderedFeed(Feed):
@@ -70,15 +72,15 @@ class OrderedFeed(Feed):
     def entries(
         self, table: Table, columns: Sequence[str], after: int, upto: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
-        """Like `changes`, call by call: position, time, and the delta of a chunk of it."""
+        """Like `changes`, call by call: position, time, and the delta of some chunks of it."""
         wanted = column_names(table, columns)
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             table = self._records.shown(state).reading(table)
-            found = [
-                (entry.position, entry.time, log.images([entry]))
-                for entry in log.entries(state.log, after, upto, [table.home])
-            ]
+            found = []
+            for position, call in groupby(log.entries(state.log, after, upto, [table.home]), _position):
+                chunks = list(call)
+                found += [(position, chunks[0].time, images) for images in log.gather(chunks)]
         for position, when, images in found:
             if len(own := _own(table, images)):
                 yield position, when, delta(table, own, wanted, 1)
@@ -102,11 +104,13 @@ class OrderedFeed(Feed):
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             head = records.read_number(state.meta, records.HEAD)
-            counted, last = 0, None
+            counted, before, call = 0, None, None
             for entry in log.entries(state.log, after, head, tables):
-                if last is not None and entry.position != last and counted + entry.rows > rows:
-                    return last
-                counted, last = counted + entry.rows, entry.position
+                if entry.position != call:
+                    before, call = call, entry.position
+                counted += entry.rows
+                if counted > rows and before is not None:
+                    return before
             return head
 
     def touched(self, after: int, upto: int) -> dict[int, Touched]:

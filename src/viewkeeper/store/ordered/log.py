@@ -41,6 +41,7 @@ _PIECE = 1024
 _KEY = struct.Struct(">QI")
 _HEADER = struct.Struct("<BBHIdII")
 _CHECKED = _HEADER.size - 4
+_ENDS = 3 * 4
 _VERSION, _UNCHECKED, _BEFORE, _AFTER = 2, 1, 1, 2
 
 
@@ -58,9 +59,11 @@ class Entry:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def append(log: OrderedMap, position: int, chunk: int, table: int, time: float, images: Images) -> int:
-    """Append the images as chunks from number `chunk` on; the next free number."""
-    for part in _chunks(images):
+def append(
+    log: OrderedMap, position: int, chunk: int, table: int, time: float, images: Images, most: int = CHUNK_BYTES
+) -> int:
+    """Append the images as chunks of about `most` bytes from number `chunk` on; the next free number."""
+    for part in _chunks(images, most):
         log.put(_KEY.pack(position, chunk), encode_entry(table, time, part), last=True)
         chunk += 1
     return chunk
@@ -86,10 +89,10 @@ def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.uint32]]
     return (offsets[1:] - offsets[0]).astype("<u4"), value_bytes(array)
 
 
-def _chunks(images: Images) -> Iterator[Images]:
-    size = sum(len(value_bytes(array)) for array in (images.keys, images.before, images.after))
+def _chunks(images: Images, most: int) -> Iterator[Images]:
     rows = len(images)
-    each = max(1, rows * CHUNK_BYTES // max(size, 1))
+    size = sum(len(value_bytes(array)) for array in (images.keys, images.before, images.after)) + _ENDS * rows
+    each = max(1, rows * most // size)
     if rows <= each:
         yield images
         return

@@ -26,6 +26,10 @@ from viewkeeper.store.terms import Finding
 class OrderedMap(Protocol):
     """Bytes by key, in key order."""
 
+    most_in_page: int | None = None
+    """The longest value, about, that shares a page with others, where a transaction can put changed pages aside but no
+    longer value; None where it makes no difference."""
+
     def get(self, key: bytes) -> bytes | memoryview | None: ...
 
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes | memoryview]]:

@@ -66,7 +66,7 @@ class OrderedPublishing(Publishing):
                     hint="Open the database again.",
                 )
             # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is the map's commit.
-            call = Call(state)
+            call = Call(state, sum(change.puts.nbytes for change in stored))
             for table, keys, after in pieces:
                 call.apply(table, keys, after)
             for table, images in streams:

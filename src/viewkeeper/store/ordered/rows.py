@@ -71,7 +71,7 @@ class OrderedRows(Rows):
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
         faults.point("write.before")
         with self._writing(table) as (state, catalog):
-            call = Call(state)
+            call = Call(state, puts.nbytes)
             if once is not None:
                 noted = records.read_note(state.meta, once[0])
                 if noted is not None and noted["number"] >= once[1]:
