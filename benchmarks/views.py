@@ -13,6 +13,8 @@ made over loaded tables; its members are put in one call; then batches of 25,000
     apart     a member as a view by itself, times the number of views: its load, and its part of a batch
     GB        the most anonymous memory (no mapped files) beyond the benchmark's own data       bar for 10,000: 6
 
+`--different 1000`: so many different views instead, drawn at random over the same tables (`bars/different.py`), in
+batches together, with nothing shared, and one after the other.
 `--named`: the same views as statements with constants, by `create_views`, all at once (`define`; bar for 10,000: 60 s).
 
 Where groups are many (Q3, Q10), 10,000 distinct members have a hundred million rows and more; of those only small
@@ -39,6 +41,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import viewkeeper
+from bars import different as different_views
 from bars.setting import Peak, machine, settled
 from viewkeeper.tpch import SCHEMAS
 from viewkeeper.tpch.changes import generate
@@ -176,6 +179,7 @@ def main() -> int:
     parser.add_argument("--counts", default="10,100,1000,10000")
     parser.add_argument("--constants", default="drawn,distinct")
     parser.add_argument("--named", action="store_true", help="as views made by name, instead of one with PARAMETERS")
+    parser.add_argument("--different", default="", help="so many different views instead, for example 50,1000")
     parser.add_argument("--apart", type=int, default=2, help="members that are also made as views of their own")
     parser.add_argument("--data", type=Path, default=Path("build/data"), help="where TPC-H's files are, or are made")
     parser.add_argument("--json", type=Path, help="write the results here")
@@ -192,7 +196,11 @@ def main() -> int:
             db.sql("DROP MATERIALIZED VIEW first")
             rng = np.random.default_rng(1)
             changes = scattered(files, db._store.catalog().table("lineitem").outside, rng)
-            for name in arguments.only.split(","):
+            kinds = [int(n) for n in arguments.different.split(",") if n]
+            different = [different_views.measure(db, n, changes, BATCHES) for n in kinds]
+            for one in different:
+                different_views.show(one)
+            for name in arguments.only.split(",") if not kinds else ():
                 for constants in arguments.constants.split(","):
                     for count in counts if constants == "drawn" or not TEMPLATES[name].only_drawn else counts[:2]:
                         how = measure_named if arguments.named else measure
@@ -204,8 +212,10 @@ def main() -> int:
                         show(line, first=len(lines) == 1)
     if arguments.json:
         found = {"benchmark": "views", "scale": scale, "machine": machine(), "lines": [asdict(line) for line in lines]}
+        found |= {"different": [asdict(one) for one in different]}
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
-    return int(arguments.check and any(line.missed or line.differ for line in lines))
+    wrong = any(one.differ for one in (*lines, *different)) or any(line.missed for line in lines)
+    return int(arguments.check and wrong)
 
 
 def load_tables(db: viewkeeper.Database, files: Path) -> None:
@@ -257,7 +267,7 @@ def measure(
     beside = [members[i] for i in rng.choice(len(members), min(apart, len(members)), replace=False)]
     loads = [timed(lambda i=i, m=m: db.sql(f"CREATE MATERIALIZED VIEW apart{i} AS {bound(template, m)}"))[0]
              for i, m in enumerate(beside)]  # fmt: skip
-    differ = sum(different(db, name, i, member) for i, member in enumerate(beside))
+    differ = sum(differs(db, name, i, member) for i, member in enumerate(beside))
     for i in range(len(beside)):
         db.sql(f"ALTER MATERIALIZED VIEW apart{i} SUSPEND")
     puts, batches, cpus = [], [], []
@@ -269,7 +279,7 @@ def measure(
         batches.append(wall)
         cpus.append(cpu)
     alone = one_by_one(db, name, changes, len(beside), statistics.median(batches))
-    differ += sum(different(db, name, i, member) for i, member in enumerate(beside))
+    differ += sum(differs(db, name, i, member) for i, member in enumerate(beside))
     for i in range(len(beside)):
         db.sql(f"DROP MATERIALIZED VIEW apart{i}")
     view_rows = next(v.rows for v in db.status().views if v.name == name)
@@ -369,7 +379,7 @@ def bound(template: Template, member: tuple[Any, ...]) -> str:
     return query
 
 
-def different(db: viewkeeper.Database, name: str, number: int, member: tuple[Any, ...]) -> int:
+def differs(db: viewkeeper.Database, name: str, number: int, member: tuple[Any, ...]) -> int:
     mine = [tuple(row.values())[len(member) :] for row in db.scan(name, prefix=member)]
     theirs = [tuple(row.values()) for row in db.read(f"apart{number}").to_pylist()]
     return int(sorted(map(repr, mine)) != sorted(map(repr, theirs)))

@@ -397,6 +397,9 @@ import viewkeeper
 with viewkeeper.open(sys.argv[1]) as db:
     if sys.argv[2] == "many":
         db.create_views(members._views(members.SUMS))
+    elif sys.argv[2] == "fail":
+        db.put("items", [{"item_id": 1000 + n, "category": "big", "price": 3} for n in range(4)])
+        db.refresh()
     elif sys.argv[2] == "one":
         db.sql("CREATE MATERIALIZED VIEW joins AS " + members.SUMS.format(19))
     else:
@@ -437,3 +440,22 @@ def test_a_process_that_dies_leaves_all_or_nothing(url: str, what: str, point: s
         _apart(db, views)
         for name in set(views) & (there or {*views}):
             assert db.read(name).equals(db.read(f"apart_{name}")), name
+
+
+def test_a_process_that_dies_while_a_member_leaves_has_suspended_it(url: str) -> None:
+    views = _views(HEAVY)
+    with viewkeeper.open(url) as db:
+        db.delete("items", list(range(60)))
+        db.create_views(views)
+    where = {**os.environ, "VK_CRASH_AT": "member.expelled", "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended: Any = subprocess.run([sys.executable, "-c", CODE, url, "fail"], env=where, capture_output=True, timeout=120)
+    assert ended.returncode == -9, ended.stderr
+    with viewkeeper.open(url) as db:
+        db.put("items", [{"item_id": 5, "category": "small", "price": 19}])
+        maintainer = db._maintain()  # which takes away the parameters that the dead left
+        while maintainer.publisher.behind():
+            maintainer.refresh(max_changes=2)
+        assert {v.name for v in db.status().views if v.suspended} == {"v0", "v1"}
+        assert _families(db) == [4]
+        assert db.read("v0").num_rows == 0
+        assert db.read("v5").to_pylist() == [{"category": "small", "n": 1, "total": 3074457345618258603}]

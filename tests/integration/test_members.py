@@ -84,7 +84,7 @@ def line(rng: Random) -> dict[str, Any]:
         "disc": Decimal(rng.randint(0, 10)) / 100,
         "shipped": rng.choice([None, _day(rng), _day(rng)]),
         "flag": rng.choice("ABC"),
-        "ratio": rng.choice([None, 0.0, 1.0, 2.0, float("nan"), -3.0]),
+        "ratio": float("nan") if rng.random() < 0.02 else rng.choice([None, 0.0, 1.0, 2.0, 0.1, -3.0]),
     }
 
 
@@ -152,7 +152,9 @@ def test_members_are_the_views_that_they_would_be_by_themselves(shop: Any, chose
             shop.create_views(again)
             apart(shop, again)
         for name in made:
-            assert shop.read(name).equals(shop.read(f"apart_{name}")), (lane, name)
+            mine, theirs = shop.read(name), shop.read(f"apart_{name}")
+            assert mine.schema.equals(theirs.schema), name
+            assert repr(mine.to_pylist()) == repr(theirs.to_pylist()), (lane, name)  # NaN is NaN, and −0.0 not 0.0
     assert families(shop) == [6] * len(chosen)
     assert {v.view: v.differences for v in shop.audit(*made).views} == dict.fromkeys(made, 0)
 

@@ -6,6 +6,7 @@ Random sets of different views over one schema of foreign keys, views made and d
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -204,6 +205,8 @@ def test_what_fails_together_is_done_apart(make_db: Any, spark: Any, monkeypatch
     )
     told = db.explain("prices")
     assert "changes of line, of 2 views: orders by (o_id) with 1 other" in told
+    estimates = re.findall(r"chosen: shared, about ([\d.]+) ms .* by itself, about ([\d.]+) ms", told)
+    assert [float(shared) < float(apart) for shared, apart in estimates] == [True]
     assert "paths: by itself (share = false)" in db.explain("alone")
     with pytest.raises(vk.ViewkeeperError, match="share"):
         db.sql("CREATE MATERIALIZED VIEW bad WITH (share = maybe) AS SELECT o_status FROM orders")

@@ -15,6 +15,7 @@ A member that is just being made has no name to suspend. Its statement is told, 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -29,6 +30,8 @@ from viewkeeper.plan.templates import Templates
 from viewkeeper.rounds.blame import Blamed
 from viewkeeper.store.base import StreamChange, ViewChange
 
+_TRIES = 3
+
 
 class Expelling:
     """`reach` makes the next batch come to a position."""
@@ -38,6 +41,8 @@ class Expelling:
         self._reach = reach
         self.failed: dict[tuple[int, bytes], str] = {}
         """What members failed on, by family and key, for a statement that makes some of them."""
+        self._gone: Counter[tuple[int, bytes]] = Counter()
+        """How often in succession a member failed that was gone already: its deletion was not in the batch yet."""
 
     def expel(self, blamed: Sequence[Blamed]) -> dict[str, str] | None:
         """Take these out of their families: the views that are suspended, each with why; None if none is there."""
@@ -60,7 +65,11 @@ class Expelling:
                 gone |= gathering.take_away(store, catalog.tables_by_id[number], keys.__contains__)
             self._reach(store.head())
             self.failed |= reasons
-            return told if leaving or gone else None
+            if leaving or gone:
+                self._gone.clear()
+                return told
+            self._gone.update(reasons.keys())
+            return {} if reasons and max(self._gone.values()) < _TRIES else None
 
     def refuse_failed(self, members: Sequence[View]) -> None:
         """Raise what one of these has failed on."""

@@ -4,6 +4,11 @@ shared paths
   changes of lineitem, of 17 views: orders by (o_orderkey) with 8 others, customer by (c_custkey) with 6 others
   changes of orders, of 12 views: customer by (c_custkey) with 6 others, lineitem by (l_orderkey) alone
 lookups a batch of all its tables: 4 by itself, 1.4 shared (a lookup for n views counts 1/n)
+chosen: shared, about 5.9 ms of a batch of 10,000 changed rows, instead of by itself, about 10.5 ms
+
+By itself a view has a statement before each lookup and one at the end; together all views of a table's changes have one
+statement for their conditions, and each its own at the end. Seconds are of one core, from TPC-H's 22 views at scale 1:
+98 statements and 74 lookups took 285 ms, 2 statements and 20 lookups 52 ms, of 25,000 changed rows.
 """
 
 from __future__ import annotations
@@ -17,6 +22,11 @@ from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.paths import shared
 from viewkeeper.plan.wishes import Wishes
 
+EXPECTED = 10_000
+"""Changed rows of the batch that is spoken of."""
+_STATEMENT = 1e-3
+_LOOKUP = 2e-4 + EXPECTED * 9e-8
+
 
 def companions(flow: Flow, view: int, wishes: Wishes, names: Mapping[int, str]) -> list[str]:
     """The lines of EXPLAIN about a view's shared lookups; none if nobody shares one with it."""
@@ -25,6 +35,7 @@ def companions(flow: Flow, view: int, wishes: Wishes, names: Mapping[int, str]) 
     together = shared(flow, frozenset(flow.used), wishes)
     users = _users(flow)
     lines, alone, in_parts = [], 0, 0.0
+    apart_seconds = together_seconds = 0.0
     for operator in together.operators.values():
         if not isinstance(operator, Routes):
             continue
@@ -41,14 +52,19 @@ def companions(flow: Flow, view: int, wishes: Wishes, names: Mapping[int, str]) 
             table = names[arranged.arranges] if arranged.arranges is not None else arranged.id
             told.append(f"{table} by ({', '.join(step.by)}) {_with(others)}")
             alone, in_parts = alone + 1, in_parts + 1 / (1 + others)
+            together_seconds += _LOOKUP / (1 + others)
         everyone = len(frozenset().union(*views))
+        apart_seconds += len(told) * (_LOOKUP + _STATEMENT) + _STATEMENT
+        together_seconds += _STATEMENT / everyone + _STATEMENT
         if told and everyone > 1:
             table = names[flow.operators[operator.delta.source].changes_of or 0]
             lines.append(f"  changes of {table}, of {everyone} views: {', '.join(told)}")
     if not lines:
         return []
     estimate = f"{alone} by itself, {in_parts:.1f} shared (a lookup for n views counts 1/n)"
-    return ["shared paths", *lines, f"  lookups a batch of all its tables: {estimate}"]
+    seconds = f"about {together_seconds * 1e3:.1f} ms of a batch of {EXPECTED:,} changed rows"
+    chosen = f"  chosen: shared, {seconds}, instead of by itself, about {apart_seconds * 1e3:.1f} ms"
+    return ["shared paths", *lines, f"  lookups a batch of all its tables: {estimate}", chosen]
 
 
 def _with(others: int) -> str:
