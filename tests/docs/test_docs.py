@@ -117,3 +117,12 @@ def test_make_targets_that_pages_name_exist() -> None:
         named = set(re.findall(r"^ *(?:\w+=\w+ )?make ([a-z]+)", text, re.MULTILINE))
         assert named, page
         assert named <= targets, page
+
+
+def test_the_modules_that_the_architecture_names_are_there() -> None:
+    source = ROOT / "src" / "viewkeeper"
+    names = {file.name for file in source.rglob("*.py")}
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))
+    assert len(named) > 50
+    missing = [n for n in named if not (n in names or (source / n).exists() or (source.parent / n).exists())]
+    assert missing == []
