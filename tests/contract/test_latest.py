@@ -12,6 +12,7 @@ from tests.contract import planned
 
 import viewkeeper as vk
 from viewkeeper.errors import BadToken, Timeout
+from viewkeeper.operators.few import Groups
 
 VIEWS = {"totals": planned.TOTALS, "dear": planned.DEAR, "bosses": planned.BOSSES}
 ALONE = ("totals", "dear", "by_category")
@@ -122,3 +123,34 @@ def test_each_waiting_change_is_taken_once(db: Any, url: str) -> None:
                     assert reader.get("by_category", (row["category"], item), vk.LATEST) is not None
             if turn % 25 == 24:
                 db.refresh()
+
+
+def test_changes_that_were_not_taken_to_their_end_are_taken_once(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the batch's state is away when the second group is looked up: it was merged meanwhile."""
+    with vk.open(url, durability="none") as reader:
+        assert reader.get("totals", "a", vk.LATEST)["n"] == 20
+        db.put("items", [_item(n, category="abc"[n % 3], price=1) for n in range(100, 103)])
+        in_runs, asked = Groups.in_runs, []
+
+        def away(*given: Any) -> Any:
+            asked.append(1)
+            if len(asked) == 2:
+                raise FileNotFoundError("merged")
+            return in_runs(*given)
+
+        monkeypatch.setattr(Groups, "in_runs", away)
+        for _ in range(3):
+            assert [reader.get("totals", c, vk.LATEST)["n"] for c in "abc"] == [21, 21, 21]
+        assert len(asked) >= 4
+
+
+def test_a_reader_has_one_state_whoever_goes_on(db: Any, url: str) -> None:
+    with vk.open(url, durability="none") as reader:
+        db.put("items", _item(200, category="a"))
+        one = reader._reads.latest("totals", vk.LATEST, None, 10.0, by_key=True)
+        db.put("items", [_item(201, category="a"), _item(202, category="a")])
+        assert reader.get("totals", "a", vk.LATEST)["n"] == 23
+        assert one.get(("a",))["n"] == 21
+        assert one.position < reader.token("totals").position

@@ -37,7 +37,7 @@ from viewkeeper.read.access.sources import Pins
 from viewkeeper.read.levels import ANY, After, Level, has, position_of
 from viewkeeper.read.one_member import One
 from viewkeeper.read.regenerate import no_spark
-from viewkeeper.read.running import Running
+from viewkeeper.read.running import Followed, Running
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.sink import resolve
 from viewkeeper.rounds.site import Site
@@ -111,7 +111,7 @@ class Overlays:
         self._able[name] = (catalog.version, found)
         return found
 
-    def running(self, pinned: Pinned, view: View) -> Running | None:
+    def running(self, pinned: Pinned, view: View) -> Followed | None:
         """A view as few changes after its batch have left it, for reads by key; None if it is not done so."""
         if "manifest" not in pinned.batch.record:
             return None
@@ -124,7 +124,7 @@ class Overlays:
                 state = partial(self._published, pinned.batch)
                 known = self._running[view.table.id] = (at, Running(pinned.catalog, view, pinned, state))
             try:
-                return known[1] if known[1].follow(pinned) else None
+                return known[1].follow(pinned)
             except (FileNotFoundError, CorruptState):  # merged since
                 return None
 
@@ -190,17 +190,17 @@ class Overlays:
 class Latest:
     """One view with what it has ahead, in a pinned state. It can be read once."""
 
-    def __init__(self, store: Store, pinned: Pinned, view: View, ahead: Ahead | Running) -> None:
+    def __init__(self, store: Store, pinned: Pinned, view: View, ahead: Ahead | Followed) -> None:
         self._store, self._pinned, self._view, self._ahead = store, pinned, view, ahead
         self.table, self.epoch = view.table, pinned.batch.number
-        self.position = max(pinned.head, ahead.upto) if isinstance(ahead, Running) else pinned.head
+        self.position = max(pinned.head, ahead.upto) if isinstance(ahead, Followed) else pinned.head
 
     def close(self) -> None:
         self._pinned.close()
 
     def get(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
         try:
-            if isinstance(self._ahead, Running):
+            if isinstance(self._ahead, Followed):
                 return self._ahead.get(self._pinned, key)
             return self._ahead.get(self._pinned, self._view.table, key)
         finally:
@@ -208,7 +208,7 @@ class Latest:
 
     def read(self, wanted: Wanted) -> pa.Table:
         try:
-            if isinstance(self._ahead, Running):
+            if isinstance(self._ahead, Followed):
                 raise Defect("What was looked up by key is not read as a whole.")
             changed = self._ahead.changed()
             ahead = {} if changed is None else {self._view.table.id: changed}
