@@ -16,8 +16,11 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
+from viewkeeper.capture import parts
+from viewkeeper.maintain.lanes import Choice
+from viewkeeper.maintain.stage import Stage
 from viewkeeper.plan import levels
-from viewkeeper.rounds import messages, placing, reach
+from viewkeeper.rounds import given, messages, placing, reach, sessions
 from viewkeeper.rounds import spark as lane
 from viewkeeper.rounds.messages import SINK, unpacked
 from viewkeeper.rounds.sessions import Cluster
@@ -178,3 +181,61 @@ def test_a_hot_key_is_no_single_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert loads
     crowded = [tasks[-1] > 2 * tasks[len(tasks) // 2] for tasks in loads]
     assert any(crowded) != spread
+
+
+def test_a_load_that_was_interrupted_goes_on_with_what_its_tasks_had_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyspark
+
+    planned.install(monkeypatch.setattr)
+    monkeypatch.setattr(pyspark.TaskContext, "get", None)
+    monkeypatch.setattr(parts, "ROWS", 100)
+    monkeypatch.setattr(placing, "FEW_ROWS", 5)
+    monkeypatch.setattr(Stage, "choose", lambda *asked: Choice("spark" if asked[-1] == "load" else "driver", "a test"))
+    session = SimpleNamespace(sparkContext=Context(200))
+    monkeypatch.setattr(sessions.Sessions, "__call__", lambda _: session)
+    read: list[int] = []
+    table_at = given.table_at
+
+    def counted(*asked: Any) -> Any:
+        found = table_at(*asked)
+        read.append(found[0].num_rows)
+        return found
+
+    monkeypatch.setattr(given, "table_at", counted)
+    begun: list[int] = []
+
+    def interrupted(_spark: Any, messages: Any, rounds: Any, parts: int) -> list[Any]:
+        def first(arrived: Any) -> Any:
+            begun.append(1)
+            if len(begun) == 5:
+                raise KeyboardInterrupt
+            return rounds[0](arrived)
+
+        return exchanged(_spark, messages, [first, *rounds[1:]], parts)
+
+    create = f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}"
+    told: list[str] = []
+    with vk.open(tmp_path / "db", retention=0, progress=lambda what, *_: told.append(what)) as db:
+        for statement in planned.TABLES:
+            db.sql(statement)
+        db.put("items", [{"item_id": n, "category": "abcdefgh"[n % 8], "price": n % 9} for n in range(2_000)])
+        monkeypatch.setattr(lane, "_results", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.sql(create)
+        before = sum(read)
+        assert 500 < before < 1_500
+        read.clear()
+        db.put("items", [{"item_id": n, "category": "z", "price": 1} for n in range(0, 2_500, 50)])
+        db.delete("items", list(range(7, 2_000, 100)))
+        monkeypatch.setattr(lane, "_results", exchanged)
+        db.sql(create)
+        assert "resuming items" in told
+        assert sum(read) <= 2_000 - before + 100, "only the rest was read"
+        assert not list(Path(db._store.state_path).glob("load-*"))
+        groups: dict[str, list[int]] = {}
+        for row in db.read("items").to_pylist():
+            groups.setdefault(row["category"], []).append(row["price"])
+        expected = {category: (len(prices), sum(prices)) for category, prices in groups.items()}
+        assert {r["category"]: (r["n"], r["total"]) for r in db.read("totals").to_pylist()} == expected

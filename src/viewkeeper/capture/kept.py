@@ -5,6 +5,8 @@
 
 <rows> is `all`, or which selection of the table's rows it is a part of: that is no part of the table.
 
+Tasks of a Spark job keep the parts that they have read themselves, where all see the directory.
+
 A part is what it says, whoever reads it next: the same statement given again, or another one that needs no other
 columns of the table. So there is nothing to resume but parts that are there. While there are some, the log is held from
 the oldest on; after a day, or when a load that could use them is published, they are forgotten. Written without a
@@ -21,6 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +37,15 @@ from viewkeeper.model.checked import Checked
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import wanted
 from viewkeeper.store.base import Store
+from viewkeeper.store.files import Directory
 
 SECONDS = 86_400.0
 """For which parts of an unfinished load are kept."""
 
 HOLD = "load"
+
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
+"""What reading a part raises that is not whole."""
 
 
 class Kept:
@@ -46,6 +53,8 @@ class Kept:
 
     def __init__(self, store: Store, directory: str | os.PathLike[str]) -> None:
         self._store, self._directory = store, Path(directory)
+        self.shared = str(self._directory) if Directory(directory).is_local else None
+        """Where others may keep parts too; None: what they write is not here."""
         self._saving = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-parts")
 
     def find(self, table: Table, columns: Sequence[str]) -> list[Part]:
@@ -56,8 +65,8 @@ class Kept:
                 record = json.loads(path.read_text())
                 if not set(columns) <= set(record["columns"]):
                     continue
-                part = _part(record, path.with_suffix(".vkp"), list(columns))
-            except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+                part = replace(_part(record, path.with_suffix(".vkp"), list(columns)), file=str(path))
+            except _DAMAGED:
                 _forget(path)  # damaged
                 continue
             if not any(_overlap(part, other) for other in found):
@@ -65,39 +74,17 @@ class Kept:
         return found
 
     def save(self, table: Table, part: Part) -> Part:
-        """Keep a part, while the next one is read. A store that cannot hold its log says later whether it still
-        reaches back to it."""
-        if not any(self._directory.glob("load-*.json")):
-            with suppress(Unsupported, SnapshotGone):
-                self._store.hold(HOLD, part.position, time.time() + SECONDS)
-        self._saving.submit(self._save, table, part)
+        """Keep a part, while the next one is read."""
+        self.begin(part.position)
+        self._saving.submit(save_part, self._directory, table, part)
         return part
 
-    def _save(self, table: Table, part: Part) -> None:
-        name = self._directory / f"load-{_named(table)}-{secrets.token_hex(4)}"
-        try:
-            descriptor = os.open(name.with_suffix(".vkp"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                summed = Checked(file)
-                with pa.ipc.new_file(summed, part.rows.schema) as writer:
-                    writer.write_table(part.rows)
-            record = {
-                "start": None if part.start is None else part.start.hex(),
-                "stop": None if part.stop is None else part.stop.hex(),
-                "position": part.position,
-                "end": part.last,
-                "columns": part.rows.column_names,
-                "checksum": summed.checksum.intdigest(),
-                "time": time.time(),
-            }
-            half = name.with_suffix(".new")
-            half.write_text(json.dumps(record))
-            half.chmod(0o600)
-            half.rename(name.with_suffix(".json"))
-        except OSError:  # no space to keep it: the load goes on without
-            _forget(name.with_suffix(".json"))
-            return
-        faults.point("load.part.after")
+    def begin(self, position: int) -> None:
+        """Parts from a position on will be kept. A store that cannot hold its log says later whether it still reaches
+        back to it."""
+        if not any(self._directory.glob("load-*.json")):
+            with suppress(Unsupported, SnapshotGone):
+                self._store.hold(HOLD, position, time.time() + SECONDS)
 
     def close(self) -> None:
         """Wait until what was read is kept, for whoever goes on."""
@@ -113,6 +100,42 @@ class Kept:
             with suppress(Unsupported):
                 if any(hold.name == HOLD for hold in self._store.holds()):
                     self._store.release_hold(HOLD)
+
+
+def save_part(directory: str | os.PathLike[str], table: Table, part: Part) -> None:
+    """Keep a part in a directory; without space it is not kept."""
+    name = Path(directory) / f"load-{_named(table)}-{secrets.token_hex(4)}"
+    try:
+        descriptor = os.open(name.with_suffix(".vkp"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            summed = Checked(file)
+            with pa.ipc.new_file(summed, part.rows.schema) as writer:
+                writer.write_table(part.rows)
+        record = {
+            "start": None if part.start is None else part.start.hex(),
+            "stop": None if part.stop is None else part.stop.hex(),
+            "position": part.position,
+            "end": part.last,
+            "columns": part.rows.column_names,
+            "checksum": summed.checksum.intdigest(),
+            "time": time.time(),
+        }
+        half = name.with_suffix(".new")
+        half.write_text(json.dumps(record))
+        half.chmod(0o600)
+        half.rename(name.with_suffix(".json"))
+    except OSError:  # no space to keep it: the load goes on without
+        _forget(name.with_suffix(".json"))
+        return
+    faults.point("load.part.after")
+
+
+def part_in(file: str, columns: Sequence[str]) -> Part | None:
+    """The part that is kept there; None if it is not any more, or damaged."""
+    try:
+        return _part(json.loads(Path(file).read_text()), Path(file).with_suffix(".vkp"), list(columns))
+    except _DAMAGED:
+        return None
 
 
 def _part(record: Mapping[str, Any], path: Path, columns: list[str]) -> Part:

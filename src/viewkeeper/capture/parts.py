@@ -50,6 +50,8 @@ class Part:
     rows: pa.Table
     end: int | None = None
     """Where the log was when the last row had been read, if that is later: nothing after it is in the part."""
+    file: str = ""
+    """Where it is kept (`kept.part_in`), if it is."""
 
     @property
     def last(self) -> int:
@@ -58,8 +60,11 @@ class Part:
 
 def edges(store: Store, table: Table) -> list[bytes]:
     """The keys at which a large table is cut into parts."""
-    rows = store.count(table)
-    return store.split_points(table, rows // ROWS) if rows >= FEWEST * ROWS else []
+    return store.split_points(table, store.count(table) // ROWS) if is_large(store, table) else []
+
+
+def is_large(store: Store, table: Table) -> bool:
+    return store.count(table) >= FEWEST * ROWS
 
 
 def gaps(parts: Iterable[Part], points: Sequence[bytes]) -> Iterator[Range]:

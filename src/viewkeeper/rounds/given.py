@@ -15,10 +15,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.capture.kept import Kept
-from viewkeeper.capture.parts import Part
+from viewkeeper.capture.kept import Kept, part_in, save_part
+from viewkeeper.capture.parts import Part, at_cut, gaps, is_large
 from viewkeeper.capture.snapshot import Progress, table_at, whole_table
-from viewkeeper.model.schema import Table
+from viewkeeper.model.delta import weighted
+from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
@@ -183,7 +184,10 @@ class LogRows:
 
 @dataclass(frozen=True)
 class StoreRows:
-    """A base table scanned from the store at a cut, whole or a range of keys."""
+    """A base table scanned from the store at a cut, whole or a range of keys.
+
+    `read`: the file with what a load before this one has read of it. `keep`: where what is read here outlives the job.
+    """
 
     url: str
     table: Table
@@ -191,14 +195,24 @@ class StoreRows:
     cut: int
     start: bytes | None = None
     stop: bytes | None = None
+    read: str = ""
+    keep: str | None = None
 
     def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
         store = open_store(self.url, "r")
         try:
+            part = part_in(self.read, self.columns) if self.read else None
+            if part is not None:
+                there = at_cut(store, self.table, self.columns, part, self.cut, partial(consolidate, duck))
+                if there is not None:
+                    return weighted(there, 1)
             rows, clean = table_at(store, self.table, self.columns, self.cut, memory, None, self.start, self.stop)
         finally:
             store.close()
-        return rows if clean else consolidate(duck, rows)
+        rows = rows if clean else consolidate(duck, rows)
+        if self.keep is not None:
+            save_part(self.keep, self.table, Part(self.start, self.stop, self.cut, rows.drop_columns([WEIGHT])))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -226,10 +240,19 @@ class StoreScan:
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
         if not self.store.shows_past(self.table):
             return Rows(self.rows(duck, memory)).shares(duck, parts, memory)
-        edges: list[bytes | None] = [None, *self.store.split_points(self.table, parts), None]
+        found = [] if self.kept is None else self.kept.find(self.table, self.columns)
+        keep = None
+        if self.kept is not None and is_large(self.store, self.table):
+            self.kept.begin(self.cut)
+            keep = self.kept.shared
+        if found and self.progress is not None:
+            done = sum(part.rows.num_rows for part in found)
+            self.progress(f"resuming {self.table.name}", done, max(done, self.count))
+        whole = (self.store.url, self.table, self.columns, self.cut)
+        left = gaps(found, self.store.split_points(self.table, parts))
         return [
-            StoreRows(self.store.url, self.table, self.columns, self.cut, start, stop)
-            for start, stop in pairwise(edges)
+            *(StoreRows(*whole, part.start, part.stop, read=part.file) for part in found),
+            *(StoreRows(*whole, start, stop, keep=keep) for start, stop in left),
         ]
 
 

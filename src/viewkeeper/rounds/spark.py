@@ -163,9 +163,8 @@ def _undivided(lane: Lane, batch: _Batch) -> _Ran:
     if together is not None:
         flow, active = together, together.in_batches
     rows = [(n, p) for n, g in given.items() if isinstance(g, Rows) and g.count for p in [*payloads(g.table)]]
-    shares = {
-        n: share for n, g in given.items() if not isinstance(g, Rows) for share in g.shares(lane.duck, 1, lane.memory)
-    }
+    others = {n: g.shares(lane.duck, 1, lane.memory) for n, g in given.items() if not isinstance(g, Rows)}
+    shares = {n: each for n, each in others.items() if each}
     threads = lane.threads if lane.near else 1
     task = Whole(_errand(lane, number, flow, active, 1, threads), shares, seeds)
     with _told(number):

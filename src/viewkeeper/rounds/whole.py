@@ -35,12 +35,12 @@ class Whole:
     """The work of the one task. `shares`: rows that it fetches itself; the others come as its partition."""
 
     errand: Errand
-    shares: Mapping[str, Share]
+    shares: Mapping[str, Sequence[Share]]
     seeds: Sequence[Fed]
 
     def __call__(self, rows: Iterable[tuple[str, bytes]]) -> Iterator[Message]:
         faults.point("task.before")
-        given: dict[str, Given] = {name: _Fetched(share) for name, share in self.shares.items()}
+        given: dict[str, Given] = {name: _Fetched(each) for name, each in self.shares.items()}
         given |= _arrived(rows)  # all of it, so that the worker is reused
         errand = self.errand
         if errand.reach is not None and not errand.reach.sees():
@@ -78,14 +78,15 @@ def _arrived(rows: Iterable[tuple[str, bytes]]) -> dict[str, Given]:
 class _Fetched:
     """Rows that the task fetches when they are needed."""
 
-    share: Share
+    each: Sequence[Share]
     count: None = None
 
     def rows(self, duck: Duck, memory: Memory) -> pa.Table:
-        return self.share.fetch(duck, memory)
+        fetched = [share.fetch(duck, memory) for share in self.each]
+        return fetched[0] if len(fetched) == 1 else pa.concat_tables(fetched)
 
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        return [self.share]
+        return self.each
 
 
 class _Told(Exception):
