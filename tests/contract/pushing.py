@@ -67,7 +67,7 @@ class Pushing:
 
     def _call(self, role: str) -> Wire:
         caller = Caller(role, NAME, PEER, self.epoch)
-        return wire.call(settings.address(self.receiver), self.secret, caller, timeout=5)
+        return wire.call(settings.address(self.receiver), self.secret, caller, timeout=60)
 
     def _data(self) -> None:
         opened, epoch = self._call("data"), self.epoch

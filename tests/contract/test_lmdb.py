@@ -334,10 +334,10 @@ def test_a_new_table_is_opened_while_another_thread_writes(store: LmdbStore) -> 
 
     writer = threading.Thread(target=lambda: store.change_catalog(slow))
     writer.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     put(store, items((1,)))
     done.set()
-    writer.join(10)
+    writer.join(60)
     assert not writer.is_alive()
     assert store.head() == 1
 

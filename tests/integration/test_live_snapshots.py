@@ -185,7 +185,7 @@ def test_the_changes_of_a_bag_are_weights(shop: Any) -> None:
 
 
 def test_a_dropped_view_ends_its_subscriptions(shop: Any) -> None:
-    deltas = shop.subscribe("by_category", timeout=5)
+    deltas = shop.subscribe("by_category", timeout=60)
     next(deltas)
     shop.sql("DROP MATERIALIZED VIEW by_category")
     shop.put("items", item(1))

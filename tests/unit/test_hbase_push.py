@@ -142,7 +142,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def call(receiver: Receiver, role: str = "data", peer: str = "peer", epoch: str = "2", secret: bytes = SECRET) -> Wire:
-    return wire.call(receiver.address, secret, Caller(role, "rs,1,1", peer, epoch), timeout=5)
+    return wire.call(receiver.address, secret, Caller(role, "rs,1,1", peer, epoch), timeout=60)
 
 
 def ends(opened: Wire) -> bool:
@@ -288,7 +288,7 @@ def test_without_a_region_server_nothing_is_known_to_have_come(receiver: Receive
 
 def answer_control(receiver: Receiver, server: str, said: str) -> tuple[Wire, list[str], threading.Thread]:
     """A region server that answers every question with the same lines, and what it was asked."""
-    opened = wire.call(receiver.address, SECRET, Caller("control", server, "peer", "2"), timeout=5)
+    opened = wire.call(receiver.address, SECRET, Caller("control", server, "peer", "2"), timeout=60)
     asked: list[str] = []
 
     def serve() -> None:
@@ -303,7 +303,7 @@ def answer_control(receiver: Receiver, server: str, said: str) -> tuple[Wire, li
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -332,11 +332,11 @@ def test_a_region_server_that_comes_or_goes_is_news(tmp_path: Path) -> None:
     spool.on_news(news.set)
     made = Receiver(("127.0.0.1", 0), spool, "peer", SECRET)
     opened, _, _ = answer_control(made, "a,1,1", "")
-    assert news.wait(10)
+    assert news.wait(60)
     until(lambda: made.servers == ["a,1,1"])
     news.clear()
     opened.close()
-    assert news.wait(10)
+    assert news.wait(60)
     until(lambda: not made.servers)
     made.close()
 

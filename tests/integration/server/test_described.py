@@ -157,7 +157,7 @@ def test_metrics_are_prometheus_text(served: Running) -> None:
 
     import time
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not any(s.value >= 1 for s in found()["viewkeeper_batches"].samples if s.name.endswith("_total")):
         assert time.monotonic() < deadline
         time.sleep(0.2)
