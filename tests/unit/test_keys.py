@@ -18,6 +18,7 @@ from tests.drawn import WHOLE
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
 from viewkeeper.model.keys import encode_key, encode_keys, encode_whole_key, key_range, prefix_range, successor
+from viewkeeper.model.known_keys import known_columns
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 DATES = st.dates()
@@ -98,6 +99,25 @@ def test_byte_order_is_value_order(case: tuple[Table, list[tuple[Any, ...]]]) ->
     by_bytes = sorted(keys, key=lambda key: encode_whole_key(table, key))
     by_value = sorted(keys, key=cmp_to_key(lambda a, b: compare(table, a, b)))
     assert [encode_whole_key(table, k) for k in by_bytes] == [encode_whole_key(table, k) for k in by_value]
+
+
+@given(keyed(), st.data())
+def test_a_prefix_range_says_which_values_its_keys_begin_with(
+    case: tuple[Table, list[tuple[Any, ...]]], data: st.DataObject
+) -> None:
+    """All of them, to the last digit; but nothing of NULL, and of floats, whose zeros are equal."""
+    table, keys = case
+    rows = rows_of(table, keys)
+    for at, key in enumerate(keys):
+        known = data.draw(st.integers(0, len(table.key)))
+        start, stop = prefix_range(table, key[:known])
+        found = known_columns(table, start, stop)[1]
+        wanted = [rows.column(place).combine_chunks().slice(at, 1) for place in range(known)]
+        assert len(found) == known
+        for one, value in zip(found, wanted, strict=True):
+            told = None if value.null_count or pa.types.is_floating(value.type) else value
+            assert (None if one is None else one.to_pylist()) == (None if told is None else told.to_pylist())
+            assert one is None or one.type == value.type
 
 
 @given(keyed(), st.data())

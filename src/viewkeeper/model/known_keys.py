@@ -7,12 +7,12 @@ columns can be read one after the other, as long as all keys of the range have t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 
 import pyarrow as pa
 
 from viewkeeper.model import types
 from viewkeeper.model.keys import WIDTHS, successor
+from viewkeeper.model.readers import decimal_of
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.types import Type
 
@@ -80,6 +80,6 @@ def _number(type_: Type, body: bytes) -> pa.Array:
     value = int.from_bytes(body, "big") - (1 << (8 * len(body) - 1))
     arrow = types.arrow(type_)
     if digits := types.decimal_digits(type_):
-        return pa.array([Decimal(value).scaleb(-digits[1])], arrow)
+        return pa.array([decimal_of(value, digits[1])], arrow)
     plain = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[len(body)]
     return pa.array([value], plain).cast(arrow)

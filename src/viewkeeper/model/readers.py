@@ -19,7 +19,7 @@ _WIDE = Context(prec=40)
 def reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
     """What makes the value that a user gets of a slot; None if that is what `struct` gives."""
     if digits := types.decimal_digits(type_name):
-        return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, -digits[1])
+        return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, digits[1])
     if type_name in _PLAIN:
         return partial(_PLAIN[type_name], f"{table}.{column}")
     return None
@@ -30,12 +30,17 @@ def wide(unscaled: bytes) -> int:
     return int.from_bytes(unscaled, "little", signed=True)
 
 
-def _read_decimal(exponent: int, unscaled: int) -> Decimal:
-    return Decimal(unscaled).scaleb(exponent, _WIDE)
+def decimal_of(unscaled: int, scale: int) -> Decimal:
+    """With all of its digits: Python's own context keeps 28."""
+    return Decimal(unscaled).scaleb(-scale, _WIDE)
 
 
-def _read_wide_decimal(exponent: int, unscaled: bytes) -> Decimal:
-    return Decimal(wide(unscaled)).scaleb(exponent, _WIDE)
+def _read_decimal(scale: int, unscaled: int) -> Decimal:
+    return decimal_of(unscaled, scale)
+
+
+def _read_wide_decimal(scale: int, unscaled: bytes) -> Decimal:
+    return decimal_of(wide(unscaled), scale)
 
 
 def _read_date(place: str, days: int) -> date:

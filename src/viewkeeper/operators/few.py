@@ -12,7 +12,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.codec import encode_plain, plain_row
 from viewkeeper.model.keys import encode_keys, plain_key, successor
+from viewkeeper.model.readers import decimal_of
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.model.types import Type
 from viewkeeper.operators.arrangement import Arrangement
@@ -37,7 +37,6 @@ Row = Mapping[str, Any]
 Change = tuple[Table, bytes, bytes]
 """A table, a key, and its row from now on; none: it goes."""
 
-_WIDE = Context(prec=40)
 _COMPARED = {
     "EqualTo": operator.eq,
     "LessThan": operator.lt,
@@ -289,7 +288,7 @@ def _column(kind: Type, value: Any) -> pa.Array:
     """One plain value as a column."""
     arrow = types.arrow(kind)
     if pa.types.is_decimal(arrow):
-        return pa.array([None if value is None else Decimal(value).scaleb(-arrow.scale, _WIDE)], arrow)
+        return pa.array([None if value is None else decimal_of(value, arrow.scale)], arrow)
     if pa.types.is_date32(arrow):
         return pa.array([value], pa.int32()).cast(arrow)
     return pa.array([value], pa.int64()).cast(arrow) if pa.types.is_timestamp(arrow) else pa.array([value], arrow)

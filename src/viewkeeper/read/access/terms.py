@@ -22,6 +22,7 @@ from viewkeeper.errors import UnknownName
 from viewkeeper.expressions.logic import operands
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.readers import decimal_of
 from viewkeeper.model.scalars import scalar_reader
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Family, Type
@@ -267,7 +268,7 @@ def _shown(type_: Type, value: Any) -> str:
     except OverflowError:
         return str(value)
     if digits := types.decimal_digits(type_):
-        return str(Decimal(value).scaleb(-digits[1]))
+        return str(decimal_of(value, digits[1]))
     return repr(value)
 
 
