@@ -152,7 +152,7 @@ class Feed:
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        published = self._known.published(now=False)
+        published = self._known.last
         if published is None or published.batch.cut != after:
             published = self._known.published()
         told = published.batch.seen if published is not None and published.batch.cut == after else {}
@@ -252,7 +252,10 @@ class Feed:
 
     def _tables(self, ids: Sequence[int]) -> list[Table]:
         wanted = set(ids)
-        return [t for t in self._known.catalog().tables if t.id in wanted]
+        catalog = self._known.defined  # where who asks usually has the numbers from
+        if not wanted <= catalog.tables_by_id.keys():
+            catalog = self._known.catalog()
+        return [t for t in catalog.tables if t.id in wanted]
 
     def _base(self, table: Table) -> Layout:
         if table.is_view:

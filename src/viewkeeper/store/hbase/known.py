@@ -80,9 +80,14 @@ class Known:
                     self._published = found
         return self._published
 
+    @property
+    def last(self) -> Published | None:
+        """The published batch as it was when last asked for, or published here."""
+        return self._published
+
     def before(self, number: int) -> Published | None:
         """The batch that the one of this number follows, asked for only if it is not known."""
-        published = self._published
+        published = self.last
         if published is not None and published.batch.number == number - 1:
             return published
         return self.published()
