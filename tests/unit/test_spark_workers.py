@@ -105,3 +105,4 @@ def test_workers_are_started_ahead_once_an_application(monkeypatch: pytest.Monke
         first = len(sessions._started)
         assert context.done == ([0, 1] if thread is not None and context.applicationId != "gone" else [])
     assert first == 3
+    assert sessions.start_workers(SimpleNamespace()) is None  # a session without a context

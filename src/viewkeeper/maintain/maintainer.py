@@ -92,6 +92,7 @@ class Maintainer:
             self.publisher.close()
             raise
         begin_maintaining(self)
+        spark.ready()
         self.preparing = Preparing(self.stage.crew, self.publisher.state.directory)
         try:
             with self.preparing.aside():

@@ -1,7 +1,7 @@
 """The Spark session of a handle: for planning and for the Spark lane, started only when needed.
 
 A session that was given may come to run batches. A Python worker takes a second or two to start and to read our code,
-which the first batch would wait for; so they are started in the background, once an application.
+which the first batch would wait for; so who maintains has them started in the background, once an application.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Spark(Protocol):
     def cluster(self) -> Cluster | None:
         """None if no session was given and none is running."""
 
+    def ready(self) -> None:
+        """Somebody begins to maintain, maybe with it."""
+
 
 class Sessions:
     """Gives the session. It does not refer to the handle, which may be gone while its views are still maintained."""
@@ -55,9 +58,11 @@ class Sessions:
                 session = front_session(self._given)
                 check_reach(session, self._store)
                 self._session = session
-                if self._given is not None:
-                    start_workers(session)
             return self._session
+
+    def ready(self) -> None:
+        if self._given is not None:
+            start_workers(self._given)
 
     def cluster(self) -> Cluster | None:
         session = self._session if self._session is not None else self._given
@@ -72,22 +77,26 @@ def start_workers(spark: Any) -> threading.Thread | None:
 
     Nobody waits for it but the batch that comes meanwhile; what fails here fails there again, and is told there.
     """
-    context = spark.sparkContext
-    if context.applicationId in _started:
+    try:
+        context = spark.sparkContext
+        if context.applicationId in _started:
+            return None
+        _started.add(context.applicationId)
+    except Exception as error:  # it is stopped, or one of Spark Connect
+        _log.debug("Spark's workers are not started ahead: %s", error)
         return None
-    _started.add(context.applicationId)
-
-    def start() -> None:
-        try:
-            slots = max(1, int(context.defaultParallelism))
-            context.setJobDescription("viewkeeper: workers start")  # of this thread's jobs
-            context.parallelize(range(slots), slots).foreachPartition(_read_code)
-        except Exception as error:  # the session may be stopped already
-            _log.debug("Spark's workers were not started ahead: %s", error)
-
-    thread = threading.Thread(target=start, name="viewkeeper-workers", daemon=True)
+    thread = threading.Thread(target=_start, args=(context,), name="viewkeeper-workers", daemon=True)
     thread.start()
     return thread
+
+
+def _start(context: Any) -> None:
+    try:
+        slots = max(1, int(context.defaultParallelism))
+        context.setJobDescription("viewkeeper: workers start")  # of this thread's jobs
+        context.parallelize(range(slots), slots).foreachPartition(_read_code)
+    except Exception as error:  # it may be stopped by now
+        _log.debug("Spark's workers were not started ahead: %s", error)
 
 
 def _read_code(_: Iterable[Any]) -> None:
