@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from viewkeeper.model import types
 from viewkeeper.model.codec import encode_plain, encode_rows, plain_row
@@ -70,6 +72,19 @@ def test_few_entries_of_the_log_are_read_one_by_one() -> None:
         Images(binary(keys), binary(rows), binary(rows[::-1])),
         Images(binary(keys), binary([b""] * 3), binary(rows)),
     ]
-    bodies = [log.encode_entry(7, 1.5, images) for images in kinds]
+    bodies = [body for images in kinds for body in log.encoded(7, 1.5, images)]
     entries = [log.Entry(n, 7, 1.5, 3, body) for n, body in enumerate(bodies)]
     assert list(log.pairs(entries)) == [*zip(rows, rows[::-1], strict=True), *((b"", row) for row in rows)]
+
+
+SOME = st.binary(max_size=9)
+
+
+@given(st.lists(st.tuples(SOME, SOME, SOME), min_size=1, max_size=40), st.integers(1, 300), st.integers(0, 3))
+def test_chunks_of_any_size_hold_the_same_images(rows: list[tuple[bytes, bytes, bytes]], most: int, skip: int) -> None:
+    """`skip`: arrays that do not begin where their buffers do."""
+    sides = [binary([b"before"] * skip + list(side)).slice(skip) for side in zip(*rows, strict=True)]
+    bodies = list(log.encoded(7, 1.5, Images(*sides), most))
+    assert all(map(log.is_whole, bodies))
+    found = log.images([log.Entry(1, 7, 1.5, int.from_bytes(body[16:20], "little"), body) for body in bodies])
+    assert [side.to_pylist() for side in (found.keys, found.before, found.after)] == [s.to_pylist() for s in sides]

@@ -63,41 +63,50 @@ def append(
     log: OrderedMap, position: int, chunk: int, table: int, time: float, images: Images, most: int = CHUNK_BYTES
 ) -> int:
     """Append the images as chunks of about `most` bytes from number `chunk` on; the next free number."""
-    for part in _chunks(images, most):
-        log.put(_KEY.pack(position, chunk), encode_entry(table, time, part), last=True)
+    for entry in encoded(table, time, images, most):
+        log.put(_KEY.pack(position, chunk), entry, last=True)
         chunk += 1
     return chunk
 
 
-def encode_entry(table: int, time: float, images: Images) -> bytes:
+def encoded(table: int, time: float, images: Images, most: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The images as chunks of about so many bytes."""
     rows = len(images)
-    keys, before, after = (_pieces(array) for array in (images.keys, images.before, images.after))
-    flags = _BEFORE * bool(len(before[1])) | _AFTER * bool(len(after[1]))
-    kept = [keys, *([before] if flags & _BEFORE else []), *([after] if flags & _AFTER else [])]
-    body = [*(ends.data for ends, _ in kept), *(data.data for _, data in kept)]
-    head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKED]
-    head = head[:2] + _check(head).to_bytes(2, "little") + head[4:]
-    checksum = zlib.crc32(head)
-    for part in body:
-        checksum = zlib.crc32(part, checksum)
-    return b"".join((head, checksum.to_bytes(4, "little"), *body))
+    sides = [_pieces(array) for array in (images.keys, images.before, images.after)]
+    size = sum(len(data) for _, data in sides) + _ENDS * rows
+    each = max(1, rows * most // max(size, 1))
+    ends = [_ends(offsets, each) for offsets, _ in sides]
+    marks = [[*offsets[:-1:each].tolist(), int(offsets[-1])] for offsets, _ in sides]
+    heads: dict[tuple[int, int], tuple[bytes, int]] = {}
+    for number, start in enumerate(range(0, rows, each)):
+        stop = min(start + each, rows)
+        spans = [slice(marked[number], marked[number + 1]) for marked in marks]
+        there = [side for side, span in enumerate(spans) if not side or span.start < span.stop]
+        body = [ends[side][4 * start : 4 * stop] for side in there]
+        body += [sides[side][1][spans[side]] for side in there]
+        shape = (sum(there), stop - start)  # the numbers of the sides are their flags
+        if shape not in heads:
+            head = _HEADER.pack(_VERSION, shape[0], 0, table, time, shape[1], 0)[:_CHECKED]
+            head = head[:2] + _check(head).to_bytes(2, "little") + head[4:]
+            heads[shape] = head, zlib.crc32(head)
+        head, checksum = heads[shape]
+        for part in body:
+            checksum = zlib.crc32(part, checksum)
+        yield b"".join((head, checksum.to_bytes(4, "little"), *body))
 
 
-def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Ends and bytes."""
+def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int32]], memoryview]:
+    """Where values begin, and the last one ends, and their bytes."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
-    return (offsets[1:] - offsets[0]).astype("<u4"), value_bytes(array)
+    return offsets - offsets[0], value_bytes(array).data
 
 
-def _chunks(images: Images, most: int) -> Iterator[Images]:
-    rows = len(images)
-    size = sum(len(value_bytes(array)) for array in (images.keys, images.before, images.after)) + _ENDS * rows
-    each = max(1, rows * most // size)
-    if rows <= each:
-        yield images
-        return
-    for start in range(0, rows, each):
-        yield Images(*(array.slice(start, each) for array in (images.keys, images.before, images.after)))
+def _ends(offsets: np.ndarray[Any, np.dtype[np.int32]], each: int) -> memoryview:
+    """Where values end in their chunk, if each has so many."""
+    ends = offsets[1:]
+    if each < len(ends):
+        ends = ends - np.repeat(offsets[:-1:each], each)[: len(ends)]
+    return ends.astype("<u4").data.cast("B")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
