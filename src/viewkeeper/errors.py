@@ -59,12 +59,16 @@ class BadValue(ViewkeeperError):
 
 
 class TooLarge(ViewkeeperError):
-    """A row, key or batch over the limit. `table`: the id of the table or view whose row it is, if it is one row."""
+    """A row, key or batch over the limit. `table`: the id of the table or view whose row it is, if it is one row, and
+    `key` its encoded key."""
 
     code = "VK202"
 
-    def __init__(self, message: str, *, hint: str | None = None, table: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, table: int | None = None, key: bytes | None = None
+    ) -> None:
         self.table = table
+        self.key = key
         super().__init__(message, hint=hint)
 
 

@@ -328,6 +328,24 @@ def test_a_member_that_fails_is_suspended_alone(open_db: Callable[..., Any]) -> 
         assert db._store.count(hidden) == 5
 
 
+def test_a_member_whose_key_the_store_cannot_hold_is_suspended_alone(open_db: Callable[..., Any]) -> None:
+    with open_db() as db:
+        db.create_views(_views(SUMS, 5))  # above 0, 2, …, 8, by category
+        _apart(db, _views(SUMS, 5))
+        db.put("items", [{"item_id": 1000, "category": "x" * 70_000, "price": 3}])
+        told = db.refresh().suspended
+        assert set(told) == {"v0", "v1", "apart_v0", "apart_v1"}
+        assert not any("_family" in why for why in told.values())
+        assert _families(db) == [3]
+        for name in ("v2", "v3", "v4"):
+            assert db.read(name).equals(db.read(f"apart_{name}"))
+        db.delete("items", [1000])
+        assert db.refresh().suspended == {}
+        for name in ("v0", "apart_v0"):
+            db.sql(f"ALTER MATERIALIZED VIEW {name} RESUME")
+        assert db.read("v0").equals(db.read("apart_v0"))
+
+
 def test_a_member_fails_in_a_batch_of_few_rows(url: str) -> None:
     with viewkeeper.open(url) as db:
         db.delete("items", list(range(60)))

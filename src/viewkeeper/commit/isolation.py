@@ -16,11 +16,17 @@ from viewkeeper.rounds.blame import NOBODYS, Blamed
 
 
 class BrokenViews(EvaluationError):
-    """These views failed on their own rows. `members`: of a family of views made by name, those it failed for."""
+    """These views failed on their own rows.
 
-    def __init__(self, views: frozenset[int], message: str, members: Sequence[Blamed] = ()) -> None:
+    `members`: of a family of views made by name, those that it failed for; or `key`, that of the row in its table.
+    """
+
+    def __init__(
+        self, views: frozenset[int], message: str, members: Sequence[Blamed] = (), key: bytes | None = None
+    ) -> None:
         self.views = views
         self.members = tuple(members)
+        self.key = key
         super().__init__(message)
 
 
@@ -53,7 +59,7 @@ def storing(views: Iterable[Table]) -> Iterator[None]:
     except TooLarge as large:
         for view in views:
             if view.id == large.table:
-                raise BrokenViews(frozenset([view.id]), f"{view.name}: {_told(large)}") from large
+                raise BrokenViews(frozenset([view.id]), f"{view.name}: {_told(large)}", key=large.key) from large
         raise
 
 

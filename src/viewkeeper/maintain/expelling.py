@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from viewkeeper import faults
+from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.errors import Defect, EvaluationError
 from viewkeeper.maintain import gathering
@@ -44,14 +45,15 @@ class Expelling:
         self._gone: Counter[tuple[int, bytes]] = Counter()
         """How often in succession a member failed that was gone already: its deletion was not in the batch yet."""
 
-    def expel(self, blamed: Sequence[Blamed]) -> dict[str, str] | None:
-        """Take these out of their families: the views that are suspended, each with why; None if none is there."""
+    def expel(self, broken: BrokenViews) -> dict[str, str] | None:
+        """Take the members that it is of out of their families: the views that are suspended, each with why; None if
+        it is of no member."""
         publisher, store = self._publisher, self._publisher.store
         with publisher.lock:
             publisher.follow()
             catalog = publisher.catalog
             families = {v.parameters: v for v in catalog.views if v.gathers and gathering.MEMBER in v.plan}
-            found = [b for b in blamed if b.parameters in families]
+            found = [b for b in (*broken.members, *_owner(catalog, broken)) if b.parameters in families]
             reasons = {(families[b.parameters].table.id, b.key): b.message for b in found}
             members = [m for f in families.values() for m in catalog.members.get(f.table.id, ())]
             leaving = [m for m in members if (m.table.family, m.table.prefix) in reasons]
@@ -96,6 +98,20 @@ class Expelling:
             return catalog
 
         publisher.publish(batch.number + 1, batch.cut, publisher.state.manifest, changes, change)
+
+
+def _owner(catalog: Catalog, broken: BrokenViews) -> Iterator[Blamed]:
+    """The member whose row has the key that an error names: it begins with the member's part of all keys."""
+    for family in map(catalog.views_by_id.get, broken.views if broken.key is not None else ()):
+        for member in catalog.members.get(family.table.id, ()) if family is not None else ():
+            if broken.key is not None and family is not None and broken.key.startswith(member.table.prefix):
+                yield Blamed(family.parameters, member.table.prefix, _without_name(broken.message, family.table.name))
+                return
+
+
+def _without_name(message: str, family: str) -> str:
+    """What was said of a family, without its name, which users do not know."""
+    return message.removeprefix(f"{family}: ").replace(f" of {family}", "")
 
 
 def _no_spark() -> None:

@@ -64,7 +64,7 @@ class Suspender:
         """
         if threading.get_ident() in self._refusing and not always:
             raise broken
-        told = self.expelling.expel(broken.members) if isinstance(broken, BrokenViews) else None
+        told = self.expelling.expel(broken) if isinstance(broken, BrokenViews) else None
         if told is None:
             told = dict.fromkeys(self.suspend(broken.views, broken.message), broken.message)
             if not told:

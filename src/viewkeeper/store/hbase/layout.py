@@ -165,6 +165,7 @@ class Layout:
                 f" gateway takes in one call: {key_text(self.table, rows, largest)}.",
                 hint="Keep large objects elsewhere.",
                 table=self.table.id,
+                key=encode_keys(self.table, rows.slice(largest, 1))[0].as_py(),
             )
 
     def encode_columns(self, rows: pa.Table) -> dict[bytes, pa.Array]:
@@ -183,6 +184,7 @@ class Layout:
                 f" {key_text(self.table, rows, int(lengths.argmax()))}.",
                 hint="A view without a unique key has whole rows as keys: give it a KEY.",
                 table=self.table.id,
+                key=encode_keys(self.table, rows.slice(int(lengths.argmax()), 1))[0].as_py(),
             )
         return keys
 

@@ -96,12 +96,14 @@ def refuse_large(table: Table, data: pa.Table, keys: pa.BinaryArray, after: pa.B
         sizes = pc.binary_length(encoded)
         largest = pc.max(sizes).as_py()
         if largest > limit:
-            row = key_text(table, data, pc.index(sizes, largest).as_py())
+            at = pc.index(sizes, largest).as_py()
+            row = key_text(table, data, at)
             most = f"{limit >> unit} {'KB' if unit == 10 else 'MB'}"
             raise TooLarge(
                 f"A {what} of {table.name} has {largest:,} bytes, {most} is the limit: {row}.",
                 hint=hint,
                 table=table.id,
+                key=keys[at].as_py(),
             )
 
 
