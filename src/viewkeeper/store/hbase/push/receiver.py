@@ -106,6 +106,7 @@ class Receiver:
                 told = control.receive("M", number) if number is not None else None
                 if told is not None:
                     marks[server], clock = reach.read_marks(told)
+                    control.remembers = clock is not None
                     clocks += [clock] if clock is not None else []
         known = bool(clocks) and len(clocks) == len(controls) and self._live <= set(marks)
         return Asked(marks, max(clocks) if known else None)
@@ -273,10 +274,12 @@ class Control:
         self._wire = opened
         self._numbers = count()
         self._said: tuple[str, ...] | None = None
+        self.remembers = False
+        """Whether it knows yet what it was told last; an endpoint of before it told its clock does not."""
 
     def unsaid(self, unwanted: Sequence[str]) -> Sequence[str]:
         """The tables that are not wanted, unless they are those of the last time: an empty list changes nothing."""
-        if self._said == tuple(unwanted):
+        if self.remembers and self._said == tuple(unwanted):
             return ()
         self._said = tuple(unwanted)
         return self._said
