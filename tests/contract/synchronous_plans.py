@@ -65,6 +65,17 @@ def _means(tables: Mapping[str, Table]) -> Query:
     return _query(Aggregate(_items(tables), (Named("category", CATEGORY),), calls))
 
 
+def _sums(tables: Mapping[str, Table]) -> Query:
+    """Many rows need no statement for it either, with a filter below."""
+    over = Expr("GreaterThan", types.BOOLEAN, (PRICE, _literal(-2)))
+    calls = (
+        _call("n", "Count", _literal(1), types.BIGINT),
+        _call("total", "Sum", PRICE, types.BIGINT),
+        _call("mean", "Average", PRICE, types.DOUBLE),
+    )
+    return _query(Aggregate(Filter(_items(tables), over), (Named("category", CATEGORY),), calls))
+
+
 def _totals(tables: Mapping[str, Table]) -> Query:
     """Few rows need no statement for it, with a filter below and one above."""
     over = Expr("GreaterThan", types.BOOLEAN, (PRICE, _literal(-2)))
@@ -135,6 +146,7 @@ PLANS: Mapping[str, Callable[[Mapping[str, Table]], Query]] = {
     "SELECT grouped": _grouped,
     "SELECT totals": _totals,
     "SELECT means": _means,
+    "SELECT sums": _sums,
     "SELECT whole": _whole,
     "SELECT shares": _shares,
     "SELECT dear": _dear,
@@ -165,6 +177,9 @@ def recomputed(items: Sequence[Row]) -> dict[str, list[Row]]:
     dear = {c: [r for r in rows if (r["price"] or -9) > -2 or r["price"] == 0] for c, rows in groups.items()}
     return {
         "totals": [_total(c, rows) for c, rows in dear.items() if rows and max(_priced(rows)) < 40],
+        "sums": [
+            {k: _total(c, rows)[k] for k in ("category", "n", "total", "mean")} for c, rows in dear.items() if rows
+        ],
         "grouped": [{"category": c, **_measures(rows)} for c, rows in groups.items()],
         "whole": [{"n": len(items), "high": max(_priced(items), default=None)}],
         "dear": [{"item_id": r["item_id"], "price": r["price"]} for r in items if (r["price"] or 0) > 3],

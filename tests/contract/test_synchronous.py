@@ -19,7 +19,10 @@ import viewkeeper as vk
 from viewkeeper.errors import EvaluationError, InUse, Suspended, Unsupported
 from viewkeeper.store.ordered import keeping
 
-SYNC = ("grouped", "whole", "dear", "categories", "doubles", "totals")
+ANY = 10**9
+WAYS = {"one by one": (ANY, ANY), "by columns": (0, -1), "by statements": (ANY, -1)}
+"""How rows go through a view: `_FEW` and `_SOME` that force it, where there is more than one way."""
+SYNC = ("grouped", "whole", "dear", "categories", "doubles", "totals", "sums")
 
 
 @pytest.fixture(params=["lmdb", "rocksdb"])
@@ -84,10 +87,15 @@ def test_a_view_is_right_after_every_call(db: Any) -> None:
     _agree(db, *SYNC, "by_price")
 
 
-@pytest.mark.parametrize("few", [1_000, 0])
-def test_averages_past_2_to_the_53_are_rounded_once(db: Any, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row by row and by statement alike: the exact sum of the numbers as DOUBLEs, rounded, divided by their count."""
-    monkeypatch.setattr(keeping, "_FEW", few)
+def _go(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    for name, value in zip(("_FEW", "_SOME"), WAYS[way], strict=True):
+        monkeypatch.setattr(keeping, name, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_averages_past_2_to_the_53_are_rounded_once(db: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever way rows go: the exact sum of the numbers as DOUBLEs, rounded, divided by their count."""
+    _go(monkeypatch, way)
     _create(db, "means")
     chance = random.Random(53)
     edges = [2**53 + 1, 2**63 - 1, -(2**63), 2**62 + 1, -(2**53) - 1, 3, 2**54 + 2]
@@ -355,25 +363,23 @@ def test_a_store_of_atomic_rows_says_why_not(tmp_path: Path, monkeypatch: pytest
         assert db.views() == []
 
 
-def test_few_rows_and_many_leave_the_same_bytes(
-    db: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Few rows go through a view one by one, many by its operators: what lies in the store afterwards is the same."""
-    other_url = url.replace("shop", "other")
-    with vk.open(other_url, durability="none") as other:
-        for statement in planned.TABLES:
-            other.sql(statement)
-        other.put("items", [_item(n) for n in range(40)])
-        made = ("grouped", "whole", "dear", "categories", "doubles", "totals")
-        for one in (db, other):
-            for name in made:
+def test_few_rows_and_many_leave_the_same_bytes(db: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever way rows go through a view, what lies in the store afterwards is the same."""
+    others = [url.replace("shop", name) for name in ("second", "third")]
+    with vk.open(others[0], durability="none") as second, vk.open(others[1], durability="none") as third:
+        for other in (second, third):
+            for statement in planned.TABLES:
+                other.sql(statement)
+            other.put("items", [_item(n) for n in range(40)])
+        for one in (db, second, third):
+            for name in (*SYNC, "means"):
                 _create(one, name)
             one.sql("CREATE INDEX by_price ON items (price DESC) INCLUDE (category) WITH (sync = true)")
         for seed in range(12):
-            for one, few in ((db, 0), (other, 1_000)):
-                monkeypatch.setattr(keeping, "_FEW", few)
+            for one, way in zip((db, second, third), WAYS, strict=True):
+                _go(monkeypatch, way)
                 _changed(one, random.Random(seed))
-            assert _stored(db) == _stored(other), seed
+            assert _stored(db) == _stored(second) == _stored(third), seed
 
 
 def _stored(db: Any) -> dict[int, list[bytes]]:

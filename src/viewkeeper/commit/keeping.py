@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,6 +31,7 @@ from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.few import Change, Groups, Lying, Placed, Row, linear, placed
 from viewkeeper.operators.kinds import Input
+from viewkeeper.operators.many import Encoded, Sums
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.operators.shelves import Fetched, fetched, summed
 from viewkeeper.operators.steps import joined
@@ -92,6 +93,11 @@ class Few:
         state, was, now = found
         return [*state, *linear(self.end, was, now)]
 
+    @cached_property
+    def sums(self) -> Sums | None:
+        """The way of many rows, if there is one beside that of the operators."""
+        return None if self.groups is None else self.groups.of_many(self.end)
+
 
 def made(catalog: Catalog, view: View, numbers: Sequence[int] | None = None) -> Made:
     """The flow of a view, its state under these numbers. Unsupported, with the reason, if no write can keep it."""
@@ -150,6 +156,13 @@ class Keeper:
         rows = catalog.tables_by_id[table].inside
         before = [plain_row(rows, was) for was, _ in images if was]
         return few.changes(before, [plain_row(rows, now) for _, now in images if now], lying)
+
+    def many(
+        self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reading: Reading
+    ) -> list[Encoded] | None:
+        few = self._made(catalog, view).few
+        sums = None if few is None else few.sums
+        return None if sums is None else sums.changes(delta(self.columns(catalog, view, table)), reading)
 
     def first(self, catalog: Catalog, view: View, tables: Mapping[int, pa.Table], memory: Memory) -> list[ViewChange]:
         """The rows of a view and of its state, from whole tables as deltas from nothing."""

@@ -29,6 +29,7 @@ from viewkeeper.model.types import Type
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes
+from viewkeeper.operators.many import Sums
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Accumulator, layout, summing
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.spec import AggregateSpec, Measure
@@ -66,6 +67,8 @@ class Columns:
     taken: tuple[tuple[str, str], ...]
     compared: frozenset[str] = frozenset()
     """The source's columns that decide which rows pass."""
+    conditions: tuple[Expr, ...] = ()
+    """What they must be."""
 
 
 def columns_of(segment: Segment) -> Columns | None:
@@ -79,7 +82,7 @@ def columns_of(segment: Segment) -> Columns | None:
     known = [test for test in tests if test is not None]
     passing = (lambda row: all(test(row) for test in known)) if known else None
     compared = frozenset(str(part.args[0].value) for part in parts)
-    return Columns(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared)
+    return Columns(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared, tuple(parts))
 
 
 def _parts(where: Expr) -> list[Expr]:
@@ -147,13 +150,14 @@ def linear(end: Placed, before: Sequence[Row], after: Sequence[Row]) -> list[Cha
 
 
 Group = tuple[Any, ...]
+Stepped = tuple[list[Change], list[Row], list[Row]]
 
 
 class Groups:
     """An aggregate over plain columns, with the tables of its shelves by slot."""
 
     def __init__(self, spec: AggregateSpec, columns: Columns, shelved: Sequence[Sequence[Table]]) -> None:
-        self._spec, self._passing = spec, columns.passing
+        self._spec, self._columns, self._passing = spec, columns, columns.passing
         source = dict(columns.taken)
         plan = layout(spec)
         self._names = [k.name for k in spec.keys]
@@ -161,38 +165,50 @@ class Groups:
         self._vectors = shelved[0][0]
         self._fed = [(a.kind, source[a.argument], a.name) for a in plan.plain]
         self._values = [(a, source[a], tables) for a, tables in zip(plan.values, shelved[1:], strict=True)]
+        self._measures = [_reading(measure) for measure in spec.measures]
+        self._nothing = dict.fromkeys(("_n", *(name for _, _, name in self._fed)), 0)
 
     def step(
         self, before: Sequence[Row], after: Sequence[Row], lying: Lying, named_by: frozenset[str]
-    ) -> tuple[list[Change], list[Row], list[Row]] | None:
+    ) -> Stepped | None:
         """What becomes of the state, and the touched groups' rows as they were and as they are. `named_by`: what is
         asked of those that were."""
-        brief = named_by <= set(self._names)
         deltas: dict[Group, dict[str, int]] = {}
         counted: dict[Group, list[dict[Any, int]]] = {}
         for weight, rows in ((-1, before), (1, after)):
             for row in rows if self._passing is None else filter(self._passing, rows):
                 self._add(row, weight, deltas, counted)
+        brief = named_by <= set(self._names)
         changes: list[Change] = []
-        sides: tuple[list[Row], list[Row]] = ([], [])
+        was: list[Row] = []
+        now: list[Row] = []
         for group, delta in deltas.items():
             named = dict(zip(self._names, group, strict=True))
             key = plain_key(self._vectors, named)
             lies = lying.one(self._vectors, key, named)
-            old = dict.fromkeys(delta, 0) if lies is None else plain_row(self._vectors, lies)
+            old = self._nothing if lies is None else plain_row(self._vectors, lies)
             new = {name: old[name] + added for name, added in delta.items()}
             stays = not self._names or any(new.values())
             changes.append((self._vectors, key, encode_plain(self._vectors, {**named, **new}) if stays else b""))
             extremes: tuple[dict[tuple[str, str], Any], ...] = ({}, {})
             for (argument, _, tables), values in zip(self._values, counted[group], strict=True):
                 changes += self._ends(argument, tables, named, values, lying, extremes)
-            for shown, side, ends, there in zip(sides, (old, new), extremes, (lies is not None, True), strict=True):
+            for shown, side, ends, there in ((was, old, extremes[0], lies is not None), (now, new, extremes[1], True)):
                 if side["_n"] > 0 or (there and not self._names):
                     made = named if brief and side is old else self._read(named, side, ends)
                     if made is None or new["_n"] < 0:
                         return None
                     shown.append(made)
-        return changes, *sides
+        return changes, was, now
+
+    def of_many(self, end: Placed) -> Sums | None:
+        """The same for many rows at once, for a view that shows the groups as they are; None if that is not so."""
+        if self._values or not self._names or end.columns.conditions or not end.named_by <= set(self._names):
+            return None
+        reads = [(name, function, counts, sums) for name, function, _, counts, sums, *_ in self._measures]
+        taken = [source for _, source in end.columns.taken]
+        fed = (self._columns.conditions, self._keys, self._fed, reads)
+        return Sums(self._spec, *fed, self._vectors, end.table, taken)
 
     def in_runs(self, duck: Duck, state: Arrangement, key: bytes, named: Row) -> bytes | None:
         """What a group's sums are in a state of runs, as they would lie on the shelf."""
@@ -211,7 +227,7 @@ class Groups:
         group = tuple([row[k] for k in self._keys])
         delta = deltas.get(group)
         if delta is None:
-            delta = deltas[group] = dict.fromkeys(("_n", *(name for _, _, name in self._fed)), 0)
+            delta = deltas[group] = dict(self._nothing)
             counted[group] = [{} for _ in self._values]
         delta["_n"] += weight
         for kind, source, name in self._fed:
@@ -257,22 +273,29 @@ class Groups:
     def _read(self, named: Row, side: Mapping[str, int], extremes: Mapping[tuple[str, str], Any]) -> Row | None:
         """The row of a group; None if a sum does not fit."""
         row = dict(named)
-        for measure in self._spec.measures:
-            argument, function = measure.argument, measure.function
-            if argument is None:
-                row[measure.name] = side["_n"]
-            elif function in VALUE_FUNCTIONS:
-                row[measure.name] = extremes[function, argument]
+        for name, function, argument, counts, sums, least, most in self._measures:
+            if function in VALUE_FUNCTIONS:
+                row[name] = extremes[function, argument]
+            elif not sums:
+                row[name] = side[counts]
             else:
-                count = side[Accumulator("count", argument).name]
-                if function == "Count":
-                    row[measure.name] = count
-                    continue
-                total = side[summing(measure).name]
-                if function == "Sum" and not -_limit(measure) <= total <= _limit(measure) - _is_long(measure):
+                count, total = side[counts], side[sums]
+                if function == "Sum" and not least <= total <= most:
                     return None
-                row[measure.name] = None if not count else total if function == "Sum" else float(total) / count
+                row[name] = None if not count else total if function == "Sum" else float(total) / count
         return row
+
+
+def _reading(measure: Measure) -> tuple[str, str, str, str, str, int, int]:
+    """A measure, what it is read from (a count, a sum), and the least and the greatest sum that fits."""
+    argument, function = measure.argument, measure.function
+    if argument is None:
+        return measure.name, function, "", "_n", "", 0, 0
+    is_sum = function in ("Sum", "Average")
+    digits = types.decimal_digits(measure.type)
+    most = 10 ** digits[0] - 1 if digits else (1 << 63) - 1
+    sums = summing(measure).name if is_sum else ""
+    return measure.name, function, argument, Accumulator("count", argument).name, sums, -most - (not digits), most
 
 
 def groups(spec: AggregateSpec, segments: Sequence[Segment], shelved: Sequence[Sequence[Table]]) -> Groups | None:
@@ -300,12 +323,3 @@ def _is_exact(measure: Measure) -> bool:
         return kind is not None and types.is_integer(kind)
     ordered = measure.function in VALUE_FUNCTIONS and kind in (types.STRING, types.BINARY, types.BOOLEAN)
     return kind is None or not (types.is_float(kind) or ordered)
-
-
-def _limit(measure: Measure) -> int:
-    digits = types.decimal_digits(measure.type)
-    return 10 ** digits[0] - 1 if digits else 1 << 63
-
-
-def _is_long(measure: Measure) -> int:
-    return 0 if types.decimal_digits(measure.type) else 1

@@ -173,7 +173,7 @@ def with_raw(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
         a = accumulator.argument
         if accumulator.kind in ("sum", "exact", "square") and raw(a) not in rows.column_names:
             column = rows.column(a)
-            value = exact.bits(column) if accumulator.is_bucketed else _unscaled(column)
+            value = exact.bits(column) if accumulator.is_bucketed else unscaled(column)
             rows = rows.append_column(raw(a), value)
         elif accumulator.kind == "wide" and raw_lower(a) not in rows.column_names:
             lower, upper = _halves(one_chunk(rows.column(a)))
@@ -187,7 +187,7 @@ def rescaled(column: Any, kind: pa.DataType) -> Any:
     return pa.Array.from_buffers(kind, len(array), array.buffers(), offset=array.offset)
 
 
-def _unscaled(column: Any) -> Any:
+def unscaled(column: Any) -> Any:
     if not pa.types.is_decimal(column.type):
         return column
     return rescaled(column, pa.decimal128(column.type.precision, 0))

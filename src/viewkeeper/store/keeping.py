@@ -7,7 +7,7 @@ as it is with the stores themselves (`registry`): no writer can forget it, and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -52,6 +52,12 @@ class Keeper(Protocol):
     ) -> list[tuple[Table, bytes, bytes]] | None:
         """What few changed rows of a base table, as they were and are (empty: none), do to a view and to its state:
         rows to put, by table and encoded key, empty ones to delete. None if only `changes` knows."""
+
+    def many(
+        self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reading: Reading
+    ) -> list[tuple[Table, pa.BinaryArray, pa.BinaryArray]] | None:
+        """`changes` of a view of sums without a statement, encoded: keys and rows, an empty row goes; None if only that
+        knows. `delta` gives columns of the rows that went and that came, with weights, not consolidated."""
 
     def changes(
         self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reading: Reading

@@ -12,25 +12,29 @@ as it takes back the tables' own rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from viewkeeper import faults
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.codec import decode_rows
-from viewkeeper.model.schema import Table
+from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.keeping import keeper
 from viewkeeper.store.ordered import batches, log, records
 from viewkeeper.store.ordered.calls import Call, encoded
-from viewkeeper.store.ordered.images import Images, binary
+from viewkeeper.store.ordered.images import Images, binary, present
 from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.ordered.net import net
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.terms import ViewChange
 
-_FEW = 512
-"""Changed rows of a call that go through its views one by one: a statement costs as much as so many."""
+_FEW = 64
+"""Changed rows of a call that go through its views one by one: more are added up column by column, if they can be."""
+_SOME = 512
+"""Where they cannot, so many go one by one: a statement costs as much."""
 
 
 def numbers(views: Sequence[View]) -> list[int]:
@@ -61,17 +65,31 @@ class InCall:
 def take_along(call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images]) -> None:
     """What a write call did to a table, for the views that are kept in its writes."""
     now = catalog.tables_by_id[table.id]
-    few = sum(map(len, pieces)) <= _FEW
-    rows = [both for piece in pieces for both in _both(piece)] if few else []
+    changed, lying = sum(map(len, pieces)), InCall(call.state)
     for view in catalog.synchronous.get(table.id, ()):
-        made = keeper().few(catalog, view, table.id, rows, InCall(call.state)) if few else None
-        if made is not None:
-            _put(call, view, made)
-            continue
+        if changed > _FEW:
+            both = partial(_gone_and_come, now.inside, pieces)
+            if (found := keeper().many(catalog, view, table.id, both, lying)) is not None:
+                for changes in found:
+                    _apply_encoded(call, view, *changes)
+                continue
+        if changed <= _SOME:
+            rows = [both for piece in pieces for both in _both(piece)]
+            if (made := keeper().few(catalog, view, table.id, rows, lying)) is not None:
+                _put(call, view, made)
+                continue
         delta = net(now.inside, pieces, list(keeper().columns(catalog, view, table.id)))
         if delta.num_rows:
             _apply(call, view, keeper().changes(catalog, view, {table.id: delta}, InCall(call.state)))
     faults.point("write.kept")
+
+
+def _gone_and_come(table: Table, pieces: Sequence[Images], wanted: Sequence[str]) -> pa.Table:
+    """The rows before with weight −1, and those after with +1."""
+    gone = [present(images.before) for images in pieces]
+    come = [present(images.after) for images in pieces]
+    weights = np.repeat(np.array([-1, 1]), [sum(map(len, gone)), sum(map(len, come))])
+    return decode_rows(table, pa.concat_arrays([*gone, *come]), wanted).append_column(WEIGHT, pa.array(weights))
 
 
 def _both(images: Images) -> Iterator[tuple[bytes, bytes]]:
@@ -84,9 +102,13 @@ def _put(call: Call, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) 
     for table, key, after in changes:
         by_table.setdefault(table.id, (table, {}))[1][key] = after
     for table, rows in by_table.values():
-        images = call.state.rows(table.id).apply(table, binary(list(rows)), binary(list(rows.values())))
-        if table.id == view.table.id:
-            call.append(table, images)
+        _apply_encoded(call, view, table, binary(list(rows)), binary(list(rows.values())))
+
+
+def _apply_encoded(call: Call, view: View, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+    images = call.state.rows(table.id).apply(table, keys, after)
+    if table.id == view.table.id:
+        call.append(table, images)
 
 
 def _apply(call: Call, view: View, changes: Sequence[ViewChange], *, told: bool = True) -> None:
