@@ -219,14 +219,14 @@ class Latest:
 
 
 def latest(
-    store: Store, overlays: Overlays, name: str, level: Level, after: After, *, by_key: bool = False
+    store: Store, overlays: Overlays, catalog: Catalog, name: str, level: Level, after: After, *, by_key: bool = False
 ) -> Latest | None:
     """A view with every write call that has ended, without waiting; None if the published batch is new enough, or it
-    has to be waited for. `by_key`: one row is asked for."""
-    if not overlays.can(store.catalog(), name):
+    has to be waited for. `catalog`: as it is now. `by_key`: one row is asked for."""
+    if not overlays.can(catalog, name):
         return None
     position = position_of(store, after)
-    if level is ANY and position is not None and has(store, store.catalog(), name, position):
+    if level is ANY and position is not None and has(store, catalog, name, position):
         return None
     pinned = store.pin()
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.maintain.holding import Holding
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
@@ -56,8 +56,9 @@ class Reads:
     def get(self, name: str, key: Any, level: Level, after: After, timeout: float) -> dict[str, Any] | None:
         if level is ANY and after is None and not self.ahead:  # most reads, and the fastest
             return get_row(self._store, self._table(name, level, after, timeout), key)
-        found = checked_key(self._store.catalog().table(name), key)
-        if (latest := self.latest(name, level, after, timeout, by_key=True)) is not None:
+        catalog = self._store.catalog()
+        found = checked_key(catalog.table(name), key)
+        if (latest := self.latest(name, level, after, timeout, by_key=True, catalog=catalog)) is not None:
             return latest.get(found)
         return get_row(self._store, self._table(name, level, after, timeout), key)
 
@@ -181,11 +182,21 @@ class Reads:
         is_alone = isinstance(found, View) and found.at is not None
         return maintainer.refresh_all if is_alone else maintainer.refresh
 
-    def latest(self, name: str, level: Level, after: After, timeout: float, *, by_key: bool = False) -> Latest | None:
-        """A view as new as asked for, if that needs no batch to be waited for."""
+    def latest(
+        self,
+        name: str,
+        level: Level,
+        after: After,
+        timeout: float,
+        *,
+        by_key: bool = False,
+        catalog: Catalog | None = None,
+    ) -> Latest | None:
+        """A view as new as asked for, if that needs no batch to be waited for. `catalog`: if it was just looked at."""
         levels.checked(level, timeout)
         after = self.not_before(name, level, after)
-        if (level is ANY and after is None) or self._store.catalog().table(name).with_writes:
+        catalog = catalog or self._store.catalog()
+        if (level is ANY and after is None) or catalog.table(name).with_writes:
             return None
         if self._holding.current is not None:
             return None
@@ -193,7 +204,7 @@ class Reads:
 
         if self._overlays is None:
             self._overlays = Overlays(self._store)
-        found = latest(self._store, self._overlays, name, level, after, by_key=by_key)
+        found = latest(self._store, self._overlays, catalog, name, level, after, by_key=by_key)
         if found is not None:
             self._newest = max(self._newest, found.position)
             self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
