@@ -2,13 +2,15 @@
 
     way              reads                                           costs
     range of keys    the rows of the range                           1 a row
-    covering index   the entries of its range, nothing else          1 an entry
+    covering index   the entries of its range, nothing else          1 an entry; of many, by their width and order
     thin index       the entries, then each row by its key           `FETCH` an entry
     scan             every row                                       1 a row of the table
 
-How many rows a range has is counted, up to `COUNTED` of them, if there is a choice; beyond that a tenth of the table
-is assumed. What is assumed is not relied on: a thin index whose entries turn out too many is left for a scan while it
-is read (`fetching`).
+How many rows a range has is counted, up to `COUNTED` of them, if there is a choice; beyond that the keys that cut the
+table into equal parts tell (`spread`). Many entries of a covering index that do not come in the order that is asked for
+have to be sorted, so a range of most of the table costs more than the table, unless its entries are much narrower. What
+is estimated is not relied on: a thin index whose entries turn out too many is left for a scan while it is read
+(`fetching`).
 
 A way is *ordered* if its rows come as they were asked for, and *grouped* if all but equal ones do; with a limit it then
 ends when there are enough.
@@ -31,7 +33,11 @@ FETCH = 8
 """A row that is fetched by its key costs as much as so many that are scanned (`benchmarks/access.py`)."""
 COUNTED = 1_000
 _ASSUMED = 10
-"""Of a range with more rows than were counted: one in so many rows of the table."""
+"""Of rows that a test is made on, one in so many passes it."""
+SORTED = 1.4
+"""An entry among many that are to be sorted costs as much as so many that are in order."""
+BESIDE = 380
+"""A row costs as much as so many bytes of it, whatever its width."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,11 @@ class Way:
         return self.index is None and self.ranges.whole
 
     @property
+    def may_cost_more(self) -> bool:
+        """Whether it may cost more than a scan: its entries have to be sorted."""
+        return self.index is not None and self.covering and not self.ordered
+
+    @property
     def by_whole_keys(self) -> bool:
         return self.index is None and bool(self.ranges.used) and self.ranges.points == self.key_length
 
@@ -110,7 +121,7 @@ def choose(source: Source, wanted: Wanted) -> Way:
     """The cheapest way."""
     ways = list(_ways(source, wanted))
     bounded = [way for way in ways if not way.is_scan]
-    if len(bounded) == 1 and not bounded[0].ranges.whole:
+    if len(bounded) == 1 and not bounded[0].ranges.whole and not bounded[0].may_cost_more:
         return bounded[0]  # it never reads more than a scan, or is left for one
     if not bounded:
         return ways[0]
@@ -213,9 +224,12 @@ def _weighed(source: Source, wanted: Wanted, way: Way) -> Way:
             if rows > COUNTED:
                 break
         if rows > COUNTED:
-            rows, counted = max(rows, whole // _ASSUMED), False
+            there = source.spread(table)
+            rows, counted = max(rows, min(whole, sum(there.within(*pair) for pair in way.ranges.pairs))), False
     if way.grouped and wanted.limit is not None:
         few = wanted.limit * (1 if not way.rest and not way.others else _ASSUMED)
         rows, counted = (few, False) if few < rows else (rows, counted)
-    each = 1 if way.covering else FETCH
-    return replace(way, rows=rows, counted=counted, cost=float(rows * each))
+    each = 1.0 if way.covering else float(FETCH)
+    if way.may_cost_more and rows > COUNTED:
+        each = SORTED * (BESIDE + source.spread(table).width) / (BESIDE + source.spread(wanted.table).width)
+    return replace(way, rows=rows, counted=counted, cost=rows * each)

@@ -18,6 +18,7 @@ from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT, WEIGHT
 from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import Table
+from viewkeeper.read.access.spread import Spread, spread_of
 from viewkeeper.read.at import consolidated
 from viewkeeper.store.base import Store
 from viewkeeper.store.terms import Batch, Changed, Pinned
@@ -45,6 +46,9 @@ class Source(Protocol):
 
     def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
         """Rows of a key range, about; counted up to `most`."""
+
+    def spread(self, table: Table) -> Spread:
+        """How its rows lie over its keys."""
 
     def in_key_order(self, table: Table) -> bool:
         """Whether `scan` knows ranges of keys, and gives rows in their order."""
@@ -83,6 +87,9 @@ class Pins:
 
     def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
         return self._pinned.size(table, start, stop, most)
+
+    def spread(self, table: Table) -> Spread:
+        return spread_of(self._store, table)
 
     def in_key_order(self, table: Table) -> bool:
         return self._store.in_key_order(table)
@@ -142,6 +149,9 @@ class Positions:
         for batch in self._store.scan(table, [c.name for c in table.key_columns], start=start, stop=stop, limit=most):
             found += batch.num_rows
         return found
+
+    def spread(self, table: Table) -> Spread:
+        return spread_of(self._store, table)
 
     def in_key_order(self, table: Table) -> bool:
         return self._store.in_key_order(table)
