@@ -222,3 +222,20 @@ def test_too_many_entries_are_left_for_a_scan(db: Any) -> None:
     )
     db.put("items", [_item(n, category="c3") for n in range(0, 300, 3)])
     assert _ids(db.scan("items", where="category > 'c'")) == list(range(300))
+
+
+def test_most_of_a_table_is_scanned_and_a_part_of_it_is_not(db: Any) -> None:
+    """An entry of a covering index is worth more than a row if it must be sorted, and less if rows are much wider."""
+    db.put("items", [_item(n, name=f"item {n}") for n in range(6_000)])
+    db.sql("CREATE INDEX by_price ON items (price) INCLUDE (name)")
+    part, most = ("SELECT id, name FROM items WHERE price < " + str(bound) for bound in (6, 19))
+    assert "covering index by_price" in _plan(db, part)[1]
+    scanned = _plan(db, most)
+    assert "whole, 6,000 rows, cost 6,000" in scanned[1]
+    assert "not the covering index by_price: price < 19.00, about" in scanned[2]
+    assert len(list(db.scan("items", where="price < 6", columns=["id"]))) == 1_800
+    assert _ids(db.scan("items", where="price < 19", columns=["id"])) == [n for n in range(6_000) if n % 20 < 19]
+    db.put("items", [_item(n, category="x" * 3_000) for n in range(0, 6_000, 2)])
+    db.put("items", [_item(n + 6_000, category="x" * 3_000) for n in range(2_000)])
+    db.refresh()
+    assert "covering index by_price" in _plan(db, most)[1]

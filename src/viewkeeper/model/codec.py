@@ -329,6 +329,8 @@ def _fixed_column(type_name: Type, slots: Array, arrow: pa.DataType, valid: Any)
         values[:, 1] = values[:, 0] >> 63
     else:
         values = np.ascontiguousarray(slots)
+        if not values.flags.aligned:  # a single row is contiguous where it lies
+            values = values.copy()
     return pa.Array.from_buffers(arrow, rows, [valid, pa.py_buffer(values)])
 
 
