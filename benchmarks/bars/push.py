@@ -192,6 +192,9 @@ def measure(server: Server, scratch: Path, small: bool) -> dict[str, tuple[float
         time.sleep(seconds)
         alone = (_cpu(server) - before) / seconds
         results["nobody"] = (alone, alone, "the same while nobody maintains: HBase's own, both columns")
+        most = max(count for name in results if name.startswith("idle@") for count in [int(name[5:])])
+        pushed, polled, _ = results[f"idle@{most}"]
+        results["beyond"] = (pushed - alone, polled - alone, f"what {most} idle tables cost beyond that")
     return results
 
 

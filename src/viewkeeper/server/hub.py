@@ -35,6 +35,9 @@ from viewkeeper.store.looking import pause_after
 QUEUE_BYTES = 4 << 20
 """What may wait for one subscriber, unless it is a single event."""
 
+_REMOTE = 0.02
+"""Seconds between two looks at a store elsewhere, which its maintainer may look at less often: subscribers wait."""
+
 _log = logging.getLogger("viewkeeper.server")
 
 
@@ -211,14 +214,15 @@ class Hub:
                     for listener in self.listeners:
                         listener()
                     self._loop.call_soon_threadsafe(self._told)
-                    continue
+                    if not self._store.look_pause:
+                        continue  # where the head is a clock it is always another one
             except Exception as error:
                 if self._stopping.is_set():
                     return
                 _log.warning("The reader of commits failed, and looks again: %s", error)
                 time.sleep(0.2)
             pause = pause_after(time.monotonic() - heard)
-            self._news.wait(max(pause, self._store.look_pause))
+            self._news.wait(max(pause, min(self._store.look_pause, _REMOTE)))
 
     def _behind(self) -> bool:
         """Whether a feed has not read up to the head: somebody else noted it first, or the store settles late."""

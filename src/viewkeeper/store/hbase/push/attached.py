@@ -126,7 +126,7 @@ class Attached:
             self.on_news()
 
     def _reached(self, found: Reached) -> None:
-        idle = (time.monotonic() - self._came) / 8
+        idle = (time.monotonic() - self._came) / 2
         self.pause = min(max(idle, PUSH_PAUSE), IDLE_PAUSE) if found.complete else POLL_PAUSE
         if (
             self._told is None
