@@ -60,6 +60,7 @@ def arranged(site: Site, operator: Operator, ports: Ports) -> Iterator[pa.Table]
 def stepped(site: Site, operator: Operator, ports: Ports, step: Step, size: int = 0) -> Iterator[pa.Table]:
     """The outputs of a step for each range, and the runs of all of them to its slots. `size`: bytes that it reads."""
     grown: list[list[Run]] = [[] for _ in slots(operator)]
+    aside, held = site.memory.aside, 0
     for part in ranges(site, ports, size):
         if all(rows is None for rows in part):
             continue
@@ -67,9 +68,12 @@ def stepped(site: Site, operator: Operator, ports: Ports, step: Step, size: int 
         for runs, delta in zip(grown, added, strict=True):
             if delta.num_rows:
                 run = arrange(delta)
-                runs.append(run if run.rows.nbytes < site.memory.piece else Run(site.memory.aside(run.rows)))
+                if held + run.rows.nbytes > site.memory.waiting:  # each range's may be small, and all of them are not
+                    run = Run(aside(run.rows))
+                else:
+                    held += run.rows.nbytes
+                runs.append(run)
         yield output
-    aside = site.memory.aside
     site.add(operator, [runs[0] if len(runs) == 1 else succession(runs, aside) if runs else _NOTHING for runs in grown])
 
 

@@ -24,6 +24,7 @@ from viewkeeper.errors import Defect
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.routes import arrived
+from viewkeeper.operators.steps import ranges, stacked
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given, is_empty
@@ -235,7 +236,8 @@ class _Schedule:
 
     def _compact(self, site: Site, operator: Operator, port: int, found: Sequence[_Arrived]) -> None:
         """Add up what waited at a port: groups come again in every piece of a large output."""
-        whole = site.memory.aside(operator.compacted(site.duck, port, [a.delta for a in found]))
+        parts = (part for [part] in ranges(site, [[a.delta for a in found]]) if part is not None)
+        whole = stacked([site.memory.aside(operator.compacted(site.duck, port, [part])) for part in parts])
         with self._changed:
             self._waiting[operator.id][port].append(_Arrived(*min(a[:2] for a in found), 0, whole))
             self._compacted[operator.id, port] = int(whole.num_rows)
