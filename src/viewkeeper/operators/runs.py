@@ -127,8 +127,8 @@ class Verified:
         self._known: set[str] = set()
 
     def has(self, path: Path, entry: RunEntry) -> bool:
-        line = self._line(path, entry)
-        if line not in self._known:
+        line = _line(path, entry)
+        if line is not None and line not in self._known:
             with suppress(OSError), self._path.open("rb") as file:
                 file.seek(self._read)
                 told, end, _ = file.read().rpartition(b"\n")  # one that is being written is read next time
@@ -137,16 +137,23 @@ class Verified:
         return line in self._known
 
     def add(self, path: Path, entry: RunEntry) -> None:
-        line = self._line(path, entry)
+        line = _line(path, entry)
+        if line is None:
+            return
         self._known.add(line)
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())  # one write: others' lines are before it or after it
 
-    def _line(self, path: Path, entry: RunEntry) -> str:
+
+def _line(path: Path, entry: RunEntry) -> str | None:
+    """None if the file has gone since it was mapped."""
+    try:
         told = path.stat()
-        return f"{told.st_ino} {told.st_mtime_ns} {entry.offset} {entry.checksum}"
+    except OSError:
+        return None
+    return f"{told.st_ino} {told.st_mtime_ns} {entry.offset} {entry.checksum}"
 
 
 def wholes(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
