@@ -93,6 +93,8 @@ def pair(
     monkeypatch.setattr(lane, "_results", exchanged)
     monkeypatch.setattr(reach, "all_near", lambda *_: request.param == "near")
     monkeypatch.setattr(levels, "BROADCAST_BYTES", 0 if request.param == "fully partitioned" else 1 << 20)
+    if request.param == "fully partitioned":  # two rows of a key are dealt out
+        monkeypatch.setattr(messages, "_HOT_ROWS", 1)
     if request.param != "near":  # runs are opened where a task's hashes are in them
         made = Worker.__init__
 
