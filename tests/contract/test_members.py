@@ -346,6 +346,25 @@ def test_a_member_whose_key_the_store_cannot_hold_is_suspended_alone(open_db: Ca
         assert db.read("v0").equals(db.read("apart_v0"))
 
 
+def test_a_family_of_which_all_members_fail_goes(url: str) -> None:
+    views = _views(HEAVY)
+    with viewkeeper.open(url) as db:
+        db.delete("items", list(range(60)))
+        db.create_views(views)
+        db.put("items", [{"item_id": n, "category": "a", "price": 19} for n in range(4)])
+        assert set(db.refresh().suspended) == set(views)
+        assert _families(db) == []
+        assert not any(v.gathers for v in db._store.catalog().views)
+        db.delete("items", [0, 1])
+        db.create_views({f"again_{name}": text for name, text in views.items()})
+        assert _families(db) == [6]
+        assert db.read("again_v3").to_pylist() == [{"category": "a", "n": 2, "total": 2 * 3074457345618258603}]
+        db.drop_views(list(views))
+    with viewkeeper.open(url) as db:
+        db._maintain()
+        assert len([t for t in db._store.catalog().tables if t.is_hidden]) == 1
+
+
 def test_a_member_fails_in_a_batch_of_few_rows(url: str) -> None:
     with viewkeeper.open(url) as db:
         db.delete("items", list(range(60)))
