@@ -4,7 +4,8 @@
                   second, p50, p99; and the embedded `get` of the same rows beside it, as the ratio
     subscribers   1,000 readers of one view's changes, 10 batches a second: every reader has every batch, once
     puts          an Arrow stream by POST against `Database.put` of the same rows, by turns: into another database that
-                  has its maintainer in the same process, as the server has, and into the same database without
+                  has its maintainer in the same process, as the server has, and into the same database without. Each
+                  from a process of its own: a client has no maintainer that would hold it up
 
 The bars (2 cores, clients included): at least 5,000 requests a second with p99 at most 20 ms while batches run; 1,000
 subscribers without loss; a put within 1.3 of the embedded one with a maintainer beside it. Server and clients are
@@ -147,10 +148,48 @@ def subscribers(address: str, count: int, seconds: float) -> list[dict[str, Any]
 
 
 def puts(url: str, beside: str, address: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Puts by turns, each of other rows; the medians are compared."""
-    found = said(role("putter", {"url": url, "beside": beside, "address": address, "sizes": sizes}))
-    rows: list[dict[str, Any]] = found["rows"]
-    return rows
+    """Puts by turns, each of other rows and from a process of its own; the medians are compared."""
+    ways = {
+        "alone": role("putter", {"url": url, "maintains": False}),
+        "embedded": role("putter", {"url": beside, "maintains": True}),
+        "served": role("putter", {"url": f"http://{address}", "maintains": False}),
+    }
+    for way in ways.values():
+        _heard(way)
+    found = []
+    for size in sizes:
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(15):
+            for name in list(ways)[:: 1 if turn % 2 else -1]:
+                for maintained in ("served", "embedded"):  # those who maintain refresh at once: no batch runs meanwhile
+                    _told(ways[maintained], 0, 0)
+                times[name].append(float(_told(ways[name], size, turn)))
+        took = {name: float(np.median(each[2:])) for name, each in times.items()}
+        found.append(
+            {
+                "rows": size,
+                "alone_ms": round(took["alone"], 2),
+                "embedded_ms": round(took["embedded"], 2),
+                "served_ms": round(took["served"], 2),
+                "put_ratio": round(took["served"] / took["embedded"], 2),
+                "ratio_alone": round(took["served"] / took["alone"], 2),
+            }
+        )
+    for way in ways.values():
+        said(way)
+    return found
+
+
+def _told(process: subprocess.Popen[str], size: int, first: int) -> str:
+    assert process.stdin is not None
+    process.stdin.write(f"{size} {first}\n")
+    process.stdin.flush()
+    return _heard(process)
+
+
+def _heard(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 # -- the processes ----------------------------------------------------------------------------------------------------
@@ -303,41 +342,25 @@ def listener(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def putter(options: dict[str, Any]) -> dict[str, Any]:
+    """Puts as it is told, a line for each: how many rows, from which key on. No rows: waits until its view has them."""
     import viewkeeper as vk
 
-    def put(db: Any, size: int, turn: int) -> float:
-        given = some_items(np.arange(size) + turn)
-        for waits in (far, own):  # both maintain, so they refresh at once: no batch runs meanwhile
-            waits.get("by_category", "c0", vk.LATEST, timeout=60)
-        at = time.perf_counter()
-        db.put("items", given)
-        return 1000 * (time.perf_counter() - at)
-
-    rows = []
-    with (
-        vk.open(options["url"]) as near,
-        vk.connect(f"http://{options['address']}") as far,
-        vk.open(options["beside"]) as own,
-        own.maintain(),
-    ):
-        ways = {"alone": near, "embedded": own, "served": far}
-        for size in options["sizes"]:
-            times: dict[str, list[float]] = {name: [] for name in ways}
-            for turn in range(15):
-                for name in list(ways)[:: 1 if turn % 2 else -1]:
-                    times[name].append(put(ways[name], size, turn))
-            took = {name: float(np.median(found[2:])) for name, found in times.items()}
-            rows.append(
-                {
-                    "rows": size,
-                    "alone_ms": round(took["alone"], 2),
-                    "embedded_ms": round(took["embedded"], 2),
-                    "served_ms": round(took["served"], 2),
-                    "put_ratio": round(took["served"] / took["embedded"], 2),
-                    "ratio_alone": round(took["served"] / took["alone"], 2),
-                }
-            )
-    return {"rows": rows}
+    url, maintains = options["url"], options["maintains"]
+    with vk.connect(url) if url.startswith("http") else vk.open(url) as db:
+        if maintains:
+            db.maintain()
+        print("ready", flush=True)
+        for line in sys.stdin:
+            size, first = map(int, line.split())
+            if size:
+                given = some_items(np.arange(size) + first)
+                at = time.perf_counter()
+                db.put("items", given)
+                print(1000 * (time.perf_counter() - at), flush=True)
+            else:
+                db.get("by_category", "c0", vk.LATEST, timeout=60)
+                print("fresh", flush=True)
+    return {}
 
 
 def _run(work: Any) -> dict[str, Any]:
