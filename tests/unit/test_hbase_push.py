@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.files import Directory
-from viewkeeper.store.hbase.push import reach, settings, touched, wire
+from viewkeeper.store.hbase.push import inflow, reach, settings, touched, wire
+from viewkeeper.store.hbase.push.inflow import Inflow
 from viewkeeper.store.hbase.push.receiver import Receiver
+from viewkeeper.store.hbase.push.settings import Agreed
 from viewkeeper.store.hbase.push.spool import Spool, least
 from viewkeeper.store.hbase.push.touched import Malformed, Touched
 from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
@@ -328,6 +330,28 @@ def test_a_region_server_that_does_not_tell_its_clock_makes_it_unknown(receiver:
         assert receiver.ask(["n:view"]) == reach.Asked({"a,1,1": {"a.1": 7}, "old,1,1": {"old.1": 9}}, None)
     # An endpoint of before does not remember what it was told.
     assert [one.splitlines()[1:] for one in asked] == [["n:view"], ["n:view"]]
+
+
+def test_a_receiver_elsewhere_that_does_not_answer_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every question would wait for seconds where its machine is gone."""
+    called: list[object] = []
+
+    def gone(*how: object, **named: object) -> Wire:
+        called.append(how)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(inflow, "listening", lambda *_: [])
+    monkeypatch.setattr(wire, "call", gone)
+    agreed = Agreed("peer", ("elsewhere:9191",), ("n",))
+    found = Inflow(agreed, Spool(Directory(tmp_path)), SECRET, lambda: ["n:view"])
+    assert [found.clock() for _ in range(3)] == [None] * 3
+    assert len(called) == 1
+    for times in (1, 2):
+        assert "does not answer" in found.reach().reason
+        assert len(called) == times
+    found.close()
 
 
 def test_a_region_server_that_comes_or_goes_is_news(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ FAR = 2000
 _AGAIN = 1.0
 """Seconds between two tries to receive at an address that somebody has."""
 
+_MISSED = 10.0
+"""Seconds for which a receiver elsewhere that did not answer is not asked for the clock."""
+
 SHIPPING = 2.0
 """Seconds for which a batch waits for what is being shipped; then it looks for itself."""
 
@@ -50,6 +53,7 @@ class Inflow:
         self._caller: Wire | None = None
         self._reached = True
         self._asked: Asked | None = None
+        self._missed, self._why = float("-inf"), ""
         self._tried = time.monotonic()
         self._tls = ssl.create_default_context(cafile=agreed.certificate) if agreed.certificate else None
         self.receivers = listening(agreed, spool, secret)
@@ -81,6 +85,8 @@ class Inflow:
 
     def clock(self) -> int | None:
         """What HBase's clock shows now: that of the region server that is furthest ahead. None if that is not known."""
+        if not self.receivers and time.monotonic() - self._missed < _MISSED:
+            return None  # `reach` goes on trying; nobody need wait for that more than once a batch
         self._asked = asked = self._ask()
         return asked.clock
 
@@ -97,6 +103,8 @@ class Inflow:
             asked = self._ask()
         if self.receivers:
             found = self.receivers[0].reach(asked, patience)
+        elif not asked.marks:
+            found = Reached(False, self._why)
         else:
             said = self._elsewhere({"marks": asked.marks, "timeout": patience})
             found = Reached(said["complete"], said["reason"], tuple(said.get("lost", ())))
@@ -114,8 +122,8 @@ class Inflow:
 
     def _elsewhere(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Of a receiver in another process."""
-        why = "no receiver is there"
         with self._calling:
+            self._why = "no receiver is there"
             for receiver in self.agreed.receivers:
                 try:
                     if self._caller is None:
@@ -124,13 +132,15 @@ class Inflow:
                         self._caller.settimeout(SHIPPING + 5.0)
                     self._caller.send(json.dumps(question).encode())
                     found: Mapping[str, Any] = json.loads(self._caller.receive())
+                    self._why = "no region server is connected"
                     return found
                 except (OSError, EOFError, Refused) as error:
-                    why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
+                    self._why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
                     if self._caller is not None:
                         self._caller.close()
                     self._caller = None
-        return {"complete": False, "reason": why}
+            self._missed = time.monotonic()
+        return {"complete": False, "reason": self._why}
 
     # -- what has -----------------------------------------------------------------------------------------------------
 
