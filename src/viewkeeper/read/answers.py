@@ -164,7 +164,8 @@ class Answers:
     def _remember(self, pinned: Pinned, view: View, prefix: bytes, answer: Answer) -> None:
         number, made_of = view.table.id, (view.stored, self._runs(pinned, view))
         with self._lock:
-            if self._made_of.get(number) != made_of:
+            known = self._made_of.get(number)
+            if known is None or known[0] is not made_of[0] or known[1] != made_of[1]:
                 for name in [n for n in self._known if n[0] == number]:
                     self._held -= self._known.pop(name).size
                 self._made_of[number] = made_of

@@ -68,7 +68,7 @@ class Handle:
         shape = html_table(
             ["column", "type", "nullable", "key"], self._columns(), f"{self._kind().capitalize()} {self.name}"
         )
-        if not self._found().has_rows:
+        if not self._found().is_stored:  # to work all rows out would be much for a look
             return shape
         rows = [[value(v) for v in row.values()] for row in islice(self.scan(limit=SHOWN), SHOWN)]
         return shape + html_table(self.schema.names, rows, "First rows")

@@ -90,6 +90,11 @@ def refuse_changes(table: Table) -> None:
         )
 
 
+def refuse_past(table: Table) -> None:
+    if table.is_lazy:
+        raise Unsupported(f"{table.name} is lazy: it is worked out as the published batch has it, and as no other.")
+
+
 def _tried(store: Store, read: Callable[[Pinned], T]) -> T:
     for attempt in range(_ATTEMPTS):
         pinned = store.pin()

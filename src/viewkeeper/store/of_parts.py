@@ -100,6 +100,7 @@ class StoreOfParts(Store):
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
+        answering.refuse_past(table)
         return self.rows.scan_at(table, columns, cut, start=start, stop=stop)
 
     def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:
@@ -118,6 +119,7 @@ class StoreOfParts(Store):
         return table.is_lazy or self.rows.in_key_order(table)
 
     def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
+        answering.refuse_past(table)
         return self.rows.find_at(table, keys, columns, cut)
 
     def split_points(self, table: Table, parts: int) -> list[bytes]:
