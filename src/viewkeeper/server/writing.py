@@ -22,6 +22,8 @@ from viewkeeper.server.paths import key_of
 from viewkeeper.server.problems import Refused
 from viewkeeper.server.serving import Serving
 
+_CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
+
 
 async def put(serving: Serving, asked: Asked) -> Reply:
     """Insert rows, or replace whole rows of the same key."""
@@ -45,7 +47,7 @@ async def delete(serving: Serving, asked: Asked) -> Reply:
 
 async def delete_one(serving: Serving, asked: Asked) -> Reply:
     """Delete the row with a key."""
-    serving.writable()
+    _refuse_conditions(serving, asked)
     table = serving.db._writes.table(asked.name, "delete from")
     key = key_of(table, asked.key)
     if serving.store.get(table, key) is None:
@@ -56,12 +58,20 @@ async def delete_one(serving: Serving, asked: Asked) -> Reply:
 async def _written(
     serving: Serving, asked: Asked, kind: str, work: Any, bodies: tuple[str, ...] = intake.BODIES
 ) -> Reply:
-    serving.writable()
+    _refuse_conditions(serving, asked)
     media = intake.media_of(asked.header("content-type"), bodies)
     table = serving.db._writes.table(asked.name, {"put": "put into", "update": "update", "delete": "delete from"}[kind])
     with serving.waiting():
         body = await asked.body(serving.limits.body, serving.limits.receive_seconds)
     return await serving.call(work, serving, asked, table, media, body)
+
+
+def _refuse_conditions(serving: Serving, asked: Asked) -> None:
+    """What would be written whatever its condition says is not written."""
+    serving.writable()
+    for name in _CONDITIONS:
+        if asked.header(name) is not None:
+            raise Refused(400, f"A write here has no condition, and {name} is one.", "Send it without, or as SQL.")
 
 
 def _put(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:

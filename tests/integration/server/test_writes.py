@@ -71,6 +71,19 @@ def test_some_columns_of_several_rows(served: Running) -> None:
     assert served.db.read("items").equals(before)
 
 
+@pytest.mark.parametrize("name", ["if-match", "if-none-match", "if-unmodified-since"])
+def test_a_condition_of_a_write_is_refused_and_not_ignored(shared: Running, name: str) -> None:
+    head = shared.db._store.head()
+    for method, path, body in (
+        ("DELETE", "/v1/items/rows/1", None),
+        ("PATCH", "/v1/items/rows/1", {"price": 99}),
+        ("POST", "/v1/items/rows", {"item_id": 1}),
+    ):
+        found = shared.http.request(method, path, json=body, headers={name: '"x"'})
+        assert (found.status_code, found.json()["code"]) == (400, "VK701"), method
+    assert shared.db._store.head() == head
+
+
 def test_delete(served: Running) -> None:
     assert served.http.delete("/v1/items/rows/1").json()["rows"] == 1
     assert served.http.delete("/v1/items/rows/1").json()["code"] == "VK105"
