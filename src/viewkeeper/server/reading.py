@@ -203,11 +203,12 @@ def _given(table: Table, texts: list[str]) -> tuple[Any, ...] | None:
 async def _latest(serving: Serving, asked: Asked) -> Latest | None:
     """A view as new as asked for, if that needs no batch to be waited for: as an open database reads it."""
     level, after = _level(asked), asked.one("after")
+    timeout = asked.seconds("timeout", levels.TIMEOUT, serving.limits.seconds)
     reads: Reads = serving.db._reads
     if level is ANY and after is None and not reads.ahead:
         return None
     name = serving.store.catalog().table(asked.name).name
-    return await serving.call(reads.latest, name, level, after, levels.TIMEOUT)
+    return await serving.call(reads.latest, name, level, after, timeout)
 
 
 def _level(asked: Asked) -> Level:

@@ -109,6 +109,8 @@ def test_what_is_not_there_has_a_code(served: Running) -> None:
         ("/v1/items/rows/1_0", 400, "VK201"),
         ("/v1/items/rows/%201", 400, "VK201"),
         ("/v1/items/rows?start=1_0", 400, "VK201"),
+        ("/v1/items/rows/1?level=latest&timeout=soon", 400, "VK701"),
+        ("/v1/items/rows?timeout=1e3", 400, "VK701"),
         ("/v1/items/rows?where=price%20%3D", 400, "VK301"),
         ("/v1/items/rows?where=colour%20%3D%201", 404, "VK101"),
         ("/v1/items/rows/1/2", 400, "VK201"),
