@@ -37,9 +37,9 @@ KILLS = int(os.environ.get("VK_KILLS", "20"))
 @pytest.fixture(scope="module")
 def pushes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An HBase that has the endpoint."""
-    server = Server(
-        tmp_path_factory.mktemp("pushes"), settings={"zookeeper.session.timeout.localHBaseCluster": "10000"}
-    )
+    # Dead servers' queues are claimed half a minute to a minute later each: after 20 kills a quarter of an hour.
+    quick = {"zookeeper.session.timeout.localHBaseCluster": "10000", "replication.sleep.before.failover": "1000"}
+    server = Server(tmp_path_factory.mktemp("pushes"), settings=quick)
     try:
         admin.install(server.data / "ext")
         server.start(timeout=240)
