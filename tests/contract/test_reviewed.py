@@ -199,13 +199,13 @@ def test_members_that_could_not_be_forgotten_are_with_the_next_ones(
 
         assert values() == set(range(8)) - {int(n[1:]) for n in alone(db)}
         gone = [m.table.name for m in db._store.catalog().members[family.table.id]][:3]
-        forget = gathering._rows
-        monkeypatch.setattr(gathering, "_rows", _fails)
+        forget = gathering.rows_of
+        monkeypatch.setattr(gathering, "rows_of", _fails)
         db.sql(f"DROP MATERIALIZED VIEW {gone[0]}")
         db.sql(f"DROP MATERIALIZED VIEW {gone[1]}")
         assert "forgetting members" in (db.status().afterwards or "")
         assert int(gone[0][1:]) in values()
-        monkeypatch.setattr(gathering, "_rows", forget)
+        monkeypatch.setattr(gathering, "rows_of", forget)
         db.sql(f"DROP MATERIALIZED VIEW {gone[2]}")
         assert db.status().afterwards is None
         assert values().isdisjoint({int(n[1:]) for n in gone})
