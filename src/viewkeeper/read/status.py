@@ -40,7 +40,6 @@ from viewkeeper.plan.wishes import wishes
 from viewkeeper.read.findings import NOTE as AUDIT
 from viewkeeper.read.findings import said
 from viewkeeper.read.kinship import kin, membership
-from viewkeeper.read.weighing import both_costs
 from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.files import Directory
 
@@ -281,6 +280,8 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
         notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
         return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
     if view.table.is_lazy:
+        from viewkeeper.read.weighing import both_costs  # with DuckDB, which a status does not need
+
         sizes, fan_out = _sizes(store), _fan_out(store, flow)
         return explain(flow, view.table, sizes, names, fan_out, both_costs(catalog, view, names, sizes, fan_out))
     if (lanes := lanes_text(Directory(store.state_path))) is not None:
