@@ -53,6 +53,7 @@ POINTS: Mapping[str, str] = {
     "members.table": "the table for the parameters of new members is there, empty",
     "members.written": "the parameters of new members are written, their names are not",
     "member.dropped": "the name of a member is gone, its parameters are there",
+    "member.expelled": "a member that failed is a view by itself, suspended, and its parameters are there",
     "load.part.after": "a part of a large table is scanned and kept",
     "load.1.after": "a view is loaded, nothing is published",
     "load.2.after": "it has caught up",

@@ -88,7 +88,7 @@ def test_every_point_is_listed_and_used() -> None:
     struck = {*BATCH, *MERGE, *(point.partition("@")[0] for _, point in DDL)}
     # tests/contract: test_resumed_loads.py, test_backup.py, test_synchronous.py, test_members.py;
     # tests/integration: test_families.py
-    members = {"members.table", "members.written", "member.dropped"}
+    members = {"members.table", "members.written", "member.dropped", "member.expelled"}
     elsewhere = {"load.part.after", "backup.copied", "family.parameters", "write.kept", "view.kept", *members}
     assert passed - struck - elsewhere == {"mend.before", "mend.after", "task.before", "task.after"}  # below
 
