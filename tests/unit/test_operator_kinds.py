@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import viewkeeper
-from viewkeeper.operators import kinds
+from viewkeeper.operators import kinds, routes
 from viewkeeper.operators.kinds import KINDS
 from viewkeeper.operators.operator import Operator
 
@@ -70,7 +70,7 @@ def asked(source: str) -> Iterator[int]:
 
 
 def _is_kind(name: str) -> bool:
-    found = getattr(kinds, name, None)
+    found = getattr(kinds, name, None) or getattr(routes, name, None)
     return inspect.isclass(found) and issubclass(found, Operator)
 
 
@@ -81,6 +81,7 @@ def _is_kind(name: str) -> bool:
         "isinstance(operator, (int, Lookup))",
         "isinstance(operator, Lookup | Recompute)",
         "isinstance(operator, kinds.TopK)",
+        "isinstance(operator, Routes)",
         "type(operator) is Lookup",
         "operator.kind == 'lookup'",
         "operator.kind in ('image', 'arrange')",
@@ -93,6 +94,7 @@ def _is_kind(name: str) -> bool:
 )
 def test_choosing_by_kind_is_noticed(line: str) -> None:
     imports = "from viewkeeper.operators import kinds\nfrom viewkeeper.operators.kinds import Lookup, Recompute\n"
+    imports += "from viewkeeper.operators.routes import Routes\n"
     assert list(asked(imports + line))
 
 

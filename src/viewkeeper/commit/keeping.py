@@ -36,8 +36,7 @@ from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.operators.shelves import Fetched, fetched, summed
 from viewkeeper.operators.steps import joined
 from viewkeeper.plan.flow import Flow
-from viewkeeper.plan.flows import Plans
-from viewkeeper.plan.union import assemble
+from viewkeeper.plan.flows import in_writes
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.rounds.sink import resolve
@@ -101,7 +100,7 @@ class Few:
 
 def made(catalog: Catalog, view: View, numbers: Sequence[int] | None = None) -> Made:
     """The flow of a view, its state under these numbers. Unsupported, with the reason, if no write can keep it."""
-    flow = assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id])
+    flow = in_writes(catalog, view)
     active = flow.behind([flow.sink(view.table.id).id])
     stateful: dict[str, Sequence[tuple[Table, ...]]] = {}
     left = iter(numbers if numbers is not None else range(1 << 30))

@@ -18,7 +18,7 @@ What an exit gives is what the lookups that it stands for would have given, but 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -122,6 +122,11 @@ class Routes(Operator):
     @cached_property
     def outlooks(self) -> Mapping[int, Outlook]:
         return outlooks(self.stretch)
+
+
+def routes_among(operators: Iterable[Operator]) -> Iterator[Routes]:
+    """Those of a flow's form, for who tells what they share."""
+    return (operator for operator in operators if isinstance(operator, Routes))
 
 
 class Found:

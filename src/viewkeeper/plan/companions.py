@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from viewkeeper.operators.routes import Routes
+from viewkeeper.operators.routes import routes_among
 from viewkeeper.operators.stretches import steps_of
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.paths import shared
@@ -36,9 +36,7 @@ def companions(flow: Flow, view: int, wishes: Wishes, names: Mapping[int, str]) 
     users = _users(flow)
     lines, alone, in_parts = [], 0, 0.0
     apart_seconds = together_seconds = 0.0
-    for operator in together.operators.values():
-        if not isinstance(operator, Routes):
-            continue
+    for operator in routes_among(together.operators.values()):
         views = [users[way[0]] for way in together.consumers[operator.id]]
         mine = sum(1 << i for i, of in enumerate(views) if view in of)
         if not mine:

@@ -3,6 +3,7 @@
     maintained      the views that batches keep fresh: those that run, and have no cut of their own
     everything      all views, as EXPLAIN and status speak of them
     alone           one view by itself, which has state of its own
+    in_writes       one view by itself, which writes keep
     asked           a lazy view, as it is worked out for who reads it
 
 A process sees one catalog after another. Flows are kept with the open store, and each is made from the last.
@@ -44,6 +45,11 @@ def everything(store: Store, catalog: Catalog) -> Flow:
 def alone(catalog: Catalog, view: View) -> Flow:
     """The flow of a view that runs by itself: it tracks its tables by key."""
     return assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id], True)
+
+
+def in_writes(catalog: Catalog, view: View) -> Flow:
+    """The flow of a synchronous view: a write knows the rows that were there before."""
+    return assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id])
 
 
 def asked(catalog: Catalog, view: View) -> Flow:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from viewkeeper.model.catalog import View
 from viewkeeper.operators.outlooks import Outlook
-from viewkeeper.operators.routes import Routes
+from viewkeeper.operators.routes import routes_among
 from viewkeeper.operators.stretches import Step
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.paths import shared
@@ -32,9 +32,7 @@ def foresight(
     together = shared(flow, frozenset(flow.used), wishes)
     mine = flow.views[view.table.id].operators
     lines = []
-    for operator in together.operators.values():
-        if not isinstance(operator, Routes):
-            continue
+    for operator in routes_among(together.operators.values()):
         table = names[flow.operators[operator.delta.source].changes_of or 0]
         for outlook in operator.outlooks.values():
             asked = [name for name in outlook.step.lookups if name in mine]
