@@ -244,9 +244,9 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory
     hashes = [0, 1, 2**63, 2**63 + 1, 2**64 - 1, 2**53 + 1, *(rng.getrandbits(64) for _ in range(5))]
     with pytest.MonkeyPatch.context() as patch:
         if directory:
-            patch.setattr("viewkeeper.operators.arrangement._DIRECTORY_ROWS", 1)
-            patch.setattr("viewkeeper.operators.arrangement._DIRECTORY_PROBES", 1)
-            patch.setattr("viewkeeper.operators.arrangement._BUCKET_ROWS", rng.choice([1, 3]))
+            patch.setattr("viewkeeper.operators.finding._DIRECTORY_ROWS", 1)
+            patch.setattr("viewkeeper.operators.finding._DIRECTORY_PROBES", 1)
+            patch.setattr("viewkeeper.operators.finding._BUCKET_ROWS", rng.choice([1, 3]))
         tables = [consolidate(duck, _hashed(rng, rng.choice([0, 1, 5, 40]), hashes)) for _ in range(4)]
         arrangement = Arrangement().plus(*(arrange(t) for t in tables))
         everything = [row for t in tables for row in t.to_pylist()]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.operators import arrangement as module
+from viewkeeper.operators import finding
 from viewkeeper.operators.arrangement import Arrangement, arrange, merge, succession
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
@@ -152,9 +152,12 @@ def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
     assert merge(duck, runs, ["n"], keep_zero=True).num_rows == 2
 
 
-def test_the_directory_finds_what_bisection_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DIRECTORY_ROWS", 1)
-    monkeypatch.setattr(module, "_DIRECTORY_PROBES", 1)
+@pytest.mark.parametrize(("kind", "many"), [("_fine", 10**9), ("_coarse", 0), (None, 0)])
+def test_a_directory_finds_what_bisection_finds(monkeypatch: pytest.MonkeyPatch, kind: str | None, many: int) -> None:
+    monkeypatch.setattr(finding, "_DIRECTORY_ROWS", 1 if kind else 10**9)
+    monkeypatch.setattr(finding, "_DIRECTORY_PROBES", 1)
+    monkeypatch.setattr(finding, "_MANY_PROBES", many)
+    monkeypatch.setattr(finding, "_COARSE_ROWS", 16)
     rng = np.random.default_rng(0)
     spread = rng.integers(0, 2**64, 3_000, dtype=np.uint64)
     crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 300)
@@ -166,8 +169,23 @@ def test_the_directory_finds_what_bisection_finds(monkeypatch: pytest.MonkeyPatc
             )
         )
         start, stop = run.ranges(probes)
+        made = run._sorted.__dict__.keys() & {"_fine", "_coarse"}
+        assert made == ({kind} if kind else set())
+        assert (run.starts(probes[::-1]) == start[::-1]).all()
         assert (start == np.searchsorted(run.hashes, probes, "left")).all()
         assert (stop == np.searchsorted(run.hashes, probes, "right")).all()
+
+
+def test_a_coarse_directory_is_made_when_lookups_were_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "_DIRECTORY_PROBES", 1)
+    keys = np.sort(np.random.default_rng(0).integers(0, 2**64, 1 << 14, dtype=np.uint64))
+    column = finding.SortedHashes(keys)
+    for _ in range(4):
+        column.ranges(keys[:60])
+        assert "_coarse" not in column.__dict__
+    column.ranges(keys[:60])
+    assert "_coarse" in column.__dict__
+    assert "_fine" not in column.__dict__
 
 
 class TestChoosingMerges:

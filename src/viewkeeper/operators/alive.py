@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model.chunks import one_chunk
-from viewkeeper.operators.arrangement import Hashes, Places, Run, spans
+from viewkeeper.operators.arrangement import Run, spans
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.outlooks import Modes, Outlook
 from viewkeeper.operators.stretches import Words, bits_of, words_of

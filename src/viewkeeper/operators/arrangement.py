@@ -7,9 +7,7 @@ real key afterwards, so a collision costs time and never correctness. Runs hold 
 when all are one), or additive state, whose rows are vectors that add up by key; either way the sum of two runs is
 their concatenation, and merging only makes it shorter.
 
-Finding 10,000 hashes in 6 M: a directory by the hash's top bits, with a row or two in a bucket, then a branch-free
-bisection of all probes at once, takes a quarter of the time of `np.searchsorted`, whose every step misses the cache.
-Building it reads the whole column, so it is built for long runs and many probes only; it is kept with the run.
+How hashes are found in a run is told in `finding.py`.
 """
 
 from __future__ import annotations
@@ -29,18 +27,10 @@ from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Hashes, Places, SortedHashes
 from viewkeeper.store.elsewhere import side_by_side
 
-Hashes = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
-
 _ALL = np.iinfo(np.int64).max
-_BUCKET_ROWS = 2
-_DIRECTORY_ROWS = 1 << 13
-_DIRECTORY_PROBES = 512
-_MANY_PROBES = 16
-"""From one probe for so many rows on, a run that has no directory yet gets one."""
-_LONG = 1 << 18
 _STRETCHES = 64
 
 
@@ -97,25 +87,11 @@ class Run:
 
     def ranges(self, hashes: Hashes) -> tuple[Places, Places]:
         """For each of the ascending hashes, the range [start, stop) of its rows."""
-        keys = self.hashes
-        if self._is_divided(len(hashes)):
-            return self._directory.ranges(keys, hashes)
-        start = np.searchsorted(keys, hashes, "left")
-        stop, more = _next_places(keys, hashes, start)
-        if len(more):
-            stop[more] = np.searchsorted(keys, hashes[more], "right")
-        return start, stop
+        return self._sorted.ranges(hashes)
 
     def starts(self, hashes: Hashes) -> Places:
         """For each hash, ascending or not, where its rows begin, or would."""
-        if self._is_divided(len(hashes)):
-            return self._directory.starts(self.hashes, hashes)
-        return np.searchsorted(self.hashes, hashes, "left")
-
-    def _is_divided(self, probes: int) -> bool:
-        if self.num_rows < _DIRECTORY_ROWS or probes < _DIRECTORY_PROBES:
-            return False
-        return "_directory" in self.__dict__ or probes * _MANY_PROBES > min(self.num_rows, _LONG)
+        return self._sorted.starts(hashes)
 
     @cached_property
     def kept(self) -> dict[str, Any]:
@@ -128,57 +104,8 @@ class Run:
         return {}
 
     @cached_property
-    def _directory(self) -> _Directory:
-        return _Directory.over(self.hashes)
-
-
-@dataclass(frozen=True)
-class _Directory:
-    """The first place of each value of the hash's top bits, and the width of the widest bucket."""
-
-    shift: np.uint64
-    first: npt.NDArray[Any]
-    width: int
-
-    @staticmethod
-    def over(keys: Hashes) -> _Directory:
-        bits = max(1, (len(keys) // _BUCKET_ROWS).bit_length())
-        shift = np.uint64(64 - bits)
-        counts = np.bincount((keys >> shift).astype(np.int64), minlength=1 << bits)
-        first: npt.NDArray[Any] = np.concatenate([[0], np.cumsum(counts)])
-        small = np.int32 if len(keys) < 1 << 31 else np.int64
-        return _Directory(shift, first.astype(small), int(counts.max()) + 1)
-
-    def starts(self, keys: Hashes, hashes: Hashes) -> Places:
-        return self._bisect(keys, self.first[(hashes >> self.shift).astype(np.int64)], hashes, np.less)
-
-    def ranges(self, keys: Hashes, hashes: Hashes) -> tuple[Places, Places]:
-        start = self.starts(keys, hashes)
-        stop, more = _next_places(keys, hashes, start)
-        if len(more):
-            stop[more] = self._bisect(keys, stop[more], hashes[more], np.less_equal)
-        return start, stop
-
-    def _bisect(self, keys: Hashes, place: Places, hashes: Hashes, before: np.ufunc) -> Places:
-        """The first place at or after `place` whose key is not `before` the hash: windows of one width for all."""
-        width = min(self.width, len(keys))
-        # A window that would run over the end starts earlier: the column is sorted as a whole, so it still holds.
-        place = np.minimum(place, len(keys) - width).astype(np.int64)
-        while width > 1:
-            half = width >> 1
-            place += before(keys[place + (half - 1)], hashes) * np.int64(half)
-            width -= half
-        found: Places = place + before(keys[place], hashes)
-        return found
-
-
-def _next_places(keys: Hashes, hashes: Hashes, start: Places) -> tuple[Places, Places]:
-    """One past the first row of each hash, and which hashes have more rows. Most keys have one."""
-    if len(keys) == 0:
-        return start.copy(), np.zeros(0, np.int64)
-    last = len(keys) - 1
-    stop = start + ((keys[np.minimum(start, last)] == hashes) & (start <= last))
-    return stop, np.flatnonzero((stop > start) & (stop <= last) & (keys[np.minimum(stop, last)] == hashes))
+    def _sorted(self) -> SortedHashes:
+        return SortedHashes(self.hashes)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import exact
-from viewkeeper.operators.arrangement import Hashes, hashes_of
+from viewkeeper.operators.arrangement import hashes_of
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.measures import Accumulator, Layout
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.wide import Flags, Ints, Wide

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.chunks import one_chunk
-from viewkeeper.operators.arrangement import Hashes
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.segments import hash_sql
 
 NULL_HASH = np.uint64(0xBF58476D1CE4E5B9)

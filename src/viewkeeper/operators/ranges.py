@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from viewkeeper.operators.arrangement import Hashes, Run, succession
+from viewkeeper.operators.arrangement import Run, succession
+from viewkeeper.operators.finding import Hashes
 from viewkeeper.store.memory import Memory
 
 _PIECES = 4

@@ -32,8 +32,9 @@ from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.delta import identical
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.ahead import Ahead, Look
-from viewkeeper.operators.arrangement import Places, Run, weights_of
+from viewkeeper.operators.arrangement import Run, weights_of
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Places
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.outlooks import Modes, Outlook, outlooks

@@ -31,7 +31,8 @@ from viewkeeper import faults
 from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.model.checked import Checked
 from viewkeeper.model.names import HASH
-from viewkeeper.operators.arrangement import Hashes, Run
+from viewkeeper.operators.arrangement import Run
+from viewkeeper.operators.finding import Hashes
 from viewkeeper.store.files import Directory, flush_directory
 
 MAGIC = b"VKRUNS\r\n"

@@ -18,8 +18,9 @@ import pyarrow as pa
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.ahead import Ahead
 from viewkeeper.operators.alive import Alive
-from viewkeeper.operators.arrangement import Places, Run
+from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Places
 from viewkeeper.operators.places import Lying, Picked, Probe
 from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_of, words_of
 

@@ -13,8 +13,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from viewkeeper.operators.steps import ranges, stacked
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given, is_empty
+from viewkeeper.rounds.order import order_of
 from viewkeeper.rounds.site import Fed, Feed, Site
 from viewkeeper.store.memory import width
 
@@ -35,9 +35,6 @@ OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
 _OPERATORS_FOR_MORE = 24
 """Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
-_ORDERS = "orders"
-_MOST_ORDERS = 64
-"""Orders that a flow keeps: sets of tables that change together, and operators that are loaded."""
 _CROWD = 1 << 20
 """Rows at an aggregate's port from which they are added up before more come."""
 
@@ -63,9 +60,11 @@ def run_in_driver(
     if crew is None:
         _work(site, schedule, on_error)
     else:
+        schedule.longest_first()
         crew.each(lambda duck: _work(replace(site, duck=duck), schedule, on_error))
     if schedule.error is not None:
         raise schedule.error
+    schedule.order.seconds.update(site.clock)
     return schedule.reached
 
 
@@ -143,8 +142,11 @@ def _emptied(tables: list[pa.Table]) -> Iterator[pa.Table]:
 
 
 class _Task(NamedTuple):
-    """An operator to run, or its output to be fed one way. Those of the first sources come first."""
+    """An operator to run, or its output to be fed one way: what most of the work waits for first, then those of the
+    first sources."""
 
+    before: float
+    """Minus the seconds that the longest chain from here is expected to take."""
     place: int
     way: int
     name: str
@@ -172,8 +174,9 @@ class _Schedule:
         self._flow = flow
         seeds = list(seeds)
         begun = (name for name, rows in given.items() if not is_empty(rows))
-        order = _order(flow, active, frozenset([*begun, *(consumer for consumer, _, _ in seeds)]))
-        self._place, self._after, self._missing = order.place, order.after, dict(order.missing)
+        self.order = order_of(flow, active, frozenset([*begun, *(consumer for consumer, _, _ in seeds)]))
+        self._place, self._after, self._missing = self.order.place, self.order.after, dict(self.order.missing)
+        self._chains: Mapping[str, float] = {}
         self._waiting: dict[str, dict[int, list[_Arrived]]] = defaultdict(lambda: defaultdict(list))
         self._ready: list[_Task] = []
         self._ways: Counter[tuple[str, str]] = Counter()
@@ -188,6 +191,16 @@ class _Schedule:
             self._waiting[consumer][port].append(_Arrived(_SEED, 0, 0, delta))
         for name in [n for n, count in self._missing.items() if not count]:  # releasing one may release others
             self._release(name)
+
+    def longest_first(self) -> None:
+        """Several threads will work: whatever begins the longest chain of operators, by the last such batch, goes
+        first, so that none is left for one thread in the end."""
+        self._chains = self.order.chains()
+        self._ready = [task._replace(before=self._before(task.name)) for task in self._ready]
+        heapq.heapify(self._ready)
+
+    def _before(self, name: str) -> float:
+        return -self._chains.get(name, 0.0)
 
     def take(self) -> _Task | None:
         """The next piece of work, waiting for one if need be; None when all is done."""
@@ -247,7 +260,7 @@ class _Schedule:
         with self._changed:
             for way, feed in enumerate(feeds):
                 self._ways[task.name, feed[0]] += 1
-                heapq.heappush(self._ready, _Task(task.place, way, task.name, feed, output))
+                heapq.heappush(self._ready, _Task(self._before(feed[0]), task.place, way, task.name, feed, output))
             self._finish(task.name)
             self._running -= 1
             self._changed.notify_all()
@@ -306,62 +319,6 @@ class _Schedule:
             if name in self._waiting:
                 self.reached[operator.shows] = self.ports(name).get(0, [])
         elif name in self._waiting or name in self.given:
-            heapq.heappush(self._ready, _Task(self._place[name], -1, name))
+            heapq.heappush(self._ready, _Task(self._before(name), self._place[name], -1, name))
             return
         self._finish(name)
-
-
-@dataclass(frozen=True)
-class _Order:
-    """Each operator's place, how many sources it waits for, and who waits for it."""
-
-    place: Mapping[str, int]
-    missing: Mapping[str, int]
-    after: Mapping[str, Sequence[str]]
-
-
-def _order(flow: Flow, active: frozenset[str], begun: frozenset[str]) -> _Order:
-    """Of the operators that rows can reach from where they begin: views of tables that did not change cost nothing.
-    Worked out once for a flow: most batches differ only in their rows."""
-    known: dict[Any, _Order] = flow.orders.setdefault(_ORDERS, {})
-    found = known.get((active, begun))
-    if found is None:
-        place = {name: i for i, name in enumerate(flow.ordered(flow.reached(begun, active)))}
-        missing: dict[str, int] = {}
-        after: dict[str, list[str]] = defaultdict(list)
-        waits = _waits(flow, place)
-        for name in place:
-            sources = waits[name]
-            missing[name] = len(sources)
-            for source in sources:
-                after[source].append(name)
-        if len(known) >= _MOST_ORDERS:
-            known.pop(next(iter(known)))
-        found = known[active, begun] = _Order(place, missing, after)
-    return found
-
-
-def _waits(flow: Flow, place: Mapping[str, int]) -> Mapping[str, set[str]]:
-    """For each operator what must have run before it. A lookup waits also for what the lookups after it read: then its
-    output can go through them piece by piece, however large it is. (Unless that is made of the output itself.)"""
-    plain = {name: {s for s in _sources(flow, flow.operators[name]) if s in place} for name in place}
-    ahead: dict[str, set[str]] = {}
-    for name in reversed(list(place)):
-        operator = flow.operators[name]
-        if operator.probes is not None:
-            after = [c for c, _, _ in flow.consumers.get(name, ()) if c in ahead]
-            ahead[name] = {a for a in operator.looked_up if a in place}.union(*(ahead[c] for c in after))
-    wanted = {name: found | ahead.get(name, set()) for name, found in plain.items()}
-    for name in ahead:
-        wanted[name] = {s for s in wanted[name] if s in plain[name] or name not in flow.behind([s])}
-    try:
-        TopologicalSorter(wanted).prepare()
-    except CycleError:
-        return plain
-    return wanted
-
-
-def _sources(flow: Flow, operator: Operator) -> Iterator[str]:
-    """What must have run: what feeds it, and what it looks up in the state of this batch."""
-    yield from flow.feeders(operator.id) if operator.ports else operator.fed_by
-    yield from operator.looked_up

@@ -26,9 +26,10 @@ from viewkeeper.model import types
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.arrangement import Arrangement, Hashes, distinct_hashes, weights_of
+from viewkeeper.operators.arrangement import Arrangement, distinct_hashes, weights_of
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.folds import Fold, folded, high, low
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import LATER, Segment
