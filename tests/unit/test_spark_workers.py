@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators import runs
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
-from viewkeeper.rounds import sessions
+from viewkeeper.rounds import sessions, worker
 from viewkeeper.rounds.messages import CHANGED, ELSEWHERE
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.sinking import Sinking
@@ -106,3 +107,26 @@ def test_workers_are_started_ahead_once_an_application(monkeypatch: pytest.Monke
         assert context.done == ([0, 1] if thread is not None and context.applicationId != "gone" else [])
     assert first == 3
     assert sessions.start_workers(SimpleNamespace()) is None  # a session without a context
+
+
+def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gc.get_freeze_count() == 0
+    worker.at(job(tmp_path / "driver", None))
+    assert gc.get_freeze_count() == 0, "a driver's process is its user's"
+    monkeypatch.setattr(worker, "_on_executor", lambda: True)
+    monkeypatch.setattr(worker, "_verified", lambda: None)
+    try:
+        worker.at(job(tmp_path / "one", None))
+        kept = gc.get_freeze_count()
+        assert kept > 10_000
+        circle: list[Any] = []
+        circle.append(circle)
+        worker.at(job(tmp_path / "one", None))
+        assert gc.get_freeze_count() <= kept, "nothing has come that stays"
+        del circle
+        assert gc.collect() > 0, "what comes and goes is still found"
+    finally:
+        gc.unfreeze()
+        worker._settled.clear()

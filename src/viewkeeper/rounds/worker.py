@@ -12,6 +12,7 @@ None of it is truth: a worker that has just joined makes the same of what each b
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -136,13 +137,15 @@ def _verified() -> Verified | None:
     with the application. None outside of a worker."""
     from pyspark import SparkFiles
 
-    if not SparkFiles._is_running_on_worker:
+    if not _on_executor():
         return None
     return Verified(Path(SparkFiles.getRootDirectory()) / "viewkeeper-verified")
 
 
 _flows: OrderedDict[str, Flow] = OrderedDict()
 _workers: OrderedDict[str, Worker] = OrderedDict()
+_settled: set[str] = set()
+"""Those of both that were there when garbage was last looked for among everything."""
 
 
 def at(errand: Errand) -> Worker:
@@ -157,4 +160,23 @@ def at(errand: Errand) -> Worker:
             _workers.popitem(last=False)[1].close()
     _workers.move_to_end(errand.directory)
     found.begin(errand.memory)
+    _settle()
     return found
+
+
+def _settle() -> None:
+    """What stays is passed over when garbage is looked for. Spark has its workers do that after every task, and to look
+    at all our code and plans takes longer than many a task: 45 ms."""
+    there = {*_flows, *_workers}
+    if there != _settled and _on_executor():
+        _settled.clear()
+        _settled.update(there)
+        gc.unfreeze()  # of what has gone since, circles too
+        gc.collect()
+        gc.freeze()
+
+
+def _on_executor() -> bool:
+    from pyspark import SparkFiles
+
+    return bool(SparkFiles._is_running_on_worker)
