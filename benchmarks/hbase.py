@@ -61,6 +61,8 @@ def main() -> None:
     options.add_argument("--changes", type=int, default=10_000, help="captured")
     options.add_argument("--scale", type=float, default=0.1, help="of TPC-H")
     options.add_argument("--part", choices=("store", "tpch", "push"), default=None, help="only this part")
+    options.add_argument("--rates", default="", help="of --part push: changes a second, with commas")
+    options.add_argument("--only", default=",".join(push.MEASURES), help="of --part push: these measurements")
     options.add_argument("--json", type=Path, default=None, help="write the results there")
     given = options.parse_args()
     rows, changes = (20_000, 1_000) if given.small else (given.rows, given.changes)
@@ -78,7 +80,8 @@ def main() -> None:
             if given.part in (None, "tpch"):
                 results |= tpch(server, Path(scratch), scale)
             if given.part == "push":
-                results |= push.measure(server, Path(scratch), given.small)
+                rates = [int(rate) for rate in given.rates.split(",") if rate]
+                results |= push.measure(server, Path(scratch), given.small, rates, given.only.split(","))
         finally:
             if not ran:
                 server.stop()

@@ -2,7 +2,7 @@
 
     freshness   a plain client puts at an offered rate; from its acknowledgement until a reader that looks every 3 ms
                 has read it in the view: p50, p99
-    idle        CPU of HBase and its gateway while tables lie idle and the database is maintained
+    idle        CPU of HBase and its gateway while tables lie idle and the database is maintained; what they take alone
     writers     rows a second that plain clients put, with the push on and off
 
 The bars: pushed p50 at most 80 ms at 1,000 changes a second and at most half of polling's; idle CPU with 100 tables at
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,9 @@ TABLE = "CREATE TABLE events (id BIGINT PRIMARY KEY, writer INT, number BIGINT)"
 NEWEST = "CREATE MATERIALIZED VIEW newest AS SELECT writer, max(number) AS number FROM events GROUP BY writer"
 KEYS = 20_000
 WAYS = ("poll", "push")
+MEASURES = ("freshness", "writers", "idle")
+PAUSE = 20
+"""What `vk hbase push enable` takes."""
 
 
 @dataclass
@@ -60,7 +63,11 @@ class Setting:
         return Client(Gateway(self.server.host, self.server.port))
 
     def allow(self) -> None:
-        self.admin.enable(self.agreed, self.secret, None, None, 10)
+        self.admin.enable(self.agreed, self.secret, None, None, PAUSE)
+
+    def forbid(self) -> None:
+        with suppress(StoreError):
+            self.admin.remove(self.agreed.peer)
 
     @contextmanager
     def maintained(self, way: str) -> Iterator[None]:
@@ -89,7 +96,7 @@ def setting(server: Server, scratch: Path) -> Iterator[Setting]:
     try:
         yield made
     finally:
-        made.admin.remove(agreed.peer)
+        made.forbid()
 
 
 def freshness(made: Setting, way: str, rate: int, seconds: float) -> tuple[float, float]:
@@ -140,13 +147,18 @@ def put(client: Client, layout: Any, ids: Any, number: int) -> None:
     client.put_many(layout.name, keys, {name: pa.array([value] * same, pa.binary()) for name, value in cells.items()})
 
 
-def idle(made: Setting, way: str, seconds: float) -> float:
-    """CPU seconds a second of HBase and its gateway while nothing is written."""
+def idle(made: Setting, way: str, seconds: float) -> tuple[float, float]:
+    """CPU seconds a second of HBase and of its gateway while nothing is written.
+
+    Polling is what a database without a push does: no peer is there either.
+    """
+    if way == "push":
+        made.allow()
+    else:
+        made.forbid()
     with made.maintained(way):
         time.sleep(2)
-        before = _cpu(made.server)
-        time.sleep(seconds)
-        return (_cpu(made.server) - before) / seconds
+        return rest(made.server, seconds)
 
 
 def writers(made: Setting, seconds: float) -> float:
@@ -159,49 +171,71 @@ def writers(made: Setting, seconds: float) -> float:
         return done / (time.perf_counter() - began)
 
 
-def measure(server: Server, scratch: Path, small: bool) -> dict[str, tuple[float, float, str]]:
-    """By name: pushed, polled (or off), and what it is."""
+Results = dict[str, tuple[float, float, str]]
+"""By name: pushed, polled (or off), and what it is."""
+
+
+def measure(
+    server: Server, scratch: Path, small: bool, rates: Sequence[int] = (), only: Sequence[str] = MEASURES
+) -> Results:
     seconds = 5.0 if small else 10.0
-    results: dict[str, tuple[float, float, str]] = {}
+    rates = rates or ((1_000,) if small else (10, 1_000, 5_000))
+    results: Results = {}
     with setting(server, scratch) as made:
-        for way in WAYS:  # a Java that has just started spends more on compiling itself than on all the rest
-            freshness(made, way, 1_000, 2.0 if small else 25.0)
-        for rate in (1_000,) if small else (10, 1_000, 5_000):
-            (poll50, poll99), (push50, push99) = (freshness(made, way, rate, seconds) for way in WAYS)
-            results[f"p50@{rate}"] = (push50, poll50, "ms from a plain client's ack until the view shows it")
-            results[f"p99@{rate}"] = (push99, poll99, "ms")
-        written: dict[str, list[float]] = {way: [] for way in WAYS}
-        for way in ("push", "poll", "poll", "push"):  # so that a server that grows warm favours neither
-            if way == "push":
-                made.allow()
-            else:
-                with suppress(StoreError):
-                    made.admin.remove(made.agreed.peer)
-            with made.maintained(way):
-                written[way].append(writers(made, seconds / 2))
-        on, off = (statistics.mean(written[way]) for way in ("push", "poll"))
-        results["writers"] = (on, off, "rows/s of one plain client; second column: push off")
-        for count in (1, 10) if small else (1, 10, 100):
-            with vk.open(made.url) as db:
-                for n in range(len(db._store.catalog().tables), count):
-                    db.sql(f"CREATE TABLE idle{n} (id BIGINT PRIMARY KEY, v STRING)")
-            time.sleep(5)  # what making them left to do
-            polled, pushed = (idle(made, way, seconds) for way in WAYS)
-            results[f"idle@{count}"] = (pushed, polled, "CPU seconds a second of HBase and gateway, idle tables")
-        before = _cpu(server)
-        time.sleep(seconds)
-        alone = (_cpu(server) - before) / seconds
-        results["nobody"] = (alone, alone, "the same while nobody maintains: HBase's own, both columns")
-        most = max(count for name in results if name.startswith("idle@") for count in [int(name[5:])])
-        pushed, polled, _ = results[f"idle@{most}"]
-        results["beyond"] = (pushed - alone, polled - alone, f"what {most} idle tables cost beyond that")
+        if "freshness" in only:
+            for way in WAYS:  # a Java that has just started spends more on compiling itself than on all the rest
+                freshness(made, way, 1_000, 2.0 if small else 25.0)
+            for rate in rates:
+                (poll50, poll99), (push50, push99) = (freshness(made, way, rate, seconds) for way in WAYS)
+                results[f"p50@{rate}"] = (push50, poll50, "ms from a plain client's ack until the view shows it")
+                results[f"p99@{rate}"] = (push99, poll99, "ms")
+        if "writers" in only:
+            written: dict[str, list[float]] = {way: [] for way in WAYS}
+            for way in ("push", "poll", "poll", "push"):  # so that a server that grows warm favours neither
+                if way == "push":
+                    made.allow()
+                else:
+                    made.forbid()
+                with made.maintained(way):
+                    written[way].append(writers(made, seconds / 2))
+            on, off = (statistics.mean(written[way]) for way in ("push", "poll"))
+            results["writers"] = (on, off, "rows/s of one plain client; second column: push off")
+        if "idle" in only:
+            results |= resting(made, (1, 10) if small else (1, 10, 100), seconds)
     return results
 
 
-def _cpu(server: Server) -> float:
+def resting(made: Setting, counts: Sequence[int], seconds: float) -> Results:
+    """What idle tables cost, and what HBase takes by itself: with no peer, and nobody who maintains."""
+    results: Results = {}
+    for count in counts:
+        with vk.open(made.url) as db:
+            for n in range(len(db._store.catalog().tables), count):
+                db.sql(f"CREATE TABLE idle{n} (id BIGINT PRIMARY KEY, v STRING)")
+        time.sleep(5)  # what making them left to do
+        polled, pushed = (idle(made, way, seconds) for way in WAYS)
+        results[f"idle@{count}"] = (sum(pushed), sum(polled), "CPU seconds a second of HBase and gateway, idle tables")
+    for which, name in enumerate(("hbase", "gateway")):
+        results[name] = (pushed[which], polled[which], f"of these with {counts[-1]} tables, the {name}'s")
+    made.forbid()
+    time.sleep(2)
+    alone = sum(rest(made.server, 2 * seconds))
+    results["alone"] = (alone, alone, "the same with no peer and while nobody maintains: HBase's own, both columns")
+    results["beyond"] = (sum(pushed) - alone, sum(polled) - alone, f"what {counts[-1]} idle tables cost beyond that")
+    return results
+
+
+def rest(server: Server, seconds: float) -> tuple[float, float]:
+    """CPU seconds a second of HBase, and of its gateway."""
+    before = _cpu(server)
+    time.sleep(seconds)
+    return tuple((now - then) / seconds for now, then in zip(_cpu(server), before, strict=True))  # type: ignore[return-value]
+
+
+def _cpu(server: Server) -> tuple[float, float]:
     status = server.status()
-    ticks = 0
+    found = []
     for process in (status.hbase_pid, status.gateway_pid):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        found.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return found[0], found[1]

@@ -109,6 +109,12 @@ class Pushing:
                 answer += [f"clock {time.time_ns() // 1_000_000}", f"{WAL} {len(self.entries)}"]
             elif asked.startswith("L"):
                 answer += self.lost
+            elif asked.startswith("W"):
+                deadline, upto = time.monotonic() + int(lines[0]) / 1000, int(lines[1].rpartition(" ")[2])
+                while self.shipped < upto and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                own = f"queue {NAME} {PEER} "
+                answer += [f"{own}{WAL} {self.shipped}", *(line for line in self.others if line.startswith(own))]
             else:
                 answer += [f"live {NAME}", f"queue {NAME} {PEER} {WAL} {self.shipped}", *self.others]
             opened.send("\n".join(answer).encode())

@@ -282,14 +282,43 @@ def test_a_wal_that_is_not_shipped_to_the_length_it_had_is_missing() -> None:
     assert found.soon
 
 
+def test_a_server_knows_its_own_queue_best() -> None:
+    """What it says is newer than the list that it or another has made, and is all of that queue."""
+    listing = reach.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99"))
+    assert reach.missing("p", MARKS, listing) is not None
+    own = reach.read_listing("queue rs1 p rs1.g.10 100\nqueue rs1 p rs1.h.12 5")
+    assert reach.missing("p", MARKS, reach.later(listing, [own])) is None
+    claimed = reach.read_listing(DONE + "queue rs1 p-rs3 rs3.10 7")
+    assert reach.missing("p", MARKS, reach.later(claimed, [own])) is not None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_all_has_come_when_a_region_server_says_so_in_the_end(receiver: Receiver, waits: bool) -> None:
+    """One that can wait is asked once. An endpoint of before cannot: it is asked for the queues again and again."""
+    shipped = iter(range(5, 100))
+
+    def answer(asked: str) -> str:
+        if asked.startswith("W"):
+            return "queue a,1,1 peer a.1 7" if waits else "error java.io.IOException: no such question"
+        return f"live a,1,1\nqueue a,1,1 peer a.1 {next(shipped)}"
+
+    _, asked, _ = answer_control(receiver, "a,1,1", answer)
+    until(lambda: bool(receiver.servers))
+    assert receiver.reach(reach.Asked({"a,1,1": {"a.1": 7}}), 60.0) == reach.Reached(True)
+    assert [one[:1] for one in asked] == (["Q", "W"] if waits else ["Q", "W", "Q", "Q"])
+    assert asked[1].splitlines()[2:] == ["a.1 7"]
+
+
 def test_without_a_region_server_nothing_is_known_to_have_come(receiver: Receiver) -> None:
     asked = receiver.ask([])
     assert asked == reach.Asked({}, None)
     assert receiver.reach(asked, 1.0) == reach.Reached(False, "no region server is connected")
 
 
-def answer_control(receiver: Receiver, server: str, said: str) -> tuple[Wire, list[str], threading.Thread]:
-    """A region server that answers every question with the same lines, and what it was asked."""
+def answer_control(
+    receiver: Receiver, server: str, said: str | Callable[[str], str]
+) -> tuple[Wire, list[str], threading.Thread]:
+    """A region server that answers every question with the same lines or by a function, and what it was asked."""
     opened = wire.call(receiver.address, SECRET, Caller("control", server, "peer", "2"), timeout=60)
     asked: list[str] = []
 
@@ -297,7 +326,8 @@ def answer_control(receiver: Receiver, server: str, said: str) -> tuple[Wire, li
         with suppress(OSError, EOFError):
             while True:
                 asked.append(opened.receive().decode())
-                opened.send(f"{asked[-1].splitlines()[0]}\n{said}".encode())
+                text = said if isinstance(said, str) else said(asked[-1])
+                opened.send(f"{asked[-1].splitlines()[0]}\n{text}".encode())
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -349,7 +379,7 @@ def test_a_receiver_elsewhere_that_does_not_answer_is_asked_once(
     assert [found.clock() for _ in range(3)] == [None] * 3
     assert len(called) == 1
     for times in (1, 2):
-        assert "does not answer" in found.reach().reason
+        assert "does not answer" in found.reach(0).reason
         assert len(called) == times
     found.close()
 

@@ -30,7 +30,10 @@ import org.slf4j.LoggerFactory;
  *   'M' number, then names of tables that are not wanted, one a line; none: as before
  *       'M' number, then "clock milliseconds", and for each WAL "name length": what has been acknowledged to writers up
  *       to that time is in its first bytes
- *   'Q' number
+ *   'W' number, then milliseconds, and "name length" for each WAL of an 'M'
+ *       'W' number, then "queue server id wal position" for each WAL of this server's own queue, when all of the given
+ *       bytes are shipped, or the time is over
+ *   'Q' number, then "others" if those of 'W' need not be among them
  *       'Q' number, then "live server" for each, "queue server id wal position" for each WAL of the peer's queues
  *   'L' number
  *       'L' number, then "lost server queue wal" for each WAL of these whose file is gone: HBase waits for it for ever
@@ -41,6 +44,7 @@ import org.slf4j.LoggerFactory;
  */
 final class Control {
     private static final Logger LOG = LoggerFactory.getLogger(Control.class);
+    private static final long MOST_WAITED = 1_000;
     private static final Map<String, Control> KNOWN = new HashMap<>();
 
     private final RegionServerServices server;
@@ -97,6 +101,10 @@ final class Control {
             wires.forEach(Wire::close);
         }
         start();
+    }
+
+    void shipped() {
+        queues.shipped();
     }
 
     boolean wants(String table) {
@@ -159,8 +167,11 @@ final class Control {
                 // Before the lengths: what has been acknowledged up to this time is in them.
                 answer.append("clock ").append(EnvironmentEdgeManager.currentTime()).append('\n');
                 marks().forEach((wal, length) -> answer.append(wal).append(' ').append(length).append('\n'));
+            } else if (lines[0].startsWith("W ")) {
+                long milliseconds = Math.min(MOST_WAITED, Long.parseLong(lines[1]));
+                queues.await(server.getServerName(), lengths(lines), milliseconds, answer);
             } else if (lines[0].startsWith("Q ")) {
-                queues.list(answer);
+                queues.list(lines.length > 1, answer);
             } else if (lines[0].startsWith("L ")) {
                 Path root = CommonFSUtils.getWALRootDir(server.getConfiguration());
                 queues.lost(files, root, answer);
@@ -172,6 +183,15 @@ final class Control {
             answer.append("error ").append(error.toString().replace('\n', ' ')).append('\n');
         }
         return (lines[0] + "\n" + answer).getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static Map<String, Long> lengths(String[] lines) {
+        Map<String, Long> found = new HashMap<>();
+        for (String line : Arrays.asList(lines).subList(2, lines.length)) {
+            int space = line.lastIndexOf(' ');
+            found.put(line.substring(0, space), Long.parseLong(line.substring(space + 1)));
+        }
+        return found;
     }
 
     private Map<String, Long> marks() throws IOException {

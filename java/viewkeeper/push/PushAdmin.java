@@ -148,7 +148,7 @@ public final class PushAdmin {
             Queues queues = new Queues(zookeeper, configuration, peer);
             System.out.println("epoch " + queues.epoch());
             StringBuilder listed = new StringBuilder();
-            queues.list(listed);
+            queues.list(false, listed);
             Map<String, Long> lengths = null;
             for (String line : listed.toString().split("\n")) {
                 if (line.startsWith("queue ")) {

@@ -29,6 +29,8 @@ public class PushEndpoint extends BaseReplicationEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(PushEndpoint.class);
     private static final long VISIBLE_WITHIN = 60_000;
     private static final long AGAIN = 60_000;
+    private static final int FIRST = 2;
+    private static final int ALWAYS = 10;
 
     private final ConcurrentHashMap<Thread, Wire> wires = new ConcurrentHashMap<>();
     private volatile Settings settings;
@@ -48,10 +50,22 @@ public class PushEndpoint extends BaseReplicationEndpoint {
         }
         server = (RegionServerServices) context.getAbortable();
         // This source's own copy of the settings, read again when its WAL reader is made: how long it sleeps when there
-        // is nothing new. HBase's defaults (1 s, and longer each time) would be the latency.
+        // is nothing new. HBase's defaults (1 s, and longer each time) would be the latency. Where it sleeps longer each
+        // time in which it finds nothing, it begins with some milliseconds, and an idle WAL is seldom looked at.
         Configuration own = context.getLocalConfiguration();
-        own.setLong("replication.source.sleepforretries", settings.pause);
-        own.setInt("replication.source.maxretriesmultiplier", 1);
+        int first = slowsDown() ? Math.min(FIRST, settings.pause) : Math.min(ALWAYS, settings.pause);
+        own.setLong("replication.source.sleepforretries", first);
+        own.setInt("replication.source.maxretriesmultiplier", slowsDown() ? settings.pause / first : 1);
+    }
+
+    /** Whether HBase's reader of WALs sleeps longer each time (2.6), or always the same (2.4, 2.5). */
+    private static boolean slowsDown() {
+        try {
+            Class.forName("org.apache.hadoop.hbase.replication.regionserver.WALEntryStream$HasNext");
+            return true;
+        } catch (ClassNotFoundException error) {
+            return false;
+        }
     }
 
     /** Other receivers, or another secret. */
@@ -104,6 +118,7 @@ public class PushEndpoint extends BaseReplicationEndpoint {
             if (touched.size() > 0) {
                 send(touched);
             }
+            control.shipped();
             return true;
         } catch (IOException error) {
             tell(context.getEntries().size(), error.toString());

@@ -18,7 +18,7 @@ import java.util.Map;
  *   viewkeeper.push.secret        what both sides know; or
  *   viewkeeper.push.secret.file   a file on every region server that holds it
  *   viewkeeper.push.ca            a file on every region server: TLS, and whose certificates are believed
- *   viewkeeper.push.pause         milliseconds between two looks at a WAL without news
+ *   viewkeeper.push.pause         milliseconds at most between two looks at a WAL without news
  *   viewkeeper.push.timeout       milliseconds that a receiver may take
  * </pre>
  */
@@ -66,7 +66,7 @@ final class Settings {
             throw new IOException("the peer " + peer + " has no secret of 16 bytes or more");
         }
         ca = configuration.get(PREFIX + "ca");
-        pause = Integer.parseInt(configuration.getOrDefault(PREFIX + "pause", "10"));
+        pause = Integer.parseInt(configuration.getOrDefault(PREFIX + "pause", "20"));
         timeout = Integer.parseInt(configuration.getOrDefault(PREFIX + "timeout", "20000"));
     }
 }

@@ -20,9 +20,13 @@ from viewkeeper.cli.output import json_line
 from viewkeeper.cli.output import value as shown
 from viewkeeper.model.shown import counted
 
+_SWITCH_SECONDS = 0.0005
+"""How long a thread may keep Python's lock while others want it: a batch must not hold up what is pushed meanwhile."""
+
 
 def run(database: Any, form: str, seconds: float | None, **options: Any) -> None:
     """Maintain until the time is over or somebody stops it."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     over = threading.Event()
 
     def told(report: Any) -> None:

@@ -47,7 +47,7 @@ class Batches:
         store, before, flow = publisher.store, publisher.batch, publisher.flow
         tables = [t.id for t in publisher.catalog.tables]
         cut = store.head()  # step 1
-        waiting = store.pending(before.cut, tables)
+        waiting = store.pending(before.cut, tables, cut)
         if waiting.calls == 0:
             return BatchReport(before.number, 0, "none", time.perf_counter() - started, afterwards=afterwards.failed)
         if (instead := self._made_anew(waiting.rows, started)) is not None:

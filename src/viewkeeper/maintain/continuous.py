@@ -1,9 +1,9 @@
 """Continuous maintenance: a thread that turns what writers do into batches, soon but not more often than it pays.
 
     idle      look at the log's head every few milliseconds; a writer of this process also wakes it
-    changes   begin a batch at once, unless the last one ended just now: then rest first, in proportion to what that
-              batch took from writers (`priority`): its time where they wait for its commit, else its processor time; at
-              most `max_delay`, and not at all when it was about as large as it may be
+    changes   begin a batch at once, unless the last one ended just now: then rest first, until what that batch took
+              from writers is no more than its share of the time (`priority`): its time where they wait for its commit,
+              else its processor time; at most `max_delay`, and not at all when it was about as large as it may be
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -221,16 +221,17 @@ class Maintenance:
         return None
 
     def _maintain(self, maintainer: Maintainer) -> None:
-        seen, ended, rest = -1, 0.0, 0.0
+        seen: int | None = None
+        ended, rest = 0.0, 0.0
         failures = 0 if self._store.note(NOTE) is None else 1  # of an earlier maintainer: taken away by success
         heard = time.monotonic()
         self._store.on_news(self._news.set)
         while not self._stopping.is_set():
             self._news.clear()
-            head = self._store.head()
+            head = None if self._store.tells else self._store.head()  # who tells has told: there is something
             try:
                 steps = maintainer.scheduler.run()
-                if head == seen:
+                if head is not None and head == seen:
                     if steps:  # a view that goes from call to call may have more of them
                         continue
                     self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
@@ -279,13 +280,13 @@ class Maintenance:
         """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
 
         `spent`: seconds of the processor. A batch that waits for a store elsewhere takes nothing from anybody
-        meanwhile, unless its commit is a transaction, which writers wait for.
+        meanwhile, so that is rest already, unless its commit is a transaction, which writers wait for.
         """
         if 2 * report.changes >= self.pace.max_changes:  # more than that may wait
             return 0.0
         waits = self._store.capabilities.atomic_batch or report.lane == "spark"
         took = report.seconds if waits else min(spent, report.seconds)
-        return min(self.pace.max_delay, took * (1 / SHARES[self.pace.priority] - 1))
+        return min(self.pace.max_delay, max(0.0, took / SHARES[self.pace.priority] - report.seconds))
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:

@@ -154,7 +154,7 @@ class Maintainer:
     def _to_head(self, lane: str, max_changes: int | None) -> BatchReport:
         publisher, mended = self.publisher, self.loader.mended
         with self.stage.capturing(lane):
-            target = self.store.head()
+            target = self.store.head() if max_changes is None else 0
             while True:
                 try:
                     report = self.batches.run(lane, max_changes)

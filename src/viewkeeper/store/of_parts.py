@@ -164,8 +164,8 @@ class StoreOfParts(Store):
     def work_by(self, spread: Spread | None) -> None:
         self.feed.work_by(spread)
 
-    def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        return self.feed.pending(after, tables)
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
+        return self.feed.pending(after, tables, head)
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         return self.feed.cut_after(after, tables, rows)

@@ -231,8 +231,11 @@ class Feed(Protocol):
         return None
 
     @abstractmethod
-    def pending(self, after: int, tables: Sequence[int]) -> Pending:
-        """How much of the log after a position concerns these tables."""
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
+        """How much of the log after a position concerns these tables.
+
+        `head`: as it was just asked for. What came after it need not be looked for, where looking is dear.
+        """
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         """A cut after a position with at least one write call to these tables, and about `rows` changed rows at most.

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.hbase.shop import expected, totals
 
 import viewkeeper as vk
-from viewkeeper.errors import BadValue, NotADatabase, Unsupported
+from viewkeeper.errors import BadValue, NotADatabase, SnapshotGone, Unsupported
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.failures import NoSuchNamespace, NotThrift2, Unavailable
 from viewkeeper.store.hbase.server import Server
@@ -97,6 +97,7 @@ def test_changes_of_a_table_are_streamed_by_a_view(shop: Any) -> None:
     shop.sql("CREATE MATERIALIZED VIEW items_changes WITH (store = 'none') AS SELECT * FROM items")
     deltas = shop.subscribe("items", timeout=0)
     before = {row["id"]: row for row in next(deltas).rows.to_pylist()}
+    token = next(shop.subscribe("items", timeout=0, keep=("mailer", 60))).token
     assert set(before) == {row["id"] for row in shop.scan("items")}
     shop.put("items", {"id": 700, "category": "b", "price": 3})
     shop.refresh()
@@ -105,6 +106,16 @@ def test_changes_of_a_table_are_streamed_by_a_view(shop: Any) -> None:
     told = [[(c.kind, (c.after or c.before)["id"]) for c in delta.changes()] for delta in deltas]
     assert told == [[("insert", 700)], [("delete", 700)]]
     assert shop.read("items_changes").num_rows == len(before)
+    # What the subscriber keeps outlives the retention; when it is let go, the next batch forgets it.
+    for held in (True, False):
+        shop._store.truncate(shop._store.head())
+        shop.put("items", {"id": 0, "category": "b", "price": 8 + held})
+        shop.refresh()
+        if held:
+            assert len(list(shop.subscribe("items", token, timeout=0))) == 3
+            shop._store.release_hold("subscription:mailer")
+    with pytest.raises(SnapshotGone):
+        list(shop.subscribe("items", token, timeout=0))
     shop.sql("DROP MATERIALIZED VIEW items_changes")
 
 

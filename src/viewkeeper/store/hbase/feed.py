@@ -151,12 +151,12 @@ class Feed:
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 
-    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
         published = self._known.last
         if published is None or published.batch.cut != after:
             published = self._known.published()
         told = published.batch.seen if published is not None and published.batch.cut == after else {}
-        now = self.head()
+        now = self.head() if head is None else head
         self.arrivals.reach(now)
         rows = calls = 0
         first: int | None = None

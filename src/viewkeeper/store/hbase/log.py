@@ -54,10 +54,10 @@ class HBaseFeed(FeedPart):
     def on_news(self, told: Callable[[], None]) -> None:
         self._push.on_news = told
 
-    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
         self._opened.live()
         self._push.follow()
-        return self._feed.pending(after, tables)
+        return self._feed.pending(after, tables, head)
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
         self._opened.live()

@@ -85,7 +85,7 @@ class OrderedFeed(Feed):
             if len(own := _own(table, images)):
                 yield position, when, delta(table, own, wanted, 1)
 
-    def pending(self, after: int, tables: Sequence[int]) -> Pending:
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             head = records.read_number(state.meta, records.HEAD)

@@ -63,7 +63,7 @@ class Arrivals:
     def reach(self, now: int) -> None:
         """Find out whether all has come that was acknowledged up to `now`, HBase's clock as it was just asked for."""
         if self.inflow is not None:
-            found = self.inflow.reach()
+            found = self.inflow.reach(now)
             if found.complete:
                 self._complete = max(self._complete, now)
             if self.on_reach is not None:

@@ -90,8 +90,8 @@ class Inflow:
         self._asked = asked = self._ask()
         return asked.clock
 
-    def reach(self) -> Reached:
-        """Whether all that HBase had acknowledged when its clock was asked is in the spool, and can be read from it."""
+    def reach(self, now: int) -> Reached:
+        """Whether all that HBase had acknowledged when its clock showed `now` is in the spool, and can be read."""
         # Who waited in vain, because nothing is shipped, need not do so every time.
         patience = SHIPPING if self._reached else SHIPPING / 20
         if not self.receivers and time.monotonic() - self._tried > _AGAIN:
@@ -99,7 +99,8 @@ class Inflow:
             self._tried = time.monotonic()
             self.receivers = listening(self.agreed, self._spool, self._secret)
         asked, self._asked = self._asked, None
-        if asked is None:
+        # The clock may have been another's, and what was asked by a thread that was faster: both are older than `now`.
+        if asked is None or (asked.marks and (asked.clock is None or asked.clock < now)):
             asked = self._ask()
         if self.receivers:
             found = self.receivers[0].reach(asked, patience)

@@ -3,10 +3,15 @@
     1  every region server that is connected says what its clock shows and how long each of its WALs is now: what its
        writers had been told is done is in these bytes (`Asked`)
     2  one of them lists the peer's queues, as ZooKeeper has them: all servers' WALs that are not shipped whole, and up
-       to which position they are
+       to which position they are; each says the same of its own queue as soon as that has what step 1 said, or when it
+       has waited for some time
     3  all has come if every live server was asked, no queue is a dead or unknown server's or claimed from one, and each
        WAL of step 1, or one that was begun after it, is in a queue and shipped up to the length it had, the older ones
        of its server wholly
+
+The parts of step 2 may be of different times, all after step 1. What a server that lives had acknowledged at step 1 is
+in its own queue, of which it speaks itself; what one had that died before is in a queue of the list, under whatever
+name, until it is shipped: a list without such a queue shows that it was, whenever it is made.
 
 A position is noted when the receiver has acknowledged what lies before it, which it does when that is in the spool.
 While step 3 cannot be shown it is asked again, for a while: shipping takes some milliseconds; a dead server's queue may
@@ -18,7 +23,7 @@ in it is lost, so every table is compared with its image once. HBase ships nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Marks = Mapping[str, Mapping[str, int]]
@@ -90,6 +95,13 @@ def read_listing(text: str) -> Listing:
         elif what == "queue":
             queued.append(Queued(rest[0], rest[1], rest[2], int(rest[3])))
     return Listing(frozenset(live), tuple(queued))
+
+
+def later(listing: Listing, own: Sequence[Listing]) -> Listing:
+    """A listing with what servers said of their own queues after it."""
+    told = [one for each in own for one in each.queued]
+    known = {(one.server, one.queue) for one in told}
+    return Listing(listing.live, (*(one for one in listing.queued if (one.server, one.queue) not in known), *told))
 
 
 def read_lost(text: str) -> tuple[str, ...]:

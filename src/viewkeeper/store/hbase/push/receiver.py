@@ -17,14 +17,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper.store.hbase.push import reach, wire
-from viewkeeper.store.hbase.push.reach import Asked, Missing, Reached
+from viewkeeper.store.hbase.push.reach import Asked, Listing, Marks, Missing, Reached
 from viewkeeper.store.hbase.push.spool import Spool
 from viewkeeper.store.hbase.push.touched import Malformed
 from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
@@ -34,6 +34,9 @@ LOG = logging.getLogger("viewkeeper.push")
 _GREETING = 10.0
 _SILENCE = 3600.0
 _PAUSE = 0.003
+_PATIENCE = 0.05
+"""Seconds for which a region server waits with its answer for what it ships, while others wait for the line."""
+
 _ANSWER = 5.0
 """Seconds that a region server has for an answer. One that is slower is called again by itself, not waited for."""
 
@@ -41,6 +44,7 @@ _SOUGHT = 10.0
 """Seconds between two searches for WALs that are gone: each WAL of a queue is looked for."""
 
 _MOST_CALLERS = 512
+_UNKNOWN = "no such question"
 _ANEW = "vk hbase push disable and enable make the peer anew"
 
 
@@ -116,32 +120,42 @@ class Receiver:
         deadline = time.monotonic() + timeout
         lacks: Missing | None = Missing("no region server is connected")
         while asked.marks:
-            told = self._queues(asked.marks)  # 2
-            if told is None:
+            left = deadline - time.monotonic()
+            listing = self._listing(asked.marks, min(max(left, 0.0), _PATIENCE))  # 2
+            if listing is None:
                 return Reached(False, "no region server says what is in the queues")
-            listing = reach.read_listing(told)
             self._live = listing.live
             lacks = reach.missing(self._peer, asked.marks, listing)  # 3
             if lacks is None:
                 self._gone = ()
                 return Reached(True)
-            if not lacks.soon or time.monotonic() >= deadline:
+            if not lacks.soon or left <= 0:
                 break
-            time.sleep(_PAUSE)
         lost = self._lost()
         if lost:
             return Reached(False, f"the WAL {lost[0]} was deleted before it was shipped: {_ANEW}", lost)
         return Reached(False, lacks.text if lacks is not None else "")
 
-    def _queues(self, servers: Iterable[str]) -> str | None:
-        """What any one of them says of the queues."""
-        for server in servers:
+    def _listing(self, marks: Marks, patience: float) -> Listing | None:
+        """What any one of them says of the queues, and each then of its own, when it is shipped or patience is over.
+
+        Nobody waits for anybody: all are asked at once.
+        """
+        with self._asking:
             with self._lock:
-                control = self._controls.get(server)
-            told = None if control is None else self._told(control, "Q")
-            if told is not None:
-                return told
-        return None
+                asked = {server: self._controls[server] for server in marks if server in self._controls}
+            wait = all(control.waits for control in asked.values())
+            if not wait:
+                time.sleep(min(patience, _PAUSE))
+            first = next(iter(asked.values()), None)
+            number = None if first is None else first.send("Q", ["others"] if wait else ())
+            how = f"{1000 * patience:.0f}"
+            waits = [(c, c.send("W", [how, *_lines(marks[s])])) for s, c in asked.items() if c.waits]
+            told = None if first is None or number is None else first.receive("Q", number)
+            own = [c.receive("W", number) for c, number in waits if number is not None]
+        if told is None:
+            return None
+        return reach.later(reach.read_listing(told), [reach.read_listing(one) for one in own if one is not None])
 
     def _told(self, control: Control, what: str) -> str | None:
         with self._asking:
@@ -276,6 +290,8 @@ class Control:
         self._said: tuple[str, ...] | None = None
         self.remembers = False
         """Whether it knows yet what it was told last; an endpoint of before it told its clock does not."""
+        self.waits = True
+        """Whether it can wait with an answer; an older one cannot."""
 
     def unsaid(self, unwanted: Sequence[str]) -> Sequence[str]:
         """The tables that are not wanted, unless they are those of the last time: an empty list changes nothing."""
@@ -309,10 +325,17 @@ class Control:
         except (OSError, EOFError, Refused):  # a frame that was read in part: the line is of no use any more
             self._wire.close()
             return None
+        if rest.startswith("error ") and _UNKNOWN in rest:
+            self.waits = False
+            return None
         if rest.startswith("error "):
             LOG.warning("a region server could not say: %s", rest.strip()[6:])
             return None
         return rest
+
+
+def _lines(lengths: Mapping[str, int]) -> list[str]:
+    return [f"{wal} {length}" for wal, length in lengths.items()]
 
 
 def _life(epoch: str) -> int:

@@ -20,6 +20,7 @@ import secrets
 import struct
 import threading
 import time
+from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +60,6 @@ class Segment:
         """Its rows wait for a time yet to come."""
         return self.writer.endswith(_LATER)
 
-    def after(self, mark: Mark) -> bool:
-        return self.number > mark.get(self.writer, 0)
-
 
 class _Writer:
     """Who numbers files."""
@@ -87,8 +85,11 @@ class Spool:
         self._bytes, self._measured = 0, float("-inf")
         self._lock = threading.Lock()
         self._writer = _Writer()
-        self._segments: dict[str, Segment] = {}
-        self._of_table: dict[str, dict[str, Segment]] = {}
+        self._segments: set[str] = set()
+        self._written: dict[str, list[Segment]] = {}
+        """By writer, in order; the same for each table in which something was touched: what is kept for readers that
+        come back is many times what a batch asks for, and that lies at the ends."""
+        self._of_table: dict[str, dict[str, list[Segment]]] = {}
         self._listeners: list[Callable[[], None]] = []
         directory.make()
         self.id = self._named("id") or self._name("id", secrets.token_hex(6))
@@ -214,41 +215,42 @@ class Spool:
 
     def _know(self, segment: Segment) -> None:
         with self._lock:
-            self._segments[segment.name] = segment
-            for table in segment.tables:
-                self._of_table.setdefault(table, {})[segment.name] = segment
+            if segment.name not in self._segments:
+                self._segments.add(segment.name)
+                for kept in (self._written, *(self._of_table.setdefault(table, {}) for table in segment.tables)):
+                    insort(kept.setdefault(segment.writer, []), segment, key=_number)
 
     def mark(self) -> Mark:
         """All that is here."""
-        found: dict[str, int] = {}
-        for segment in self._all():
-            found[segment.writer] = max(found.get(segment.writer, 0), segment.number)
-        return found
+        with self._lock:
+            return {writer: written[-1].number for writer, written in self._written.items()}
 
     def after(self, mark: Mark, table: str) -> list[Segment]:
         """The files behind a mark that have rows of a table, each writer's in order."""
         with self._lock:
-            found = [segment for segment in self._of_table.get(table, {}).values() if segment.after(mark)]
-        return sorted(found, key=lambda s: (s.writer, s.number))
+            written = sorted(self._of_table.get(table, {}).items())
+            return [one for writer, kept in written for one in kept[_upto(kept, mark.get(writer, 0)) :]]
 
     def remove(self, mark: Mark) -> None:
         """Forget the files up to a mark."""
         self._measured = float("-inf")
-        for segment in self._all():
-            if not segment.after(mark):
+        for writer, number in mark.items():
+            with self._lock:
+                written = self._written.get(writer, [])
+                gone = written[: _upto(written, number)]
+            for segment in gone:
                 self._directory.remove(segment.name)
-                with self._lock:
-                    self._segments.pop(segment.name, None)
-                    for table in segment.tables:
-                        self._of_table[table].pop(segment.name, None)
+            with self._lock:
+                self._segments.difference_update(segment.name for segment in gone)
+                for kept in (self._written, *self._of_table.values()):
+                    if writer in kept:
+                        del kept[writer][: _upto(kept[writer], number)]
+                        if not kept[writer]:
+                            del kept[writer]
 
     @property
     def size(self) -> int:
         return len(self._segments)
-
-    def _all(self) -> list[Segment]:
-        with self._lock:
-            return sorted(self._segments.values(), key=lambda s: (s.writer, s.number))
 
 
 def least(marks: list[Mark]) -> Mark:
@@ -267,6 +269,15 @@ def _read(path: Path) -> Segment | None:
     if data[:4] != _MAGIC or struct.unpack_from("<Q", data, 4)[0] != xxhash.xxh3_64_intdigest(data[12:]):
         raise CorruptState(f"{path} is damaged: what HBase pushed in it is lost.")
     return Segment(*_place(path.name), touched.read(data[12:]))
+
+
+def _number(segment: Segment) -> int:
+    return segment.number
+
+
+def _upto(kept: Sequence[Segment], number: int) -> int:
+    """How many of them are up to this number."""
+    return bisect_right(kept, number, key=_number)
 
 
 def _place(name: str) -> tuple[str, int]:
