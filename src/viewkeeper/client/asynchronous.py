@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.client import wire
-from viewkeeper.client.connection import RETRIES, TIMEOUT, T, httpx_module, settings, trusted
+from viewkeeper.client.connection import CONNECT, RETRIES, TIMEOUT, T
 from viewkeeper.client.frames import Ended, Frames
+from viewkeeper.client.transport import trusted
 from viewkeeper.client.wire import Call
-from viewkeeper.errors import BadValue, UnknownName, Unreachable
+from viewkeeper.errors import BadValue, MissingDependency, UnknownName, Unreachable
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
@@ -29,9 +30,15 @@ class AsyncClient:
     """A server's database for asyncio. Use it with `async with`, or call `close`."""
 
     def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
-        self._httpx = httpx_module()
+        self._httpx = _httpx_module()
         self.url = wire.address_of(url)
-        self._http = self._httpx.AsyncClient(**settings(url, token), verify=trusted(verify))
+        self._http = self._httpx.AsyncClient(
+            base_url=self.url,
+            headers={} if token is None else {"authorization": f"Bearer {token}"},
+            trust_env=False,
+            timeout=TIMEOUT,
+            verify=trusted(verify) if self.url.startswith("https:") else False,
+        )
         self._retry = retry
         self._shapes: dict[str, Table] = {}
 
@@ -212,7 +219,7 @@ class AsyncClient:
     async def _follow(self, table: Table, since: Token | str | None) -> AsyncIterator[Delta]:
         call = wire.changes_call(table, since)
         frames = Frames(table)
-        waits = self._httpx.Timeout(10.0, read=TIMEOUT)
+        waits = self._httpx.Timeout(CONNECT, read=TIMEOUT)
         try:
             async with self._http.stream(call.method, call.path, headers=dict(call.headers), timeout=waits) as found:
                 if found.status_code == 503:
@@ -233,13 +240,24 @@ class AsyncClient:
 
     async def _ask(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
+        body = None if call.body is None else bytes(call.body)
         try:
             found = await self._http.request(
-                call.method, call.path, content=call.body, headers=dict(call.headers), timeout=limit
+                call.method, call.path, content=body, headers=dict(call.headers), timeout=limit
             )
         except self._httpx.HTTPError as error:
             raise wire.unreachable(self.url, error) from error
         return found.status_code, found.headers, found.content
+
+
+def _httpx_module() -> Any:
+    try:
+        import httpx
+    except ImportError:
+        raise MissingDependency(
+            "A client for asyncio needs httpx, which is not installed.", hint="pip install 'viewkeeper[client]'"
+        ) from None
+    return httpx
 
 
 def connect_async(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> AsyncClient:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from email.message import Message
 from queue import Empty, Full, Queue
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,8 +16,9 @@ import pyarrow as pa
 
 from viewkeeper.client import wire
 from viewkeeper.client.frames import Ended, Frames
+from viewkeeper.client.transport import LOST, Connections, Stream
 from viewkeeper.client.wire import Call
-from viewkeeper.errors import BadValue, MissingDependency, UnknownName, Unreachable
+from viewkeeper.errors import BadValue, UnknownName, Unreachable
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
@@ -30,34 +30,10 @@ from viewkeeper.sql.result import Result
 T = TypeVar("T")
 TIMEOUT = 60.0
 """Seconds for an answer, besides what a read waits for."""
+CONNECT = 10.0
+"""Seconds in which a subscription reaches its server, or tries again."""
 RETRIES = 30.0
 """Seconds for which a subscription tries to reach its server again."""
-
-
-def httpx_module() -> Any:
-    try:
-        import httpx
-    except ImportError:
-        raise MissingDependency(
-            "A client needs httpx, which is not installed.", hint="pip install 'viewkeeper[client]'"
-        ) from None
-    return httpx
-
-
-def settings(url: str, token: str | None) -> dict[str, Any]:
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    return {"base_url": wire.address_of(url), "headers": headers, "trust_env": False, "timeout": TIMEOUT}
-
-
-def trusted(verify: Any) -> Any:
-    """Whose certificates are believed: those of known authorities, or of the file that is given or in SSL_CERT_FILE."""
-    file = verify if isinstance(verify, str) else os.environ.get("SSL_CERT_FILE") if verify is True else None
-    if not file:
-        return verify
-    try:
-        return ssl.create_default_context(cafile=file)
-    except (OSError, ssl.SSLError) as error:
-        raise BadValue(f"The certificates in {file} cannot be used: {error}.", hint="It is a PEM file.") from None
 
 
 class Client:
@@ -67,9 +43,8 @@ class Client:
     """
 
     def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
-        self._httpx = httpx_module()
         self.url = wire.address_of(url)
-        self._http = self._httpx.Client(**settings(url, token), verify=trusted(verify))
+        self._connections = Connections(self.url, token, verify)
         self._retry = retry
         self._shapes: dict[str, Table] = {}
 
@@ -83,7 +58,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections. Closing twice is fine."""
-        self._http.close()
+        self._connections.close()
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
@@ -249,15 +224,12 @@ class Client:
         wire.check(status, body)
         return headers.get("content-type", ""), body
 
-    def _ask(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
+    def _ask(self, call: Call) -> tuple[int, Message, bytes]:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
         try:
-            found = self._http.request(
-                call.method, call.path, content=call.body, headers=dict(call.headers), timeout=limit
-            )
-        except self._httpx.HTTPError as error:
+            return self._connections.ask(call.method, call.path, call.body, call.headers, limit)
+        except LOST as error:
             raise wire.unreachable(self.url, error) from error
-        return found.status_code, found.headers, found.content
 
 
 class _Subscription:
@@ -267,7 +239,7 @@ class _Subscription:
         self._client, self._table, self._since = client, table, since
         self._found: Queue[Delta | BaseException] = Queue(64)
         self._left = threading.Event()
-        self._response: Any = None
+        self._stream: Stream | None = None
 
     def deltas(self, timeout: float | None, progress: float | None) -> Iterator[Delta]:
         thread = threading.Thread(target=self._run, name="viewkeeper-subscription", daemon=True)
@@ -297,9 +269,8 @@ class _Subscription:
                     yield found
         finally:
             self._left.set()
-            if self._response is not None:
-                with suppress(Exception):
-                    self._response.close()
+            if self._stream is not None:
+                self._stream.end()
 
     def _run(self) -> None:
         lost: float | None = None
@@ -322,24 +293,23 @@ class _Subscription:
 
     def _follow(self) -> None:
         """One connection, until it ends."""
-        httpx = self._client._httpx
         call = wire.changes_call(self._table, self._since)
         frames = Frames(self._table)
-        waits = httpx.Timeout(10.0, read=TIMEOUT)
         try:
-            with self._client._http.stream(call.method, call.path, headers=dict(call.headers), timeout=waits) as found:
-                self._response = found
-                if found.status_code == 503:
+            stream = self._client._connections.stream(call.path, call.headers, CONNECT, TIMEOUT)
+            self._stream = stream
+            with closing(stream):
+                if stream.status == 503:
                     raise Unreachable(f"{self._client.url} takes no more subscribers now.")
-                if found.status_code >= 400:
-                    raise wire.problem(found.read(), found.status_code)
-                for piece in found.iter_raw():
+                if stream.status >= 400:
+                    raise wire.problem(stream.read(), stream.status)
+                for piece in stream.pieces():
                     for delta in frames.feed(piece):
                         self._since = delta.token
                         self._give(delta)
                         if self._left.is_set():
                             return
-        except (httpx.HTTPError, httpx.StreamError) as error:
+        except LOST as error:
             raise wire.unreachable(self._client.url, error) from error
         raise Unreachable(f"{self._client.url} ended the stream.")
 

@@ -16,7 +16,7 @@ from viewkeeper.errors import BadValue, RowAbsent, ServerFault, Unreachable, Vie
 from viewkeeper.model import types
 from viewkeeper.model.keys import encode_whole_key
 from viewkeeper.model.names import backticked
-from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
+from viewkeeper.model.rows import given_table, keys_table, last_by_key, updates_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.segments import name_segment, segment_of
 from viewkeeper.model.token import Token
@@ -39,7 +39,8 @@ class Call:
 
     method: str
     path: str
-    body: bytes | None = None
+    body: Any = None
+    """Bytes, or a buffer of them."""
     headers: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
     """How long the server may take on its own account, where it was told so."""
@@ -105,7 +106,9 @@ def _shape(found: Mapping[str, Any]) -> Table:
     return Table(
         id=0,
         name=found["name"],
-        columns=tuple(Column(c["name"], types.of(c["type"]), c["nullable"]) for c in found["columns"]),
+        columns=tuple(
+            Column(c["name"], types.of(c["type"]), c["nullable"], default=c.get("default")) for c in found["columns"]
+        ),
         key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in found["key"]),
         is_view=found["kind"] == "view",
         is_bag=not found["unique"],
@@ -235,9 +238,9 @@ def _word(value: Any) -> str:
 
 
 def put_call(table: Table, rows: Any) -> Call:
-    """Rows that do not fit are found here; which of one key is the last, by the server, which has to look anyway."""
-    found = rows_table(table, rows)
-    return Call("POST", _rows(table), _stream(found.cast(table.outside)), {"content-type": ARROW})
+    """Arrow data goes as it is, since the server looks whether it fits; columns that are not named are not sent."""
+    found = given_table(table, rows)
+    return Call("POST", _rows(table), _stream(found), {"content-type": ARROW})
 
 
 def delete_call(table: Table, keys: Any) -> Call:
@@ -263,12 +266,12 @@ def _rows(table: Table) -> str:
     return f"/v1/{name_segment(table.name)}/rows"
 
 
-def _stream(rows: pa.Table) -> bytes:
+def _stream(rows: pa.Table) -> Any:
+    """A buffer that shows the bytes of an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    return sink.getvalue()
 
 
 # -- statements, status ------------------------------------------------------------------------------------------------

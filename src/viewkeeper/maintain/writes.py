@@ -31,10 +31,16 @@ class Writes:
         self._store, self.mode = store, mode
         self.maintenance: Maintenance | None = None
         """What keeps the views fresh in the background, if this handle has begun it."""
+        self.written: Callable[[], None] = self.wake
+        """Told of every write call; who has to answer a writer first wakes the maintenance later."""
 
     def close(self, store: Store) -> None:
         """`store`: what refuses from now on."""
         self._store = store
+
+    def wake(self) -> None:
+        if self.maintenance is not None:
+            self.maintenance.wake()
 
     def check_mode(self, what: str) -> None:
         if self.mode == "r":
@@ -75,6 +81,5 @@ class Writes:
         if self.maintenance is not None:
             self.maintenance.make_room(_PATIENCE)
         written = write()
-        if self.maintenance is not None:
-            self.maintenance.wake()
+        self.written()
         return Token(self._store.uuid, written.position, written.atomic), written.changed

@@ -32,17 +32,21 @@ ROWS = "Give a dict, a list of dicts, a pyarrow Table or RecordBatch, or a panda
 def rows_table(table: Table, rows: Any) -> pa.Table:
     """A user's rows as a table in `table.arrow`, in the order given."""
     given, count = _columns_of(table, rows)
-    placed = _placed(table, table.columns, given)
-    for column in table.key_columns:
-        if column.name not in placed and count:
-            raise BadValue(
-                f"{table.name}: the rows have no column {column.name}, which is part of the key.",
-                hint=f"Every row needs its whole key: {_names(table.key_columns)}.",
-            )
+    placed = _keyed(table, given, count)
     for column in table.columns:
         if column.default is not None and column.name not in placed:
             placed[column.name] = [_default(table, column.name)] * count
     return _table(table, table.columns, placed, count)
+
+
+def given_table(table: Table, rows: Any) -> pa.Table:
+    """A user's rows for somebody else to check: Arrow data as it is, others with the columns that they name."""
+    if _is_table(rows) and not _is_pandas(rows):
+        return pa.table(rows)
+    given, count = _columns_of(table, rows)
+    placed = _keyed(table, given, count)
+    named = [c for c in table.columns if c.name in placed]
+    return _table(table, named, placed, count).cast(pa.schema([table.outside.field(c.name) for c in named]))
 
 
 def keys_table(table: Table, keys: Any) -> pa.Table:
@@ -188,6 +192,18 @@ def _one_of(table: Table, row: Mapping[str, Any], names: Sequence[str], number: 
             hint="Names do not differ by case; give each column once.",
         )
     return row[present[0]] if present else absent
+
+
+def _keyed(table: Table, given: Mapping[Any, Values], count: int) -> dict[str, Values]:
+    """The given columns under the table's own names, those of the key among them."""
+    placed = _placed(table, table.columns, given)
+    for column in table.key_columns:
+        if column.name not in placed and count:
+            raise BadValue(
+                f"{table.name}: the rows have no column {column.name}, which is part of the key.",
+                hint=f"Every row needs its whole key: {_names(table.key_columns)}.",
+            )
+    return placed
 
 
 def _placed(table: Table, columns: Sequence[Column], given: Mapping[Any, Values]) -> dict[str, Values]:

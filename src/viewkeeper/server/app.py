@@ -88,6 +88,7 @@ class App:
             _log.exception("A request failed: %s %s", scope["method"], scope["path"])
             status = await self._problem(problems.unexpected(), scope, send)
         finally:
+            serving.answered()
             if counted:
                 serving.active -= 1
                 serving.metrics.seconds.observe(time.perf_counter() - started)

@@ -38,6 +38,9 @@ QUEUE_BYTES = 4 << 20
 _REMOTE = 0.02
 """Seconds between two looks at a store elsewhere, which its maintainer may look at less often: subscribers wait."""
 
+_UNASKED = 0.02
+"""Seconds between two looks that nobody waits for: each takes Python's lock from who writes."""
+
 _log = logging.getLogger("viewkeeper.server")
 
 
@@ -141,6 +144,7 @@ class Hub:
         """Wait until something was committed, or the time is over."""
         waiter = self._loop.create_future()
         self._waiters.add(waiter)
+        self._news.set()
         try:
             async with asyncio.timeout(timeout):
                 await waiter
@@ -158,6 +162,7 @@ class Hub:
             if feed is None:
                 at = self._store.settled(table)
                 feed = self._feeds[table.id] = _Feed(table, at, sent=at)
+                self._news.set()
             subscriber = Subscriber(form, max(since, feed.at))
             feed.subscribers.add(subscriber)
             return subscriber, feed.at
@@ -221,7 +226,8 @@ class Hub:
                     return
                 _log.warning("The reader of commits failed, and looks again: %s", error)
                 time.sleep(0.2)
-            pause = pause_after(time.monotonic() - heard)
+            waited_for = self._feeds or self._waiters or self.listeners
+            pause = pause_after(time.monotonic() - heard) if waited_for else _UNASKED
             self._news.wait(max(pause, min(self._store.look_pause, _REMOTE)))
 
     def _behind(self) -> bool:

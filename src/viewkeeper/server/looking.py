@@ -6,7 +6,7 @@ from typing import Any
 
 from viewkeeper.errors import Timeout
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.schema import Table
+from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan.spelling import create_table, created, indexed
 from viewkeeper.read.picture import picture_of
@@ -131,11 +131,16 @@ def shape(table: Table) -> dict[str, Any]:
     return {
         "name": table.name,
         "kind": "view" if table.is_view else "table",
-        "columns": [{"name": c.name, "type": str(c.type), "nullable": c.nullable} for c in table.columns],
+        "columns": [_column(c) for c in table.columns],
         "key": [{"column": k.column, "descending": k.descending, "nulls_last": k.nulls_last} for k in table.key],
         "unique": not table.is_bag,
         "stored": table.has_rows,
     }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    default = {} if column.default is None else {"default": column.default}
+    return {"name": column.name, "type": str(column.type), "nullable": column.nullable, **default}
 
 
 _SAID = ("name", "strategy", "suspended", "sql", "index_of")

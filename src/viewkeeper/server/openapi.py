@@ -30,7 +30,7 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
 _COLUMN = {
     "type": "object",
     "required": ["name", "type", "nullable"],
-    "properties": {"name": _TEXT, "type": _TEXT, "nullable": {"type": "boolean"}},
+    "properties": {"name": _TEXT, "type": _TEXT, "nullable": {"type": "boolean"}, "default": _TEXT},
 }
 _KEY_PART = {
     "type": "object",

@@ -82,6 +82,8 @@ class Serving:
         self.subscribers = 0
         """Streams of changes, and pages that watch."""
         self.stopping = threading.Event()
+        self._written = threading.Event()
+        db._writes.written = self._written.set
         self._waiting: set[asyncio.Task[Any]] = set()
         self.description = b"{}"
         """The OpenAPI document."""
@@ -181,6 +183,14 @@ class Serving:
         finally:
             turns.release()
 
+    def answered(self) -> None:
+        """After an answer: who waits for changes is woken if it was a writer's. Before it they would take Python's lock
+        from the thread that sends it. Nobody depends on it: they look for changes by themselves, some time later."""
+        if self._written.is_set():
+            self._written.clear()
+            self.db._writes.wake()
+            self.hub.wake()
+
     def writable(self) -> None:
         if self.settings.read_only:
             raise ReadOnly("This server only reads.", hint="It was started with --read-only.")
@@ -209,6 +219,7 @@ class Serving:
     def close(self) -> None:
         for leash in list(self._leashes):
             leash.stop()
+        self.db._writes.written = self.db._writes.wake
         self.hub.stop()
         self.pins.close()
         self.pool.shutdown(wait=True, cancel_futures=True)

@@ -141,7 +141,6 @@ def _count(rows: Any) -> int:
 
 
 def _told(serving: Serving, kind: str, token: Token, count: int) -> Reply:
-    serving.hub.wake()
     serving.metrics.writes[kind].inc()
     serving.metrics.written.inc(count)
     body = dumps({"token": str(token), "rows": count, "atomic": token.atomic})

@@ -151,6 +151,41 @@ def test_values_are_exact(start: Callable[..., Running], tmp_path: Path) -> None
         assert client.get("wide", ("x", 1))["more"] == "yes"  # type: ignore[index]
 
 
+def test_columns_that_are_not_named_have_their_defaults(start: Callable[..., Running], tmp_path: Path) -> None:
+    """Also where the client got to know the table before it had them."""
+    columns = "k INT, colour STRING DEFAULT 'red', size INT NOT NULL DEFAULT 7, PRIMARY KEY (k)"
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        db.sql(f"CREATE TABLE t ({columns})")
+    running = start()
+    given: list[Any] = [
+        {"k": 1},
+        [{"k": 2, "colour": None}, {"k": 3, "size": 9}],
+        pa.table({"K": [4]}),
+        pa.table({"k": pa.array([5], pa.int8()), "size": pa.array([1], pa.int64())}),
+    ]
+
+    async def later(address: str) -> None:
+        async with vk.connect_async(address) as db:
+            await db.put("t", {"k": 7})
+            await db.put("t", pa.table({"k": [8]}))
+
+    with vk.connect(running.address) as client:
+        for rows in given:
+            client.put("t", rows)
+        running.db.sql("ALTER TABLE t ALTER COLUMN colour SET DEFAULT 'blue'")
+        client.put("t", {"k": 6})
+        asyncio.run(later(running.address))
+        found = [tuple(row.values()) for row in client.scan("t")]
+        for wrong in (pa.table({"k": [9], "hue": ["red"]}), pa.table({"colour": ["red"]}), {"colour": "red"}, [{}]):
+            with pytest.raises(BadValue) as far:
+                client.put("t", wrong)
+            with pytest.raises(BadValue) as near:
+                running.db.put("t", wrong)
+            assert (far.value.message, far.value.hint) == (near.value.message, near.value.hint)
+    reds = [(1, "red", 7), (2, None, 7), (3, "red", 9), (4, "red", 7), (5, "red", 1)]
+    assert found == [*reds, (6, "blue", 7), (7, "blue", 7), (8, "blue", 7)]
+
+
 def test_long_reads_are_of_one_state(
     shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:

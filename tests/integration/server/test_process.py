@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import httpx
@@ -23,6 +25,7 @@ from tests.integration.server.conftest import Running, filled
 
 import viewkeeper as vk
 from viewkeeper.server import process
+from viewkeeper.server.hub import Hub
 
 _RUN = """
 import sys
@@ -199,6 +202,45 @@ def test_what_is_not_written_in_time_is_told_so(
     assert (answer.status_code, answer.json()["code"]) == (503, "VK704")
     assert answer.json()["hint"] == "It may still be: look before you repeat it."
     assert answer.headers["retry-after"] == "1"
+
+
+def test_a_read_that_waits_for_a_batch_is_told_so(
+    shop: None, start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else maintains, and makes no batch: the server does not wait for it as long as the reads would."""
+    waits: Queue[Any] = Queue()
+    news = Hub.news
+
+    async def noted(hub: Hub, timeout: float) -> None:
+        waits.put(asyncio.current_task())
+        await news(hub, timeout)
+
+    monkeypatch.setattr(Hub, "news", noted)
+    answers: Queue[httpx.Response] = Queue()
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as other:
+        other.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")  # of two tables: nothing but a batch helps
+        served = start()
+        token = served.put({"item_id": 1, "category": "c1", "price": 7})
+        asked = (f"/v1/bosses/rows/1?after={token}", f"/v1/bosses/rows?after={token}", "/v1/bosses/rows?level=latest")
+
+        def read(path: str) -> None:
+            answers.put(served.http.get(path + "&timeout=30"))
+
+        readers = [threading.Thread(target=read, args=[path]) for path in asked]
+        for reader in readers:
+            reader.start()
+        waiting: set[Any] = set()
+        while len(waiting) < len(asked):
+            waiting.add(waits.get(timeout=60))
+        assert answers.empty()
+        served.stop()
+        for reader in readers:
+            reader.join(60)
+        found = [answers.get(timeout=60) for _ in asked]
+    for answer in found:
+        assert (answer.status_code, answer.json()["code"]) == (503, "VK704")
+        assert answer.json()["detail"] == "The server is stopping: nothing was done."
+        assert answer.headers["retry-after"] == "1"
 
 
 def test_a_port_that_is_taken_and_a_database_that_is_not_there(place: Path, tmp_path: Path) -> None:
