@@ -7,7 +7,8 @@ request ─▶ guard ─▶ read · write · ask · look · changes ─▶ engin
 process.py    the process: sockets, limits of a connection, signals
 app.py        a request's way in: guard, fast path, routes, problems
 tokens.py     who may do what
-formats.py    rows as JSON, JSON lines, CSV or Arrow; `exact.py` is JSON without lost digits, `intake.py` the way in
+formats.py    rows as JSON, JSON lines, CSV or Arrow; `exact.py` is JSON without lost digits, `intake.py` and
+              `packed.py` the way in
 reading.py    rows by key and pages of one state; `pins.py` keeps that state, `paths.py` writes keys in URLs
 writing.py    put, update, delete
 asking.py     one SQL statement

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import re
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,6 +18,7 @@ from viewkeeper.server.problems import Refused
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
+_TAKEN = {"accept-encoding": "gzip"}
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,18 @@ class Asked:
     # -- the body -----------------------------------------------------------------------------------------------------
 
     async def body(self, most: int, seconds: float) -> bytes:
-        """All of it, which must not be larger nor take longer than allowed."""
+        """All of it, unpacked, which must not be larger nor take longer than allowed."""
+        encoding = self._headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip", "x-gzip"):
+            raise Refused(
+                415, f"A body in {encoding[:40]!r} is not understood.", "Send it as it is, or as gzip.", _TAKEN
+            )
+        body = await self._packed(most, seconds)
+        if encoding == "identity":
+            return body
+        return await asyncio.get_running_loop().run_in_executor(None, unpacked, body, most)
+
+    async def _packed(self, most: int, seconds: float) -> bytes:
         length = self._headers.get("content-length", "")
         if length.isdigit() and int(length) > most:
             raise _too_large(most)
@@ -151,6 +166,18 @@ class Asked:
     async def _until_left(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def unpacked(body: bytes, most: int) -> bytes:
+    """The bytes in a gzip file; no more than allowed are ever made of it."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            found = file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Refused(400, f"The body is no gzip: {error}.", "") from None
+    if len(found) > most:
+        raise _too_large(most)
+    return found
 
 
 def _too_large(most: int) -> TooLarge:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.objects import loads, typed_objects, typed_value
 from viewkeeper.model.schema import Table
 from viewkeeper.server.formats import ARROW, JSON, LINES
+from viewkeeper.server.packed import unpacked_size
 from viewkeeper.server.problems import Refused
 
 BODIES = (JSON, LINES, ARROW)
@@ -25,20 +26,20 @@ def media_of(content_type: str | None, allowed: tuple[str, ...] = BODIES) -> str
     return found
 
 
-def rows_in(table: Table, media: str, body: bytes) -> Any:
-    """Rows in a shape that the engine takes."""
+def rows_in(table: Table, media: str, body: bytes, most: int) -> Any:
+    """Rows in a shape that the engine takes. `most`: bytes that they may have, unpacked."""
     if media == ARROW:
-        return arrow_in(body)
+        return arrow_in(body, most)
     found = objects_in(media, body)
     if not all(isinstance(row, dict) for row in found):
         raise Refused(400, "A row is a JSON object.", "Send an object, an array of them, or one a line.")
     return typed_objects(table, found)
 
 
-def keys_in(table: Table, media: str, body: bytes) -> pa.Table | list[Any]:
+def keys_in(table: Table, media: str, body: bytes, most: int) -> pa.Table | list[Any]:
     """Keys: objects with the key's columns, arrays of their values, or for a key of one column plain values."""
     if media == ARROW:
-        return arrow_in(body)
+        return arrow_in(body, most)
     columns = table.key_columns
     found = objects_in(media, body)
     if len(columns) > 1 and found and not isinstance(found[0], (list, dict)):
@@ -72,10 +73,17 @@ def objects_in(media: str, body: bytes) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def arrow_in(body: bytes) -> pa.Table:
-    """An Arrow stream's rows; text that is no UTF-8 and offsets that lead nowhere are found here."""
+def arrow_in(body: bytes, most: int) -> pa.Table:
+    """An Arrow stream's rows; text that is no UTF-8 and offsets that lead nowhere are found here.
+
+    Its buffers may be packed, and a few bytes then stand for as many as one likes: no more than allowed are unpacked.
+    """
     try:
+        if unpacked_size(body) > most:
+            raise TooLarge(f"Unpacked, the body has more than {most} bytes.", hint="Send it in several requests.")
         found = pa.ipc.open_stream(body).read_all()
+        if found.num_rows > most:  # of NULLs one may claim any number
+            raise TooLarge(f"The body has {found.num_rows} rows.", hint="Send them in several requests.")
         found.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
         line = str(error).splitlines()[0][:200] if str(error) else type(error).__name__

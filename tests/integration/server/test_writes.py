@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from tests.integration.server.conftest import Running
 SQL = {"content-type": "application/sql"}
 
 
-def stream(table: pa.Table) -> bytes:
+def stream(table: pa.Table, options: Any = None) -> bytes:
     sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
@@ -47,6 +48,52 @@ def test_json_lines_and_arrow_are_one_write_each(served: Running) -> None:
         assert total["n"] == "3"
     entries = served.db._store.entries(served.db._catalog().table("items"), ["item_id"], head, served.db._store.head())
     assert len({position for position, _, _ in entries}) == 3
+
+
+def test_packed_bodies(shop: None, start: Callable[..., Running]) -> None:
+    """Of one that stands for more than is allowed nothing is unpacked beyond that."""
+    running = start(limits={"body": 100_000})
+    packed = {"content-encoding": "gzip", "content-type": "application/json"}
+    arrow = "application/vnd.apache.arrow.stream"
+
+    def sent(body: bytes, **headers: str) -> tuple[int, str]:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        found = running.http.post("/v1/items/rows", content=body, headers={**packed, **given})
+        return found.status_code, found.json().get("detail", "")
+
+    two = gzip.compress(b'{"item_id": 60,') + gzip.compress(b'"category": "gz"}')  # files may follow each other
+    assert sent(two)[0] == 200
+    assert running.db.get("items", 60) == {"item_id": 60, "category": "gz", "price": None}
+    rows = pa.table({"item_id": range(1_000), "category": pa.array(["same"] * 1_000).dictionary_encode()})
+    assert sent(gzip.compress(stream(rows)), content_type=arrow)[0] == 200
+    for how in ("lz4", "zstd"):
+        written = stream(rows.slice(0, 10), pa.ipc.IpcWriteOptions(compression=how))
+        assert sent(written, content_type=arrow, content_encoding="identity")[0] == 200
+    told = running.http.post("/v1/sql", content=gzip.compress(b'{"sql": "SHOW TABLES"}'), headers=packed)
+    assert told.json()["rows"] == [{"name": "items"}, {"name": "kinds"}]
+
+    head = running.db._store.head()
+    much = pa.table({"item_id": pa.array([0] * 1_000_000, pa.int64())})
+    bomb = stream(much, pa.ipc.IpcWriteOptions(compression="zstd"))
+    words = stream(
+        pa.table({"item_id": [1], "category": pa.array(["x" * 10_000_000]).dictionary_encode()}),
+        pa.ipc.IpcWriteOptions(compression="lz4"),
+    )
+    assert max(len(bomb), len(words)) < 100_000
+    nulls = stream(pa.table({"item_id": pa.nulls(10**9)}))
+    for body, headers, status, detail in (
+        (gzip.compress(b" " * 10_000_000), {}, 413, "more than 100000 bytes"),
+        (bomb, {"content_type": arrow, "content_encoding": "identity"}, 413, "Unpacked"),
+        (words, {"content_type": arrow, "content_encoding": "identity"}, 413, "Unpacked"),
+        (nulls, {"content_type": arrow, "content_encoding": "identity"}, 413, "1000000000 rows"),
+        (b'{"item_id": 61}', {}, 400, "no gzip"),
+        (two[:-9], {}, 400, "no gzip"),
+        (b"x", {"content_encoding": "br"}, 415, "'br'"),
+        (bomb[:300], {"content_type": arrow, "content_encoding": "identity"}, 400, "no Arrow stream"),
+    ):
+        found = sent(body, **headers)
+        assert (found[0], detail in found[1]) == (status, True), found
+    assert running.db._store.head() == head
 
 
 def test_some_columns_of_several_rows(served: Running) -> None:
