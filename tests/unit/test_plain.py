@@ -16,6 +16,7 @@ from viewkeeper.model import types
 from viewkeeper.model.codec import encode_plain, encode_rows, plain_row
 from viewkeeper.model.keys import encode_keys, plain_key
 from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.slots import OtherColumns, SlotReader, plain
 from viewkeeper.store.ordered import log
 from viewkeeper.store.ordered.images import Images, binary
 
@@ -59,11 +60,38 @@ def _rows(seed: int) -> pa.Table:
 def test_rows_and_keys_are_the_same_bytes(seed: int) -> None:
     rows = _rows(seed)
     encoded = encode_rows(TABLE, rows).to_pylist()
-    plain = [plain_row(TABLE, row) for row in encoded]
-    assert [encode_plain(TABLE, row) for row in plain] == encoded
+    found = [plain_row(TABLE, row) for row in encoded]
+    assert [encode_plain(TABLE, row) for row in found] == encoded
     for table in (TABLE, TURNED):
-        assert [plain_key(table, row) for row in plain] == encode_keys(table, rows).to_pylist()
-    assert {row["m"] for row in plain} == {None if m is None else int(m * 1000) for m in rows["m"].to_pylist()}
+        assert [plain_key(table, row) for row in found] == encode_keys(table, rows).to_pylist()
+    assert {row["m"] for row in found} == {None if m is None else int(m * 1000) for m in rows["m"].to_pylist()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_some_columns_are_read_as_they_lie(seed: int) -> None:
+    encoded = encode_rows(TABLE, _rows(seed)).to_pylist()
+    for names in (["s"], ["x", "i"], ["w", "s", "t"], ["b", "m"], list(KINDS)):
+        reader = SlotReader(TABLE, names)
+        for row in encoded:
+            slots, expected = reader.read(row), plain_row(TABLE, row)
+            assert {n: plain(KINDS[n], slots[reader.places[n]]) for n in names} == {n: expected[n] for n in names}
+
+
+def test_a_row_without_nulls_need_only_be_unpacked() -> None:
+    values = {"t": 1, "i": -5, "l": 2**40, "s": "é", "x": b"\0\1", "b": True, "d": 3, "at": 4, "m": 5, "w": -(10**30)}
+    row = encode_plain(TABLE, values | {"f": 0.5})
+    reader = SlotReader(TABLE, ["x", "s", "i"])
+    unpacked = reader.unpack(row)
+    assert unpacked[0] == reader.clean
+    assert [plain(KINDS[n], reader.column(n)(row, unpacked)) for n in "xsi"] == [
+        plain_row(TABLE, row)[n] for n in "xsi"
+    ]
+
+
+def test_a_row_of_fewer_columns_is_another_s() -> None:
+    reader = SlotReader(TABLE.adding(Column("later", types.INT)), ["i"])
+    with pytest.raises(OtherColumns):
+        reader.read(encode_rows(TABLE, _rows(0))[0].as_py())
 
 
 def test_few_entries_of_the_log_are_read_one_by_one() -> None:
@@ -80,6 +108,16 @@ def test_few_entries_of_the_log_are_read_one_by_one() -> None:
 SOME = st.binary(max_size=9)
 
 
+class Kept:
+    """What is put."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
+        self.values.append(value)
+
+
 @given(st.lists(st.tuples(SOME, SOME, SOME), min_size=1, max_size=40), st.integers(1, 300), st.integers(0, 3))
 def test_chunks_of_any_size_hold_the_same_images(rows: list[tuple[bytes, bytes, bytes]], most: int, skip: int) -> None:
     """`skip`: arrays that do not begin where their buffers do."""
@@ -88,3 +126,6 @@ def test_chunks_of_any_size_hold_the_same_images(rows: list[tuple[bytes, bytes, 
     assert all(map(log.is_whole, bodies))
     found = log.images([log.Entry(1, 7, 1.5, int.from_bytes(body[16:20], "little"), body) for body in bodies])
     assert [side.to_pylist() for side in (found.keys, found.before, found.after)] == [s.to_pylist() for s in sides]
+    kept, lists = Kept(), [side.to_pylist() for side in sides]
+    log.append_few(kept, 5, 0, 7, 1.5, (lists[0], lists[1], lists[2]), most)  # type: ignore[arg-type]
+    assert kept.values == bodies

@@ -35,6 +35,7 @@ from viewkeeper.operators.many import Encoded, Sums
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.operators.shelves import Fetched, fetched, summed
 from viewkeeper.operators.steps import joined
+from viewkeeper.operators.tally import AtHand, Rewritten, Tally
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.flows import in_writes
 from viewkeeper.rounds.driver import run_in_driver
@@ -91,6 +92,11 @@ class Few:
             return None
         state, was, now = found
         return [*state, *linear(self.end, was, now)]
+
+    @cached_property
+    def tally(self) -> Tally | None:
+        """The shorter way of few rows through a view of sums."""
+        return None if self.groups is None else self.groups.tally(self.end)
 
     @cached_property
     def sums(self) -> Sums | None:
@@ -155,6 +161,13 @@ class Keeper:
         rows = catalog.tables_by_id[table].inside
         before = [plain_row(rows, was) for was, _ in images if was]
         return few.changes(before, [plain_row(rows, now) for _, now in images if now], lying)
+
+    def sums(
+        self, catalog: Catalog, view: View, table: int, before: Sequence[bytes], after: Sequence[bytes], lying: AtHand
+    ) -> list[Rewritten] | None:
+        few = self._made(catalog, view).few
+        tally = None if few is None else few.tally
+        return None if tally is None else tally.changes(catalog.tables_by_id[table].inside, before, after, lying)
 
     def many(
         self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reading: Reading

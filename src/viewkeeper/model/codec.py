@@ -60,7 +60,7 @@ class WrittenLater(CorruptState):
 
 def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
     """The value of every row; `rows` has the table's stored columns, of its types."""
-    layout = _layout(table, len(table.places))
+    layout = layout_of(table, len(table.places))
     fixed = np.zeros(rows.num_rows, layout.slots)
     fixed["version"] = VERSION
     fixed["columns"] = len(layout.names)
@@ -136,7 +136,7 @@ def decode_row(table: Table, value: bytes) -> dict[str, Any]:
 def _decoded(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
     if value[0] != VERSION:
         raise CorruptState(f"A row of {table.name} has an unknown format.")
-    layout = _layout(table, value[1] | value[2] << 8)
+    layout = layout_of(table, value[1] | value[2] << 8)
     fields = layout.form.unpack_from(value)
     row = dict(zip(layout.names, fields[3:], strict=True))
     start = layout.width
@@ -165,7 +165,7 @@ def plain_row(table: Table, value: bytes) -> dict[str, Any]:
 
 def encode_plain(table: Table, row: Mapping[str, Any]) -> bytes:
     """One row of plain values, as `encode_rows` writes it."""
-    layout = _layout(table, len(table.places))
+    layout = layout_of(table, len(table.places))
     nulls, end, slots, variable = 0, 0, [], []
     for at, name in enumerate(layout.names):
         value = row.get(name)
@@ -213,7 +213,8 @@ class _Layout:
 _cache: dict[tuple[int, int], tuple[Table, _Layout]] = {}
 
 
-def _layout(table: Table, written: int) -> _Layout:
+def layout_of(table: Table, written: int) -> _Layout:
+    """Where the slots of rows lie that were written with so many columns."""
     # By identity: hashing a Table hashes all its columns, which would cost more than a point get.
     known = _cache.get((id(table), written))
     if known is not None and known[0] is table:
@@ -289,7 +290,7 @@ def _decode_alike(
     table: Table, written: int, data: Array, starts: Array, wanted: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
     """Rows of one layout, lying one after another in `data` from `starts[i]` to `starts[i + 1]`."""
-    layout = _layout(table, written)
+    layout = layout_of(table, written)
     rows = len(starts) - 1
     if int(np.diff(starts).min()) < layout.width:
         raise CorruptState(f"A row of {table.name} is shorter than its columns.")

@@ -119,6 +119,11 @@ def plain_bytes(table: Table, place: int, value: Any) -> bytes:
     return _parts(table)[place].plain(value)
 
 
+def slot_bytes(table: Table, place: int) -> Callable[[Any], bytes]:
+    """What makes the bytes of a key column from its value as it lies in a row (`slots`)."""
+    return _parts(table)[place].slot
+
+
 def plain_key(table: Table, row: Mapping[str, Any], columns: int | None = None) -> bytes:
     """The key of a row of plain values, or its first columns."""
     parts = _parts(table)
@@ -150,6 +155,8 @@ class _Part:
     scalar: Callable[[Any], bytes]
     plain: Callable[[Any], bytes]
     """Of what `scalar_reader` makes of a value."""
+    slot: Callable[[Any], bytes]
+    """Of what lies in a row."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,17 @@ def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
         found = null if value is None else pack(value)
         return found.translate(_FLIP) if part.descending and value is not None else found
 
-    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar, plain)
+    pack_slot = _scalar_packer(types.BINARY if type_name == types.STRING else type_name)
+    digits = types.decimal_digits(type_name)
+    is_wide = digits is not None and digits[0] > 18
+
+    def slot(value: Any) -> bytes:
+        if value is None:
+            return null
+        found = pack_slot(int.from_bytes(value, "little", signed=True) if is_wide else value)
+        return found.translate(_FLIP) if part.descending else found
+
+    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar, plain, slot)
 
 
 def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:

@@ -33,6 +33,7 @@ from viewkeeper.operators.many import Sums
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Accumulator, layout, summing
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.spec import AggregateSpec, Measure
+from viewkeeper.operators.tally import Tally
 
 Row = Mapping[str, Any]
 Change = tuple[Table, bytes, bytes]
@@ -203,12 +204,25 @@ class Groups:
 
     def of_many(self, end: Placed) -> Sums | None:
         """The same for many rows at once, for a view that shows the groups as they are; None if that is not so."""
-        if self._values or not self._names or end.columns.conditions or not end.named_by <= set(self._names):
+        if not self._shows_groups(end):
             return None
         reads = [(name, function, counts, sums) for name, function, _, counts, sums, *_ in self._measures]
         taken = [source for _, source in end.columns.taken]
         fed = (self._columns.conditions, self._keys, self._fed, reads)
         return Sums(self._spec, *fed, self._vectors, end.table, taken)
+
+    def tally(self, end: Placed) -> Tally | None:
+        """The same for few rows of a write call, under the same condition."""
+        if not self._shows_groups(end):
+            return None
+        conditions, taken = self._columns.conditions, [source for _, source in end.columns.taken]
+        made = (self._names, self._keys, conditions, self._fed, self._measures)
+        return Tally(*made, self._vectors, end.table, taken)
+
+    def _shows_groups(self, end: Placed) -> bool:
+        """Whether a view shows the groups as they are, and each has numbers only."""
+        plain = not self._values and not end.columns.conditions
+        return plain and bool(self._names) and end.named_by <= set(self._names)
 
     def in_runs(self, duck: Duck, state: Arrangement, key: bytes, named: Row) -> bytes | None:
         """What a group's sums are in a state of runs, as they would lie on the shelf."""

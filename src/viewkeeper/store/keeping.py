@@ -7,7 +7,7 @@ as it is with the stores themselves (`registry`): no writer can forget it, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -34,8 +34,14 @@ class Reading(Protocol):
 class Lying(Protocol):
     """The same, row by row."""
 
+    at_hand: MutableMapping[int, Any]
+    """By view, what was left here in the write call before; nothing, if anybody has written since."""
+
     def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
         """The row of an encoded key, whose columns are `named`."""
+
+    def each(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
+        """The row of each encoded key; empty where there is none."""
 
     def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
         """The first rows of a key range."""
@@ -52,6 +58,11 @@ class Keeper(Protocol):
     ) -> list[tuple[Table, bytes, bytes]] | None:
         """What few changed rows of a base table, as they were and are (empty: none), do to a view and to its state:
         rows to put, by table and encoded key, empty ones to delete. None if only `changes` knows."""
+
+    def sums(
+        self, catalog: Catalog, view: View, table: int, before: Sequence[bytes], after: Sequence[bytes], lying: Lying
+    ) -> list[tuple[Table, list[bytes], list[bytes], list[bytes]]] | None:
+        """The same of a view of sums, with what the changed rows of its tables were; None if only the others know."""
 
     def many(
         self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reading: Reading

@@ -79,6 +79,9 @@ class LmdbRows(TableRows):
     def find_many(self, keys: pa.BinaryArray) -> pa.BinaryArray:
         return NOTHING.keys if self._db is None else rows.find_many(self._txn, self._db, keys)
 
+    def each(self, keys: Sequence[bytes]) -> list[bytes]:
+        return [b""] * len(keys) if self._db is None else rows.each(self._txn, self._db, keys)
+
     def scan(self, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[pa.BinaryArray]:
         if self._db is None:
             return iter(())
@@ -86,6 +89,9 @@ class LmdbRows(TableRows):
 
     def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
         return rows.apply(self._txn, self._db, self._meta, table, keys, after)
+
+    def rewrite(self, table: Table, keys: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> None:
+        rows.rewrite(self._txn, self._db, self._meta, table, keys, after)
 
     def clear(self) -> None:
         if self._db is not None:

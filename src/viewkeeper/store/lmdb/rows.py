@@ -17,7 +17,7 @@ import itertools
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import ne, not_
 from typing import Any
@@ -79,10 +79,26 @@ def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, af
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
     else:
-        # No delete is of a new key: those would be no change.
-        cursor.putmulti(itertools.compress(zip(names, rows, strict=True), rows))
-        deque(map(partial(txn.delete, db=db), itertools.compress(names, map(not_, rows))), maxlen=0)
+        _put_or_delete(txn, db, names, rows)
     return Images(keys, binary(before), after)
+
+
+def rewrite(txn: Any, db: Any, meta: Any, table: Table, keys: Sequence[bytes], after: Sequence[bytes]) -> None:
+    """The same for rows that are known to change."""
+    if max(map(len, keys), default=0) > LONGEST_KEY:
+        apply(txn, db, meta, table, binary(keys), binary(after))
+    else:
+        _put_or_delete(txn, db, keys, after)
+
+
+def _put_or_delete(txn: Any, db: Any, names: Sequence[bytes], rows: Sequence[bytes]) -> None:
+    """No delete is of a new key: those would be no change."""
+    cursor = txn.cursor(db=db)
+    if all(rows):
+        cursor.putmulti(zip(names, rows, strict=True))
+        return
+    cursor.putmulti(itertools.compress(zip(names, rows, strict=True), rows))
+    deque(map(partial(txn.delete, db=db), itertools.compress(names, map(not_, rows))), maxlen=0)
 
 
 # -- find and scan ----------------------------------------------------------------------------------------------------
@@ -94,6 +110,14 @@ def find(txn: Any, db: Any, key: bytes) -> bytes | None:
         return dict(_open_bucket(txn.get(_bucket_key(key), db=db))).get(key)
     row: bytes | None = txn.get(key, db=db)
     return row
+
+
+def each(txn: Any, db: Any, keys: Sequence[bytes]) -> list[bytes]:
+    """The row of each key; empty where there is none."""
+    get = txn.get
+    if max(map(len, keys), default=0) <= LONGEST_KEY:
+        return [get(key, b"", db) for key in keys]
+    return [find(txn, db, key) or b"" for key in keys]
 
 
 def find_many(txn: Any, db: Any, keys: pa.BinaryArray) -> pa.BinaryArray:

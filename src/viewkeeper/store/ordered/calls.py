@@ -52,6 +52,12 @@ class Call:
             self.chunk = log.append(self.state.log, *where, images, self._chunk_bytes)
             self.changed += len(images)
 
+    def append_few(self, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]) -> None:
+        """The same for rows that Python has."""
+        where = (self.head + 1, self.chunk, table.id, self.time)
+        self.chunk = log.append_few(self.state.log, *where, (keys, before, after), self._chunk_bytes)
+        self.changed += len(keys)
+
     def finish(self, *, always: bool = False) -> Written:
         """The call's position; one that changed nothing has none, unless `always`."""
         if not self.changed and not always:

@@ -11,8 +11,10 @@ as it takes back the tables' own rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any
 
 import numpy as np
@@ -31,10 +33,11 @@ from viewkeeper.store.ordered.net import net
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.terms import ViewChange
 
-_FEW = 64
-"""Changed rows of a call that go through its views one by one: more are added up column by column, if they can be."""
+_FEW = 1_500
+"""Changed rows of a call that go through a view of sums one by one: more are added up column by column."""
 _SOME = 512
-"""Where they cannot, so many go one by one: a statement costs as much."""
+"""Those that go through any other view: a statement costs as much."""
+_SIDES = attrgetter("before"), attrgetter("after")
 
 
 def numbers(views: Sequence[View]) -> list[int]:
@@ -42,17 +45,38 @@ def numbers(views: Sequence[View]) -> list[int]:
     return [n for v in views if v.sync is not None for n in (v.table.id, *v.sync.state)]
 
 
+class Left:
+    """What one write call of a store leaves at hand for the next: it is still true if nobody has written between them,
+    which the log's head tells."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, dict[int, Any]] = (-1, {})
+
+    def taken(self, head: int) -> dict[int, Any]:
+        """By view, for a call that begins at this head. A call that fails leaves nothing."""
+        (position, at_hand), self._last = self._last, (-1, {})
+        return at_hand if position == head else {}
+
+    def leave(self, position: int, at_hand: dict[int, Any]) -> None:
+        """By a call that is committed, at its position."""
+        self._last = (position, at_hand)
+
+
 class InCall:
     """What a write call sees."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, at_hand: MutableMapping[int, Any] | None = None) -> None:
         self._state = state
+        self.at_hand: MutableMapping[int, Any] = {} if at_hand is None else at_hand
 
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
         return decode_rows(table, self._state.rows(table.id).find_many(keys))
 
     def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
         return self._state.rows(table.id).find(key)
+
+    def each(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
+        return self._state.rows(table.id).each(keys)
 
     def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
         return [row for rows in self._state.rows(table.id).scan(start, stop, limit) for row in rows.to_pylist()]
@@ -62,11 +86,20 @@ class InCall:
         return pa.concat_tables(found) if found else table.arrow.empty_table()
 
 
-def take_along(call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images]) -> None:
+def take_along(
+    call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images], at_hand: MutableMapping[int, Any]
+) -> None:
     """What a write call did to a table, for the views that are kept in its writes."""
     now = catalog.tables_by_id[table.id]
-    changed, lying = sum(map(len, pieces)), InCall(call.state)
+    changed, lying = sum(map(len, pieces)), InCall(call.state, at_hand)
     for view in catalog.synchronous.get(table.id, ()):
+        if changed <= _FEW:
+            before, after = ([row for piece in pieces for row in side(piece).to_pylist()] for side in _SIDES)
+            if (rewritten := keeper().sums(catalog, view, table.id, before, after, lying)) is not None:
+                for rows in rewritten:
+                    _rewrite(call, view, *rows)
+                continue
+        at_hand.pop(view.table.id, None)
         if changed > _FEW:
             both = partial(_gone_and_come, now.inside, pieces)
             if (found := keeper().many(catalog, view, table.id, both, lying)) is not None:
@@ -74,8 +107,8 @@ def take_along(call: Call, catalog: Catalog, table: Table, pieces: Sequence[Imag
                     _apply_encoded(call, view, *changes)
                 continue
         if changed <= _SOME:
-            rows = [both for piece in pieces for both in _both(piece)]
-            if (made := keeper().few(catalog, view, table.id, rows, lying)) is not None:
+            images = [both for piece in pieces for both in _both(piece)]
+            if (made := keeper().few(catalog, view, table.id, images, lying)) is not None:
                 _put(call, view, made)
                 continue
         delta = net(now.inside, pieces, list(keeper().columns(catalog, view, table.id)))
@@ -90,6 +123,17 @@ def _gone_and_come(table: Table, pieces: Sequence[Images], wanted: Sequence[str]
     come = [present(images.after) for images in pieces]
     weights = np.repeat(np.array([-1, 1]), [sum(map(len, gone)), sum(map(len, come))])
     return decode_rows(table, pa.concat_arrays([*gone, *come]), wanted).append_column(WEIGHT, pa.array(weights))
+
+
+def _rewrite(call: Call, view: View, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]) -> None:
+    """Rows whose state before is known; those that are as they were are passed over."""
+    changed = list(map(ne, before, after))
+    if not all(changed):
+        keys, before, after = (list(compress(side, changed)) for side in (keys, before, after))
+    if keys:
+        call.state.rows(table.id).rewrite(table, keys, before, after)
+        if table.id == view.table.id:
+            call.append_few(table, keys, before, after)
 
 
 def _both(images: Images) -> Iterator[tuple[bytes, bytes]]:

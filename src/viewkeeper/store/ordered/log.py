@@ -18,6 +18,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.keys import value_bytes
-from viewkeeper.store.ordered.images import Images
+from viewkeeper.store.ordered.images import Images, binary
 from viewkeeper.store.ordered.maps import OrderedMap
 from viewkeeper.store.terms import Touched
 
@@ -69,6 +70,31 @@ def append(
     return chunk
 
 
+def append_few(
+    log: OrderedMap,
+    position: int,
+    chunk: int,
+    table: int,
+    time: float,
+    sides: tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]],
+    most: int = CHUNK_BYTES,
+) -> int:
+    """The same for keys and images that Python has: where they are one chunk, no array is made."""
+    whole = [b"".join(side) for side in sides]
+    rows = len(sides[0])
+    if sum(map(len, whole)) + _ENDS * rows > most:
+        return append(log, position, chunk, table, time, Images(*map(binary, sides)), most)
+    there = [side for side, data in enumerate(whole) if not side or data]
+    form = struct.Struct(f"<{rows}I")
+    body = b"".join(
+        [*(form.pack(*accumulate(map(len, sides[side]))) for side in there), *(whole[side] for side in there)]
+    )
+    head = _head(sum(there), table, time, rows)
+    checksum = zlib.crc32(body, zlib.crc32(head))
+    log.put(_KEY.pack(position, chunk), b"".join((head, checksum.to_bytes(4, "little"), body)), last=True)
+    return chunk + 1
+
+
 def encoded(table: int, time: float, images: Images, most: int = CHUNK_BYTES) -> Iterator[bytes]:
     """The images as chunks of about so many bytes."""
     rows = len(images)
@@ -86,13 +112,18 @@ def encoded(table: int, time: float, images: Images, most: int = CHUNK_BYTES) ->
         body += [sides[side][1][spans[side]] for side in there]
         shape = (sum(there), stop - start)  # the numbers of the sides are their flags
         if shape not in heads:
-            head = _HEADER.pack(_VERSION, shape[0], 0, table, time, shape[1], 0)[:_CHECKED]
-            head = head[:2] + _check(head).to_bytes(2, "little") + head[4:]
+            head = _head(shape[0], table, time, shape[1])
             heads[shape] = head, zlib.crc32(head)
         head, checksum = heads[shape]
         for part in body:
             checksum = zlib.crc32(part, checksum)
         yield b"".join((head, checksum.to_bytes(4, "little"), *body))
+
+
+def _head(flags: int, table: int, time: float, rows: int) -> bytes:
+    """A header up to the checksum."""
+    head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKED]
+    return head[:2] + _check(head).to_bytes(2, "little") + head[4:]
 
 
 def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int32]], memoryview]:

@@ -56,11 +56,17 @@ class TableRows(Protocol):
     def find_many(self, keys: pa.BinaryArray) -> pa.BinaryArray:
         """The rows of those keys that are there, in no order."""
 
+    def each(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The row of each key; empty where there is none."""
+
     def scan(self, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[pa.BinaryArray]:
         """The rows of a key range in key order, some at a time."""
 
     def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
         """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
+
+    def rewrite(self, table: Table, keys: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> None:
+        """The same for who knows what is there. All of these rows change."""
 
     def clear(self) -> None:
         """Delete all rows."""

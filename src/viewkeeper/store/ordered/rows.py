@@ -21,7 +21,7 @@ from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.ordered import log, records
 from viewkeeper.store.ordered.calls import Call, delta, encoded
 from viewkeeper.store.ordered.images import NOTHING, first_of_each_key, join, present, refuse_large, within
-from viewkeeper.store.ordered.keeping import OrderedKeeping, numbers, take_along
+from viewkeeper.store.ordered.keeping import Left, OrderedKeeping, numbers, take_along
 from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.ordered.pinned import PinnedState
@@ -43,6 +43,7 @@ class OrderedRows(Rows):
         self._opened = opened
         self._records = known
         self._keeping = OrderedKeeping(opened, known)
+        self._left = Left()
         self._batch: Batch | None = None
         """The last one that was pinned: its record is long, and is the same for its number."""
         self._quiet: dict[int, tuple[int, int]] = {}
@@ -72,6 +73,7 @@ class OrderedRows(Rows):
         faults.point("write.before")
         with self._writing(table) as (state, catalog):
             call = Call(state, puts.nbytes)
+            at_hand = self._left.taken(call.head)
             if once is not None:
                 noted = records.read_note(state.meta, once[0])
                 if noted is not None and noted["number"] >= once[1]:
@@ -86,8 +88,10 @@ class OrderedRows(Rows):
             faults.point("write.middle")
             changed = call.changed
             if pieces:
-                take_along(call, catalog, table, pieces)
-            return replace(call.finish(), changed=changed)
+                take_along(call, catalog, table, pieces, at_hand)
+            written = replace(call.finish(), changed=changed)
+        self._left.leave(written.position, at_hand)
+        return written
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[tuple[State, Catalog]]:
@@ -128,10 +132,13 @@ class OrderedRows(Rows):
             after = encode_rows(table, row)
             refuse_large(table, row, keys, after)
             call = Call(state)
+            at_hand = self._left.taken(call.head)
             images = call.apply(table, keys, after)
             if table.id in catalog.synchronous:
-                take_along(call, catalog, table, [images])
-            return call.finish()
+                take_along(call, catalog, table, [images], at_hand)
+            written = call.finish()
+        self._left.leave(written.position, at_hand)
+        return written
 
     def place(self, view: View, changes: Sequence[ViewChange]) -> None:
         self._keeping.place(view, changes)

@@ -13,9 +13,9 @@ import itertools
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from operator import not_
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import ReadOptions, WriteBatch
@@ -133,6 +133,9 @@ class RocksRows(TableRows):
         found = self._state.source.get_many(self._names(keys))
         return pa.array([row for row in found if row is not None], pa.binary())
 
+    def each(self, keys: Sequence[bytes]) -> list[bytes]:
+        return [row or b"" for row in self._state.source.get_many([self._prefix + key for key in keys])]
+
     def scan(self, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[pa.BinaryArray]:
         last = _after(self._prefix) if stop is None else self._prefix + stop
         if self._prefix + (start or b"") >= last:
@@ -154,13 +157,14 @@ class RocksRows(TableRows):
         changed = pc.not_equal(before, after)
         if changed.true_count < len(keys):
             keys, before, after = keys.filter(changed), before.filter(changed), after.filter(changed)
-        batch, names = _writing(self._state.batch), self._names(keys)
-        is_put = np.asarray(pc.greater(pc.binary_length(after), 0))
-        deque(map(batch.put, itertools.compress(names, is_put), after.filter(pa.array(is_put)).to_pylist()), maxlen=0)
-        deque(map(batch.delete, itertools.compress(names, ~is_put)), maxlen=0)
-        was = np.asarray(pc.greater(pc.binary_length(before), 0))
-        self._state.counted(self._id, self.count() + int(is_put.sum()) - int(was.sum()))
+        self.rewrite(table, keys.to_pylist(), before.to_pylist(), after.to_pylist())
         return Images(keys, before, after)
+
+    def rewrite(self, table: Table, keys: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> None:
+        batch, names = _writing(self._state.batch), [self._prefix + key for key in keys]
+        deque(map(batch.put, itertools.compress(names, after), filter(None, after)), maxlen=0)
+        deque(map(batch.delete, itertools.compress(names, map(not_, after))), maxlen=0)
+        self._state.counted(self._id, self.count() + sum(map(bool, after)) - sum(map(bool, before)))
 
     def clear(self) -> None:
         _writing(self._state.batch).delete_range(self._prefix, _after(self._prefix))
