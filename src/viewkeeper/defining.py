@@ -74,11 +74,23 @@ def _change_column(db: Database, statement: alterations.ColumnChange) -> None:
         case alterations.AddColumn():
             definitions.add_column(db._store, statement)
         case alterations.DropColumn():
+            _let_go(db, statement)
             definitions.drop_column(db._store, db._spark, statement)
         case alterations.RenameColumn():
             definitions.rename_column(db._store, db._spark, statement)
         case alterations.SetDefault():
             definitions.set_default(db._store, statement)
+
+
+def _let_go(db: Database, statement: alterations.DropColumn) -> None:
+    """Views keep nothing of a column for others that are gone."""
+    catalog = db._store.catalog()
+    table = catalog.find(statement.table)
+    column = table.by_name.get(statement.column.lower()) if isinstance(table, Table) else None
+    if isinstance(table, Table) and column is not None and any("united" in v.plan for v in catalog.views):
+        maintainer = db._maintain()
+        maintainer.refresh()
+        maintainer.definer.let_go(table, column.inside)
 
 
 def _rename(db: Database, statement: alterations.Rename) -> None:

@@ -68,8 +68,8 @@ class Made:
     def few(self) -> Few | None:
         """How few rows go through it without a statement: the view's end, and one aggregate before it at most."""
         segments = self.flow.sink(self.view.id).source
-        end = placed(self.view, segments)
         source = self.flow.operators[segments[0].source]
+        end = placed(self.view, [source.plainly(segment) for segment in segments])
         if end is None or source.changes_of is not None:
             return None if end is None else Few(None, end)
         groups = source.few(self.shelved.get(source.id, ()))

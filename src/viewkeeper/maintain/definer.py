@@ -22,6 +22,7 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.planning import Planned
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.suspending import Suspender
+from viewkeeper.maintain.uniting import narrowed, planned, unite
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
@@ -60,11 +61,7 @@ class Definer:
             self._scheduler.make(view, is_new=True, progress=progress)
             return
 
-        def change(catalog: Catalog, since: int) -> Catalog:
-            refuse_altered(catalog, view)
-            return catalog.with_view(replace(view, since=since))
-
-        self._bring_in(frozenset([view.table.id]), change, lane, progress)
+        self.create_many([view], (), lane, progress)
 
     def create_planned(self, planned: Planned, lane: str = "auto", progress: Progress | None = None) -> None:
         """Make what statements define, in one batch: all of it is there, or nothing."""
@@ -101,8 +98,13 @@ class Definer:
                     hint="Create it by itself.",
                 )
 
+        catalog = self._publisher.catalog
+        uniting = unite(catalog, catalog.with_views(views), self._publisher.flow, views)
+        views = uniting.new
+
         def change(catalog: Catalog, since: int) -> Catalog:
             changed = catalog.with_views([replace(view, since=since) for view in (*views, *members)])
+            changed = uniting.moved(changed)
             for view in views:
                 refuse_altered(changed, view)
             for family in {m.table.family for m in members}:
@@ -216,10 +218,22 @@ class Definer:
             self._scheduler.make_whole(replace(view, suspended=None), progress)
             return
 
+        catalog = self._publisher.catalog
+        whole = planned(replace(view, suspended=None), None)  # those that it was one with have gone on
+        uniting = unite(catalog, catalog.replacing(whole), self._publisher.flow, [whole])
+
         def change(catalog: Catalog, since: int) -> Catalog:
-            return catalog.replacing(restarted(replace(view, suspended=None), since))
+            return uniting.moved(catalog.replacing(restarted(uniting.new[0], since)))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
+
+    def let_go(self, table: Table, column: str) -> None:
+        """Nothing that views keep together is of this column, if none of them reads it any more."""
+        publisher = self._publisher
+        with publisher.defining:
+            uniting = narrowed(publisher.catalog, publisher.flow, table.id, column)
+            if uniting.moving:
+                self._bring_in(frozenset(), lambda catalog, _: uniting.moved(catalog), "auto", None)
 
     def _bring_in(
         self,

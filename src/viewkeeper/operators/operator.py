@@ -36,6 +36,7 @@ from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.store.memory import Memory
 
 if TYPE_CHECKING:
+    from viewkeeper.operators.facts import Fact
     from viewkeeper.operators.few import Groups
     from viewkeeper.operators.shelves import Shelf
     from viewkeeper.operators.telling import Drawn, Told
@@ -101,8 +102,7 @@ class Operator:
 
     @cached_property
     def id(self) -> str:
-        text = json.dumps([self.kind, *_said(self)], sort_keys=True)
-        return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return f"{self.kind}-{named_after(self.kind, self)}"
 
     # -- its place in the graph ---------------------------------------------------------------------------------------
 
@@ -177,6 +177,29 @@ class Operator:
     def segments(self) -> Iterator[Segment]:
         for port in self.ports:
             yield from port
+
+    @property
+    def adds_up(self) -> str | None:
+        """Which rows it adds up and by which keys, whatever it makes of them; None if it cannot be one with others."""
+        return None
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """What it makes of the rows that it adds up, by the column that has it."""
+        return {}
+
+    def of_facts(self, facts: Sequence[Fact]) -> Operator:
+        """The same rows by the same keys, of which these are made, for several views."""
+        raise Defect(f"A {self.kind} adds nothing up.")
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        """The columns of its output by which a person knows a row; none if all of them say something."""
+        return ()
+
+    def plainly(self, segment: Segment) -> Segment:
+        """A segment over it without what it says of values that do not fit, for who looks at those first."""
+        return segment
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -276,6 +299,12 @@ class Operator:
 def slots(operator: Operator) -> list[str]:
     """The names of an operator's arrangements in the manifest."""
     return [f"{operator.id}/{i}" for i in range(operator.slots)]
+
+
+def named_after(kind: str, value: Any) -> str:
+    """The same for values that say the same."""
+    text = json.dumps([kind, *_said(value)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _said(value: Any) -> list[Any]:

@@ -56,6 +56,16 @@ class Compiled:
         return {image: frozenset(found) for image, found in names.items()}
 
     @cached_property
+    def last_aggregate(self) -> Operator | None:
+        """The aggregate of which its rows are made, and nothing else is; None if it cannot be one with others."""
+        source = self.sink.source
+        found = self.operators.get(source[0].source) if len(source) == 1 else None
+        if found is None or found.adds_up is None:
+            return None
+        users = [o.id for o in self.operators.values() if found.id in o.fed_by or found.id in o.reads]
+        return found if users == [self.sink.id] else None
+
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """The names of its arrangements in the manifest."""
         return tuple(slot for operator in self.operators.values() for slot in slots(operator))

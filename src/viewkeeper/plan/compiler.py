@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Column, Table, column_of
+from viewkeeper.operators.facts import all_fit
 from viewkeeper.operators.kinds import Aggregate, Consolidate, Image, Input, Sink
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.spec import AggregateSpec
@@ -22,6 +23,7 @@ from viewkeeper.plan.branches import Branch, positional, raises, reference
 from viewkeeper.plan.calls import is_sum, measure_of, value_arguments
 from viewkeeper.plan.families import sharing
 from viewkeeper.plan.nodes import Expr, Named, Node, Query, column
+from viewkeeper.plan.united import United
 
 T = TypeVar("T", bound=Operator)
 
@@ -35,6 +37,8 @@ class ViewPlan:
     """Rows of each base table when the view was made: the cost model's hint, kept so that a plan stays as it is."""
     lazy: tuple[str, ...] | None = None
     """Of a lazy view, the columns of its key: only what lookups by it need is kept (`narrowing`)."""
+    united: United | None = None
+    """What its last aggregate keeps together with those of other views."""
     compiled: list[Any] = field(default_factory=list, compare=False, repr=False)
     """What it was compiled to, for the next time (`compiled`)."""
 
@@ -49,6 +53,7 @@ class ViewPlan:
             "output": [[name, c.name, str(c.type), c.nullable] for name, c in self.query.output],
             "sizes": {str(k): v for k, v in self.sizes.items()},
             **({} if self.lazy is None else {"lazy": list(self.lazy)}),
+            **({} if self.united is None else {"united": self.united.to_json()}),
         }
 
     @staticmethod
@@ -56,7 +61,8 @@ class ViewPlan:
         output = tuple((name, column_of(c)) for name, *c in data["output"])
         sizes = {int(k): v for k, v in data["sizes"].items()}
         lazy = tuple(data["lazy"]) if "lazy" in data else None
-        return ViewPlan(Query(nodes.node_from_json(data["root"]), output), sizes, lazy)
+        united = United.from_json(data["united"]) if "united" in data else None
+        return ViewPlan(Query(nodes.node_from_json(data["root"]), output), sizes, lazy, united)
 
 
 @dataclass
@@ -67,11 +73,13 @@ class Compiler:
     views: Mapping[int, ViewPlan]
     operators: dict[str, Operator] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
+    united: United | None = None
+    """What the view that is compiled keeps with others. A view that it reads is compiled into it as it is by itself."""
 
     def view(self, view_id: int) -> Sink:
         """The sink of a view, with everything behind it."""
         plan = self.views[view_id]
-        self.sizes = plan.sizes
+        self.sizes, self.united = plan.sizes, plan.united
         needed = frozenset(c.name for _, c in plan.query.output)
         branches = self.settled(self.compile(without_sort(plan.query.root), needed), [])
         exprs = [Named(f"o{i}", reference(c)) for i, (_, c) in enumerate(plan.query.output)]
@@ -126,7 +134,9 @@ def _scan(compiler: Compiler, node: nodes.Scan, needed: frozenset[str]) -> list[
     plan = compiler.views[node.table]
     inner = {name.lower(): c.name for name, c in plan.query.output}
     names = {c.name: inner[stored.lower()] for c, stored in wanted}
+    own, compiler.united = compiler.united, None
     branches = compiler.compile(without_sort(plan.query.root), frozenset(names.values()))
+    compiler.united = own
     return [b.renamed(names) for b in branches]
 
 
@@ -183,8 +193,8 @@ def _generate(compiler: Compiler, node: nodes.Generate, needed: frozenset[str]) 
 
 def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
     calls = tuple(c for c in node.calls if c.name in needed)
-    if (shared := sharing.aggregate(compiler, node, calls)) is not None:
-        return shared
+    if (of_members := sharing.aggregate(compiler, node, calls)) is not None:
+        return of_members
     if not all(map(is_sum, calls)):
         return slices.aggregate(compiler, node, calls, is_sum)
     arguments: dict[Expr, str] = {}
@@ -195,10 +205,13 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
     branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
     spec = AggregateSpec(tuple(k.column for k in keys), tuple(measures))
     source = tuple(b.segment(exprs, None) for b in branches)
-    operator = compiler.add(Aggregate(source, spec, 1 + len(value_arguments(spec))))
+    operator = Aggregate(source, spec, 1 + len(value_arguments(spec)))
+    shared = None if compiler.united is None else compiler.united.place(operator)
+    if shared is not None:
+        operator, measures = shared
     names = {key.name: reference(k) for key, k in zip(node.keys, spec.keys, strict=True)}
     names |= {call.name: column(m.name, call.type, call.nullable) for call, m in zip(calls, measures, strict=True)}
-    return [Branch(operator, names)]
+    return [Branch(compiler.add(operator), names, () if shared is None else all_fit(measures))]
 
 
 HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] = {

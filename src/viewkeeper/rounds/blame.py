@@ -258,7 +258,7 @@ def _row(flow: Flow, source: Operator, rows: pa.Table | None) -> str:
         table = flow.tables[source.changes_of]
         names = {k.column: f"{table.name}.{k.column}" for k in table.key}
     else:
-        columns = [c for c in rows.column_names if c not in (WEIGHT, HASH)]
+        columns = source.known_by or [c for c in rows.column_names if c not in (WEIGHT, HASH)]
         names = _shown({c: place(flow, source, c) for c in columns[:_NAMED]})
     return row_text(rows, {c: shown for c, shown in names.items() if c in rows.column_names})
 

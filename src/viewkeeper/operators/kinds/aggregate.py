@@ -16,7 +16,8 @@ value (the hash's top 16 bits are the group's, by which it is distributed), so o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -30,15 +31,16 @@ from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
-from viewkeeper.operators import aggregate_shelves, extremes, few, finish
+from viewkeeper.operators import aggregate_shelves, extremes, facts, few, finish
 from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.facts import Fact
 from viewkeeper.operators.groups import group
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
 from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.operators.shelves import Shelf
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.steps import stepped, touched
@@ -53,6 +55,8 @@ class Aggregate(Operator):
     source: tuple[Segment, ...]
     spec: AggregateSpec
     exchanges: int
+    several: bool = field(default=False, metadata={LATER: True})
+    """Whether views of different measures share it: then columns tell what does not fit (`facts`)."""
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
     compacts: ClassVar[bool] = True
@@ -63,7 +67,26 @@ class Aggregate(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (*self.spec.keys, *(m.column for m in self.spec.measures))
+        return _columns(self.spec, self.several)
+
+    @cached_property
+    def adds_up(self) -> str | None:
+        return facts.adds_up(self.source, self.spec)
+
+    @cached_property
+    def facts(self) -> Mapping[str, Fact]:
+        return facts.facts(self.source, self.spec)
+
+    def of_facts(self, wanted: Sequence[Fact]) -> Aggregate:
+        source, spec = facts.made_of(self.source, self.spec, wanted)
+        return Aggregate(source, spec, ports(spec), several=True)
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        return self.key_columns if self.several else ()
+
+    def plainly(self, segment: Segment) -> Segment:
+        return facts.unguarded(self.spec, segment) if self.several else segment
 
     @property
     def slots(self) -> int:
@@ -88,7 +111,7 @@ class Aggregate(Operator):
     def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
         state = site.state(self)
         size = touched(site, state, ports) if self.spec.keys else 0
-        return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part), size)
+        return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part, self.several), size)
 
     @property
     def shelves(self) -> tuple[tuple[Shelf, ...], ...]:
@@ -110,7 +133,7 @@ class Aggregate(Operator):
             yield from self._prepared(duck, pa.schema([*rows, pa.field(WEIGHT, pa.int64())]).empty_table())
 
     def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
-        return full(duck, self.spec, states)
+        return full(duck, self.spec, states, self.several)
 
     def describe(self, told: Told) -> str:
         calls = [
@@ -121,12 +144,14 @@ class Aggregate(Operator):
 
     def reason(self, told: Told) -> str:
         values = [m for m in self.spec.measures if m.distinct or m.function in VALUE_FUNCTIONS]
+        together = f"the {len(self.spec.measures)} measures of several views in one state: " if self.several else ""
         if values:
             calls = sorted({"DISTINCT" if m.distinct else m.function.lower() for m in values})
-            return f"keeps each group's values with their counts: {', '.join(calls)} cannot be taken back from a sum"
+            kept = f"{together}keeps each group's values with their counts"
+            return f"{kept}: {', '.join(calls)} cannot be taken back from a sum"
         if not self.spec.measures:
             return "one row a group: its count"
-        return "sums and counts, one row a group: a change is added or subtracted"
+        return f"{together}sums and counts, one row a group: a change is added or subtracted"
 
     def drawn(self, told: Told) -> Drawn:
         source = self.source[0]
@@ -161,9 +186,13 @@ def prepare(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> list[pa.Table]:
 
 
 def step(
-    duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], deltas: Sequence[pa.Table | None]
+    duck: Duck,
+    spec: AggregateSpec,
+    states: Sequence[Arrangement],
+    deltas: Sequence[pa.Table | None],
+    several: bool = False,
 ) -> tuple[pa.Table, list[pa.Table]]:
-    """The output's delta, and what to add to the state of each port.
+    """The output's delta, and what to add to the state of each port. For `several` views nothing is raised.
 
     A delta may hold several vectors of one group, from several tasks. A values port may be None: nothing arrived.
     """
@@ -183,22 +212,23 @@ def step(
         together = pa.concat_tables(flips, promote_options="default").combine_chunks()
         vectors = pa.concat_tables([vectors, _vectors(duck, spec, together, distinct=True)])
     old = states[0].slice(distinct_hashes(vectors)) if states[0].runs else vectors.slice(0, 0)
-    out = _difference(duck, spec, old, vectors, states, kept)
+    out = _difference(duck, spec, old, vectors, states, kept, several)
     kept[0] = _without_zeros(vectors, plan, seed=not spec.keys and not states[0].num_rows)
     return out, kept
 
 
-def full(duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement]) -> pa.Table:
+def full(duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], several: bool = False) -> pa.Table:
     """The whole output: what a step from nothing to the present state emits."""
     plan = layout(spec)
     if not states[0].runs:
-        return _output_schema(spec).empty_table()
+        return _output_schema(spec, several).empty_table()
     vectors = states[0].rows()
     values = [
         extremes.by_value(duck, states[i].rows(), argument) if states[i].runs else _no_values(spec, argument)
         for i, argument in enumerate(plan.values, start=1)
     ]
-    return _difference(duck, spec, vectors.slice(0, 0), vectors, [Arrangement()] * len(states), [vectors, *values])
+    nothing = [Arrangement()] * len(states)
+    return _difference(duck, spec, vectors.slice(0, 0), vectors, nothing, [vectors, *values], several)
 
 
 def additive_merge(duck: Duck, spec: AggregateSpec, port: int, runs: Sequence[Run]) -> Run:
@@ -240,6 +270,7 @@ def _difference(
     delta: pa.Table,
     states: Sequence[Arrangement],
     changes: Sequence[pa.Table],
+    several: bool,
 ) -> pa.Table:
     """−read(old) +read(old + delta), where they differ. Extremes are read from the values' states and changes."""
     plan = layout(spec)
@@ -257,21 +288,25 @@ def _difference(
     }
     changed = was != now
     before, after = [], []
+    unfit: tuple[list[pa.Array], list[pa.Array]] = ([], [])
     for measure in spec.measures:
         if measure.function in VALUE_FUNCTIONS and measure.argument is not None:
             one, other = (found[measure.argument][measure.function, side] for side in ("old", "new"))
         else:
-            (one, _), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
-            if beyond is not None and (beyond & now).any():
-                what = f"A group's {measure.function.lower()}"
-                raise EvaluationError(f"ARITHMETIC_OVERFLOW: {what} does not fit {measure.type.sql}.")
+            (one, once), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
+            if several and once is not None and beyond is not None:
+                changed |= once != beyond
+                unfit[0].append(pa.array(once))
+                unfit[1].append(pa.array(beyond))
+            elif beyond is not None and (beyond & now).any():
+                raise EvaluationError(facts.overflow_text(measure))
         changed |= _differ(one, other)
         before.append(one)
         after.append(other)
-    schema = _output_schema(spec)
+    schema = _output_schema(spec, several)
     keys = [one_chunk(groups.keys.column(k.name)) for k in spec.keys]
     parts = []
-    for measures, present, weight in ((before, was, -1), (after, now, 1)):
+    for measures, present, weight in (([*before, *unfit[0]], was, -1), ([*after, *unfit[1]], now, 1)):
         rows = np.flatnonzero(present & changed)
         columns = [c.take(pa.array(rows)) for c in (*keys, *measures)]
         parts.append(pa.table([*columns, pa.array(np.full(len(rows), weight, np.int64))], schema=schema))
@@ -313,6 +348,12 @@ def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
     return pa.schema([*keys, (argument, types.arrow(kind)), (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
 
 
-def _output_schema(spec: AggregateSpec) -> pa.Schema:
-    columns: tuple[Column, ...] = (*spec.keys, *(m.column for m in spec.measures))
+def _columns(spec: AggregateSpec, several: bool) -> tuple[Column, ...]:
+    told = [m for m in spec.measures if several and facts.overflows(m)]
+    flags = (Column(facts.beyond(m.name), types.BOOLEAN, nullable=False) for m in told)
+    return (*spec.keys, *(m.column for m in spec.measures), *flags)
+
+
+def _output_schema(spec: AggregateSpec, several: bool) -> pa.Schema:
+    columns = _columns(spec, several)
     return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())])
