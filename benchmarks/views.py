@@ -15,6 +15,7 @@ made over loaded tables; its members are put in one call; then batches of 25,000
 
 `--different 1000`: so many different views instead, drawn at random over the same tables (`bars/different.py`), in
 batches together, with nothing shared, and one after the other.
+`--keep`: into `results/views.json` and `results/views.md`, in place of the last run of the same command.
 `--named`: the same views as statements with constants, by `create_views`, all at once (`define`; bar for 10,000: 60 s).
 
 Where groups are many (Q3, Q10), 10,000 distinct members have a hundred million rows and more; of those only small
@@ -27,7 +28,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +45,7 @@ import pyarrow.parquet as pq
 
 import viewkeeper
 from bars import different as different_views
+from bars import many
 from bars.setting import Peak, machine, settled
 from viewkeeper.tpch import SCHEMAS
 from viewkeeper.tpch.changes import generate
@@ -169,6 +173,7 @@ class Line:
     memory: float
     named: bool = False
     missed: tuple[str, ...] = ()
+    changes: int = CHANGES
 
 
 def main() -> int:
@@ -183,8 +188,10 @@ def main() -> int:
     parser.add_argument("--apart", type=int, default=2, help="members that are also made as views of their own")
     parser.add_argument("--data", type=Path, default=Path("build/data"), help="where TPC-H's files are, or are made")
     parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--keep", action="store_true", help="keep the results with those of other runs")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed or a member differs")
     arguments = parser.parse_args()
+    busy = round(os.getloadavg()[0], 1)
     scale = 0.01 if arguments.small else arguments.scale
     counts = [int(n) for n in arguments.counts.split(",") if not arguments.small or int(n) <= 1000]
     lines: list[Line] = []
@@ -197,9 +204,12 @@ def main() -> int:
             rng = np.random.default_rng(1)
             changes = scattered(files, db._store.catalog().table("lineitem").outside, rng)
             kinds = [int(n) for n in arguments.different.split(",") if n]
-            different = [different_views.measure(db, n, changes, BATCHES) for n in kinds]
-            for one in different:
-                different_views.show(one)
+            different = []
+            for kind in kinds:
+                with Peak() as peak:
+                    one = different_views.measure(db, kind, changes, BATCHES)
+                different.append(replace(one, memory=peak.bytes / 1e9))
+                different_views.show(different[-1])
             for name in arguments.only.split(",") if not kinds else ():
                 for constants in arguments.constants.split(","):
                     for count in counts if constants == "drawn" or not TEMPLATES[name].only_drawn else counts[:2]:
@@ -210,10 +220,12 @@ def main() -> int:
                         line = replace(line, memory=peak.bytes / 1e9, missed=(*line.missed, *over))
                         lines.append(line)
                         show(line, first=len(lines) == 1)
+    found = {"benchmark": "views", "scale": scale, "machine": machine(), "load": busy}
+    found |= {"lines": [asdict(line) for line in lines], "different": [asdict(one) for one in different]}
     if arguments.json:
-        found = {"benchmark": "views", "scale": scale, "machine": machine(), "lines": [asdict(line) for line in lines]}
-        found |= {"different": [asdict(one) for one in different]}
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    if arguments.keep:
+        many.keep(many.command(sys.argv[1:]), found)
     wrong = any(one.differ for one in (*lines, *different)) or any(line.missed for line in lines)
     return int(arguments.check and wrong)
 

@@ -74,6 +74,7 @@ class Found:
     statements: tuple[int, int]
     lookups: tuple[int, int]
     differ: int
+    memory: float = 0.0
 
 
 def random_query(rng: Random) -> str:

@@ -1,0 +1,83 @@
+"""What `views.py` has measured, kept: `results/views.json` has the last run of each command, `results/views.md` tells.
+
+A run says on which machine it was made and how busy that was when it began; runs of other commands stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "results"
+HEAD = """# Thousands of views: what was run
+
+A batch is 25,000 changed lines, durable; seconds are the median of three, cpu is processor time; changes/s counts the
+put and the batch, one after the other. `apart` is one of the views by itself, times their number. Some views of each
+line were compared with the same views made WITH (share = false), after the load and after the batches: `differ` says
+how many were not the same. Bars for 10,000 views at scale 1: defining 60 s; load 15 s (Q6), 20 s (Q1), 60 s (Q3 and
+Q10, drawn constants); a batch 1 s (Q6, Q1); memory 6 GB.
+"""
+
+
+def keep(said: str, run: dict[str, Any]) -> None:
+    path = RESULTS / "views.json"
+    known = json.loads(path.read_text()) if path.exists() else {"benchmark": "views", "runs": {}}
+    known["runs"][said] = run
+    path.write_text(json.dumps(known, indent=2) + "\n")
+    (RESULTS / "views.md").write_text("\n".join(_told(known["runs"])))
+
+
+def command(words: list[str]) -> str:
+    """The call without what does not change its meaning."""
+    where = words.index("--data") if "--data" in words else len(words)
+    return " ".join(w for w in (*words[:where], *words[where + 2 :]) if w != "--keep")
+
+
+def _told(runs: dict[str, Any]) -> Iterator[str]:
+    yield HEAD
+    for said, run in runs.items():
+        yield f"## `python benchmarks/views.py {said}`\n"
+        about = ", ".join(f"{name}: {value}" for name, value in run["machine"].items())
+        yield f"Scale {run['scale']}; load of the machine before {run['load']}; {about}.\n"
+        yield from _lines(run["lines"])
+        yield from _different(run["different"])
+
+
+def _lines(lines: list[dict[str, Any]]) -> Iterator[str]:
+    if not lines:
+        return
+    head = ["query", "constants", "views", "distinct", "rows", "define", "load", "batch", "cpu", "changes/s"]
+    head = [*head, "apart: load", "apart: batch", "GB", "differ", "missed"]
+    yield f"| {' | '.join(head)} |"
+    yield "| --- | --- |" + " ---: |" * 12 + " --- |"
+    for line in lines:
+        rate = line["changes"] / (line["put"] + line["batch"])
+        counts = [f"{line[name]:,}" for name in ("views", "distinct", "rows")]
+        seconds = [f"{line[name]:.3f}" for name in ("define", "load", "batch", "cpu")]
+        apart = [f"{line['apart_load']:,.0f}", f"{line['apart_batch']:,.1f}"]
+        last = [f"{line['memory']:.1f}", str(line["differ"]), ", ".join(line["missed"]) or "–"]
+        cells = [line["template"].upper(), line["constants"], *counts, *seconds, f"{rate:,.0f}", *apart, *last]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _different(found: list[dict[str, Any]]) -> Iterator[str]:
+    if not found:
+        return
+    yield "Different views: selections, groups and joins drawn at random (`bars/different.py`).\n"
+    yield "| views | define and load | batch | s | (cpu) | statements | lookups | GB | differ |"
+    yield "| ---: | ---: | --- |" + " ---: |" * 6
+    for one in found:
+        ways = [
+            (f"{one['together']:.3f}", f"{one['together_cpu']:.3f}"),
+            (f"{one['apart']:.3f}", f"{one['apart_cpu']:.3f}"),
+        ]
+        counted = [[str(one[what][i]) for what in ("statements", "lookups")] for i in range(2)]
+        begun = [f"{one['views']:,}", f"{one['define']:.1f}", "together", *ways[0], *counted[0]]
+        ended = [f"{one['memory']:.1f}", str(one["differ"])]
+        yield f"| {' | '.join([*begun, *ended])} |"
+        yield f"| {' | '.join(['', '', 'lookups by themselves', *ways[1], *counted[1], '', ''])} |"
+        yield f"| | | one after the other (of ten, times {one['views']:,}) | {one['one_by_one']:.1f} | | | | | |"
+    yield ""
