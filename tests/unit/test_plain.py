@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from viewkeeper.errors import CorruptState
 from viewkeeper.model import types
 from viewkeeper.model.codec import encode_plain, encode_rows, plain_row
 from viewkeeper.model.keys import encode_keys, plain_key
@@ -94,28 +96,42 @@ def test_a_row_of_fewer_columns_is_another_s() -> None:
         reader.read(encode_rows(TABLE, _rows(0))[0].as_py())
 
 
+class Kept:
+    """A log of what is put, in order."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+
+    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
+        self.keys.append(key)
+        self.values.append(value)
+
+    def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((k, v) for k, v in zip(self.keys, self.values, strict=True) if k >= start)
+
+
 def test_few_entries_of_the_log_are_read_one_by_one() -> None:
     keys, rows = [b"a", b"b", b"c"], [b"", b"one", b"another"]
     kinds = [
         Images(binary(keys), binary(rows), binary(rows[::-1])),
         Images(binary(keys), binary([b""] * 3), binary(rows)),
     ]
-    bodies = [body for images in kinds for body in log.encoded(7, 1.5, images)]
-    entries = [log.Entry(n, 7, 1.5, 3, body) for n, body in enumerate(bodies)]
-    assert list(log.pairs(entries)) == [*zip(rows, rows[::-1], strict=True), *((b"", row) for row in rows)]
+    kinds.append(Images(binary(keys), binary(rows), binary([b""] * 3)))
+    kept = Kept()
+    for position, images in enumerate(kinds, 4):
+        log.append(kept, position, 0, 7, 1.5, images)  # type: ignore[arg-type]
+        log.append(kept, position, 1, 8, 1.5, kinds[0])  # type: ignore[arg-type]
+    expected = [*zip(rows, rows[::-1], strict=True), *((b"", row) for row in rows), *((row, b"") for row in rows)]
+    assert log.few(kept, 0, 9, 7, 9) == expected  # type: ignore[arg-type]
+    assert log.few(kept, 4, 5, 7, 9) == expected[3:6]  # type: ignore[arg-type]
+    assert log.few(kept, 0, 9, 7, 8) is None  # type: ignore[arg-type]
+    kept.values[2] = kept.values[2][:-1] + b"?"
+    with pytest.raises(CorruptState, match="Position 5"):
+        log.few(kept, 0, 9, 7, 9)  # type: ignore[arg-type]
 
 
 SOME = st.binary(max_size=9)
-
-
-class Kept:
-    """What is put."""
-
-    def __init__(self) -> None:
-        self.values: list[bytes] = []
-
-    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
-        self.values.append(value)
 
 
 @given(st.lists(st.tuples(SOME, SOME, SOME), min_size=1, max_size=40), st.integers(1, 300), st.integers(0, 3))

@@ -119,9 +119,9 @@ def plain_bytes(table: Table, place: int, value: Any) -> bytes:
     return _parts(table)[place].plain(value)
 
 
-def slot_bytes(table: Table, place: int) -> Callable[[Any], bytes]:
-    """What makes the bytes of a key column from its value as it lies in a row (`slots`)."""
-    return _parts(table)[place].slot
+def plain_encoders(table: Table) -> list[tuple[str, Callable[[Any], bytes]]]:
+    """For each key column its name, and what `plain_key` makes of its value."""
+    return [(part.name, part.plain) for part in _parts(table)]
 
 
 def plain_key(table: Table, row: Mapping[str, Any], columns: int | None = None) -> bytes:
@@ -155,8 +155,6 @@ class _Part:
     scalar: Callable[[Any], bytes]
     plain: Callable[[Any], bytes]
     """Of what `scalar_reader` makes of a value."""
-    slot: Callable[[Any], bytes]
-    """Of what lies in a row."""
 
 
 @dataclass(frozen=True)
@@ -211,17 +209,7 @@ def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
         found = null if value is None else pack(value)
         return found.translate(_FLIP) if part.descending and value is not None else found
 
-    pack_slot = _scalar_packer(types.BINARY if type_name == types.STRING else type_name)
-    digits = types.decimal_digits(type_name)
-    is_wide = digits is not None and digits[0] > 18
-
-    def slot(value: Any) -> bytes:
-        if value is None:
-            return null
-        found = pack_slot(int.from_bytes(value, "little", signed=True) if is_wide else value)
-        return found.translate(_FLIP) if part.descending else found
-
-    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar, plain, slot)
+    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar, plain)
 
 
 def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:

@@ -10,7 +10,7 @@ maximum. Anything else, and whatever would be an error, is left to the operators
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.codec import encode_plain, plain_row
-from viewkeeper.model.keys import encode_keys, plain_key, successor
+from viewkeeper.model.keys import encode_keys, plain_encoders, plain_key, successor
 from viewkeeper.model.readers import decimal_of
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.model.types import Type
@@ -127,15 +127,26 @@ class Placed:
         keyed = {part.column for part in self.table.key}
         return frozenset(source for name, source in self._sources if name in keyed) | self.columns.compared
 
-    def keys(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        """Where the view has these rows, those that it has."""
-        for row in rows if self.columns.passing is None else filter(self.columns.passing, rows):
-            yield plain_key(self.table, {name: row.get(source) for name, source in self._sources})
+    @cached_property
+    def _keyed(self) -> list[tuple[str, Callable[[Any], bytes]]]:
+        sources = dict(self._sources)
+        return [(sources[name], encode) for name, encode in plain_encoders(self.table)]
 
-    def rows(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
-        for row in rows if self.columns.passing is None else filter(self.columns.passing, rows):
-            shown = {name: row[source] for name, source in self._sources}
-            yield plain_key(self.table, shown), encode_plain(self.table, shown)
+    def _key(self, row: Row) -> bytes:
+        return b"".join([encode(row.get(source)) for source, encode in self._keyed]) or b"\x00"
+
+    def keys(self, rows: Iterable[Row]) -> list[bytes]:
+        """Where the view has these rows, those that it has."""
+        passing = self.columns.passing
+        return [self._key(row) for row in rows if passing is None or passing(row)]
+
+    def rows(self, rows: Iterable[Row]) -> list[tuple[bytes, bytes]]:
+        passing, sources = self.columns.passing, self._sources
+        return [
+            (self._key(row), encode_plain(self.table, {name: row[source] for name, source in sources}))
+            for row in rows
+            if passing is None or passing(row)
+        ]
 
 
 def placed(table: Table, segments: Sequence[Segment]) -> Placed | None:

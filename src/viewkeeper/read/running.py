@@ -81,7 +81,8 @@ class Running:
                 if changes is None:
                     self._few = None
                     return None
-                self._fresh.update(((changed.id, key), row) for changed, key, row in changes)
+                for changed, key, row in changes:
+                    self._fresh[changed.id, key] = row
             self._layers, self._upto = _above(self._fresh, self._layers), pinned.head
         return Followed(self._view, self._upto, self._layers)
 

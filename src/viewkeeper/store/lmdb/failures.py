@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import lmdb
@@ -17,13 +16,20 @@ def is_denied(error: lmdb.Error) -> bool:
     return isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EACCES, errno.EROFS, errno.EPERM)
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
+class translated(AbstractContextManager[None]):
     """LMDB's errors as ours."""
-    try:
-        yield
-    except lmdb.Error as error:
-        raise translate(error, path) from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, lmdb.Error):
+            raise translate(error, self._path) from error
 
 
 def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:

@@ -223,22 +223,39 @@ def gather(found: Iterable[Entry]) -> Iterator[Images]:
         yield images(group)
 
 
-def pairs(found: Iterable[Entry]) -> Iterator[tuple[bytes, bytes]]:
-    """The rows before and after of few chunks, one by one, checked and copied."""
-    for entry in found:
-        _, flags, _, _, _, rows, _ = _HEADER.unpack_from(entry.body)
-        if not is_whole(entry.body):
-            raise _damaged(entry.position)
-        body = bytes(entry.body)
-        kinds = [True, bool(flags & _BEFORE), bool(flags & _AFTER)]
-        form, at = struct.Struct(f"<{rows}I"), _HEADER.size
-        start = at + sum(kinds) * form.size
-        sides: list[list[bytes]] = []
-        for there in kinds:
-            ends = form.unpack_from(body, at) if there else (0,) * rows
-            sides.append([body[start + low : start + high] for low, high in zip((0, *ends), ends, strict=False)])
-            at, start = at + form.size * there, start + ends[-1]
-        yield from zip(sides[1], sides[2], strict=True)
+def few(log: OrderedMap, after: int, upto: int, table: int, most: int) -> list[tuple[bytes, bytes]] | None:
+    """The rows before and after of a table's chunks in (after, upto], one by one, checked and copied; None if there are
+    more than `most`."""
+    found: list[tuple[bytes, bytes]] = []
+    for key, part in log.items(_KEY.pack(after + 1, 0)):
+        position = int.from_bytes(key[:8], "big")
+        if position > upto:
+            break
+        body = bytes(part)
+        version, flags, check, of, _, rows, _ = _HEADER.unpack_from(body)
+        if version not in (_VERSION, _UNCHECKED):
+            raise CorruptState(f"Position {position} of the change log has an unknown format.")
+        if of != table:
+            if version == _VERSION and _check(body) != check:
+                raise _damaged(position)
+            continue
+        if len(found) + rows > most:
+            return None
+        if not is_whole(body):
+            raise _damaged(position)
+        sides = 1 + (flags & _BEFORE) + flags // _AFTER
+        ends = struct.unpack_from(f"<{sides * rows}I", body, _HEADER.size)
+        start = _HEADER.size + 4 * sides * rows + ends[rows - 1]
+        images, place = [], rows
+        for there in (flags & _BEFORE, flags & _AFTER):
+            if not there:
+                images.append([b""] * rows)
+                continue
+            own = ends[place : place + rows]
+            images.append([body[start + low : start + high] for low, high in zip((0, *own), own, strict=False)])
+            start, place = start + own[-1], place + rows
+        found += zip(*images, strict=True)
+    return found
 
 
 def images(found: Sequence[Entry]) -> Images:

@@ -124,11 +124,10 @@ class PinnedState(Pinned):
 
     def images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
         with self._lock, self._live().reading():
-            floor = records.read_number(self._live().meta, records.FLOOR)
-            found = list(log.entries(self._live().log, after, self.head, [table.id])) if after >= floor else None
-            if found is None or sum(entry.rows for entry in found) > _MOST:
+            state = self._live()
+            if after < records.read_number(state.meta, records.FLOOR):
                 return None
-            return list(log.pairs(found))
+            return log.few(state.log, after, self.head, table.id, _MOST)
 
     def close(self) -> None:
         with self._lock:
