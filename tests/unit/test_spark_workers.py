@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +120,7 @@ def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(
     assert gc.get_freeze_count() == 0, "a driver's process is its user's"
     monkeypatch.setattr(worker, "_on_executor", lambda: True)
     monkeypatch.setattr(worker, "_verified", lambda: None)
+    monkeypatch.setattr(worker, "hold_on", lambda most: None)
     try:
         worker.at(job(tmp_path / "one", None))
         kept = gc.get_freeze_count()
@@ -130,3 +134,28 @@ def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(
     finally:
         gc.unfreeze()
         worker._settled.clear()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc is asked to")
+def test_memory_that_is_held_is_not_faulted_in_again() -> None:
+    program = """
+        import resource, sys
+        import numpy as np, pyarrow as pa
+        from viewkeeper.store.memory import hold_on
+        if sys.argv[1] == "hold":
+            hold_on(256 << 20)
+        def work():
+            kept = [np.ones(1_000_000) for _ in range(10)]
+            pa.chunked_array(kept)
+        work()
+        work()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(5):
+            work()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    held, not_held = (
+        int(subprocess.check_output([sys.executable, "-c", textwrap.dedent(program), how], timeout=120))
+        for how in ("hold", "no")
+    )
+    assert held < 2_000 < 10_000 < not_held

@@ -29,7 +29,7 @@ from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.staged import Staging
 from viewkeeper.store.files import Directory
-from viewkeeper.store.memory import Memory
+from viewkeeper.store.memory import Memory, hold_on
 
 _FLOWS = 8
 _DIRECTORIES = 2
@@ -37,6 +37,9 @@ _UNUSED = 16
 """Tasks for which a run stays open that none of them asked for."""
 _KEPT_ROWS = 100_000
 """A run up to here is kept as it was made; a larger one is mapped when it is needed, so that it can be paged out."""
+
+_HELD = 4
+"""The part of a task's memory that is kept from one to the next."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Errand:
 
 
 class Worker:
-    """One for each state directory that this process works on."""
+    """One for each state directory that this process works on. On an executor it holds on to its memory."""
 
     def __init__(self, directory: str, threads: int, memory: int) -> None:
         self.directory = Directory(directory)
@@ -86,6 +89,8 @@ class Worker:
         self._runs: dict[RunEntry, Run] = {}
         self._used: dict[RunEntry, int] = {}
         self._verified = _verified()
+        if _on_executor():
+            hold_on(memory // _HELD)
 
     def begin(self, memory: int) -> None:
         """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
