@@ -1,4 +1,4 @@
-"""Pages of a view without a unique key: a row that is there many times may be divided between them."""
+"""Pages of a view without a unique key, whose rows may be divided between them. How often all views are looked at."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
 from viewkeeper.server.pins import Cursor
 from viewkeeper.server.problems import Refused
+from viewkeeper.server.pulse import pause_after
 from viewkeeper.server.reading import _cut
 
 BAG = Table(1, "bag", (Column("k", types.STRING),), (KeyPart("k"),), is_view=True, is_bag=True)
@@ -41,3 +42,8 @@ def test_a_cursor_is_read_again_and_nothing_else_is_one() -> None:
     for text in ("", "x", "W10", "bnVsbA", "ü", cursor.text()[:-3]):
         with pytest.raises(Refused):
             Cursor.parse(text)
+
+
+def test_looks_that_take_long_are_rare() -> None:
+    assert pause_after(0.01) == 1.0
+    assert pause_after(0.5) == 5.0  # of ten thousand views, on a busy machine

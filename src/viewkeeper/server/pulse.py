@@ -1,4 +1,4 @@
-"""The state of everything for the pages that look at it: one look a second for all of them.
+"""The state of everything for the pages that look at it: one look a second for all of them, or fewer if looks are long.
 
     event: hello     all of it, to a page that has just come
     event: pulse     what changed since the last second: views, tables, totals, batches that were published
@@ -22,8 +22,15 @@ from viewkeeper.server.hub import Subscriber
 from viewkeeper.server.serving import Serving
 
 SECONDS = 1.0
+_SHARE = 0.1
+"""How much of the time looks may take."""
 _KEPT_BATCHES = 120
 _log = logging.getLogger("viewkeeper.server")
+
+
+def pause_after(took: float) -> float:
+    """Seconds until the next look, when the last one took so many: one at thousands of views takes long."""
+    return max(SECONDS, took / _SHARE)
 
 
 class Pulse:
@@ -40,12 +47,15 @@ class Pulse:
         self._totals: dict[str, Any] = {}
 
     async def run(self) -> None:
+        took = 0.0
         while True:
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(pause_after(took))
+            began = time.monotonic()
             try:
                 await self._beat()
             except Exception as error:
                 _log.warning("The pulse failed, and is tried again: %s", error)
+            took = time.monotonic() - began
 
     async def watch(self, serving: Serving, asked: Asked) -> Reply:
         """The state of everything, and how it changes."""
