@@ -36,7 +36,7 @@ def get(url: str, name: str, words: Sequence[str], output: str) -> bool:
     from viewkeeper.model.written import key_values
 
     with connected(url) as client:
-        table = client.table(name)
+        table = client.shape(name)
         row = client.get(name, key_values(table, words))
     if row is not None:
         print_rows(table.outside, [pa.Table.from_pylist([row], table.outside)], output)
@@ -48,7 +48,7 @@ def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: s
     from viewkeeper.model.written import key_values
 
     with connected(url) as client:
-        table = client.table(name)
+        table = client.shape(name)
         if not table.has_rows:
             print_rows(table.outside, [client.read(name).slice(0, limit)], output)
             return
@@ -60,7 +60,7 @@ def put(url: str, name: str, rows: list[dict[str, Any]]) -> None:
     from viewkeeper.model.objects import typed_objects
 
     with connected(url) as client:
-        typer.echo(str(client.put(name, typed_objects(client.table(name), rows))))
+        typer.echo(str(client.put(name, typed_objects(client.shape(name), rows))))
 
 
 def delete(url: str, name: str, words: Sequence[str]) -> bool:
@@ -68,7 +68,7 @@ def delete(url: str, name: str, words: Sequence[str]) -> bool:
     from viewkeeper.model.written import key_values
 
     with connected(url) as client:
-        key = key_values(client.table(name), words)
+        key = key_values(client.shape(name), words)
         if client.get(name, key) is None:
             return False
         typer.echo(str(client.delete(name, key)))

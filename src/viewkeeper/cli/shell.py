@@ -62,13 +62,9 @@ class Names(Completer):
         if time.monotonic() - self._looked > _LOOK_SECONDS:
             with suppress(ViewkeeperError):
                 tables = [*self.db.tables(), *self.db.views()]
-                self._known = {t.name for t in tables} | {name for t in tables for name in _columns(t)}
+                self._known = {t.name for t in tables} | {name for t in tables for name in t.schema.names}
             self._looked = time.monotonic()
         return self._known
-
-
-def _columns(table: Any) -> list[str]:
-    return [c.name for c in table.columns] if hasattr(table, "columns") else list(table.schema.names)
 
 
 def shell(db: Any, form: str, url: str) -> None:

@@ -3,6 +3,7 @@
     wire.py            what is sent and what comes back, without a connection
     frames.py          an Arrow stream of changes, cut into deltas as its bytes come
     transport.py       kept-alive connections to one server
+    described.py       tables and views by name
     connection.py      `Client`: calls that wait
     asynchronous.py    `AsyncClient`: the same for asyncio
 

@@ -21,6 +21,7 @@ from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.plan import Plan
 from viewkeeper.read.reader import python_rows
 from viewkeeper.read.subscribe import Delta
 from viewkeeper.sql.result import Result
@@ -166,19 +167,19 @@ class AsyncClient:
         """Columns and key of a table or view."""
         known = self._shapes.get(name)
         if known is None:
-            known = self._shapes[name] = wire.shape_of((await self._checked(wire.shape_call(name)))[1])
+            known = self._shapes[name] = wire.description((await self._checked(wire.shape_call(name)))[1]).table
         return known
 
     async def tables(self) -> list[Table]:
         """All base tables, by name."""
-        return wire.shapes_of("tables", (await self._checked(wire.shapes_call("tables")))[1])
+        return [one.table for one in wire.described("table", (await self._checked(wire.shapes_call("tables")))[1])]
 
     async def views(self) -> list[Table]:
         """All materialized views, by name."""
-        return wire.shapes_of("views", (await self._checked(wire.shapes_call("views")))[1])
+        return [one.table for one in wire.described("view", (await self._checked(wire.shapes_call("views")))[1])]
 
-    async def explain(self, view: str) -> str:
-        """The maintenance plan of a view as text."""
+    async def explain(self, view: str) -> Plan:
+        """The maintenance plan of a view as text, which a notebook shows as a picture."""
         return wire.plan_of((await self._checked(wire.plan_call(view)))[1])
 
     # -- inside -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from viewkeeper.client import wire
+from viewkeeper.client.described import Elsewhere
 from viewkeeper.client.frames import Ended, Frames
 from viewkeeper.client.transport import LOST, Connections, Stream
 from viewkeeper.client.wire import Call
@@ -22,7 +23,9 @@ from viewkeeper.errors import BadValue, UnknownName, Unreachable
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
+from viewkeeper.read.handle import Handle
 from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.plan import Plan
 from viewkeeper.read.reader import python_rows
 from viewkeeper.read.subscribe import Delta
 from viewkeeper.sql.result import Result
@@ -105,7 +108,7 @@ class Client:
         """
         ranges = {"prefix": prefix, "start": start, "stop": stop}
         chosen = self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit, **ranges))
-        table = self.table(name)
+        table = self.shape(name)
         pages = self._pages(table, ranges, limit, wire.level_pairs(level, after, timeout), timeout, chosen)
         return (row for page in pages for row in python_rows(table, page))
 
@@ -124,7 +127,7 @@ class Client:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
         chosen = self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit))
-        table = self.table(name)
+        table = self.shape(name)
         if not table.is_stored and not chosen and limit is None:
             return wire.arrow_of(self._checked(wire.read_call(table))[1]).cast(table.outside)
         pairs = wire.level_pairs(level, after, timeout)
@@ -132,7 +135,7 @@ class Client:
 
     def pages(self, name: str, prefix: Any = None, limit: int | None = None) -> Iterator[pa.Table]:
         """`scan` as Arrow tables, as they come."""
-        return self._pages(self.table(name), {"prefix": prefix}, limit, [], levels.TIMEOUT, [])
+        return self._pages(self.shape(name), {"prefix": prefix}, limit, [], levels.TIMEOUT, [])
 
     def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
         """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`."""
@@ -150,7 +153,7 @@ class Client:
 
         A server that stops or is lost is looked for again, and the subscription goes on where it was.
         """
-        table = self.table(name)
+        table = self.shape(name)
         return _Subscription(self, table, since).deltas(timeout, progress)
 
     # -- looking at it ------------------------------------------------------------------------------------------------
@@ -163,24 +166,36 @@ class Client:
         """The state that reads see now, as a token."""
         return Token.parse(json.loads(self._checked(Call("GET", "/v1/tables"))[1])["token"])
 
-    def table(self, name: str) -> Table:
-        """Columns and key of a table or view."""
+    def table(self, name: str) -> Handle:
+        """A table or view by its name: its columns, key and definition; a notebook shows its first rows."""
+        return Elsewhere(self, wire.description(self._checked(wire.shape_call(name))[1]))
+
+    def tables(self) -> list[Handle]:
+        """All base tables, by name."""
+        return self._listed("tables", "table")
+
+    def views(self) -> list[Handle]:
+        """All materialized views, by name."""
+        return self._listed("views", "view")
+
+    def indexes(self) -> list[Handle]:
+        """All indexes, by name."""
+        return self._listed("views", "index")
+
+    def explain(self, view: str) -> Plan:
+        """The maintenance plan of a view as text, which a notebook shows as a picture."""
+        return wire.plan_of(self._checked(wire.plan_call(view))[1])
+
+    def shape(self, name: str) -> Table:
+        """Columns and key of a table or view, as this client got to know them."""
         known = self._shapes.get(name)
         if known is None:
-            known = self._shapes[name] = wire.shape_of(self._checked(wire.shape_call(name))[1])
+            known = self._shapes[name] = wire.description(self._checked(wire.shape_call(name))[1]).table
         return known
 
-    def tables(self) -> list[Table]:
-        """All base tables, by name."""
-        return wire.shapes_of("tables", self._checked(wire.shapes_call("tables"))[1])
-
-    def views(self) -> list[Table]:
-        """All materialized views, by name."""
-        return wire.shapes_of("views", self._checked(wire.shapes_call("views"))[1])
-
-    def explain(self, view: str) -> str:
-        """The maintenance plan of a view as text."""
-        return wire.plan_of(self._checked(wire.plan_call(view))[1])
+    def _listed(self, where: str, kind: str) -> list[Handle]:
+        body = self._checked(wire.shapes_call(where))[1]
+        return [Elsewhere(self, one) for one in wire.described(kind, body)]
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -191,11 +206,11 @@ class Client:
     def _made(self, name: str, make: Callable[[Table], T]) -> T:
         """A request, by the table's shape as it is known; looked up again before something is found not to fit it."""
         try:
-            return make(self.table(name))
+            return make(self.shape(name))
         except (BadValue, UnknownName):
             if self._shapes.pop(name, None) is None:
                 raise
-            return make(self.table(name))
+            return make(self.shape(name))
 
     def _pages(
         self,

@@ -22,6 +22,7 @@ from viewkeeper.model.segments import name_segment, segment_of
 from viewkeeper.model.token import Token
 from viewkeeper.read.access.terms import by_values
 from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.plan import Plan, plan
 from viewkeeper.read.reader import checked_key, scan_range
 from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
@@ -44,6 +45,15 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
     """How long the server may take on its own account, where it was told so."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A table, view or index as its server knew it."""
+
+    table: Table
+    kind: str
+    sql: str
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -84,36 +94,39 @@ def shapes_call(kind: str) -> Call:
     return Call("GET", f"/v1/{kind}")
 
 
-def shapes_of(kind: str, body: bytes) -> list[Table]:
-    """All tables or views, by name."""
-    return sorted((_shape(found) for found in json.loads(body)[kind]), key=lambda table: table.name.lower())
+def described(kind: str, body: bytes) -> list[Described]:
+    """All of a kind (table, view, index), by name."""
+    listed = json.loads(body)["tables" if kind == "table" else "views"]
+    return sorted((_described(one) for one in listed if one["kind"] == kind), key=lambda one: one.table.name.lower())
 
 
 def plan_call(view: str) -> Call:
     return Call("GET", f"/v1/views/{name_segment(view)}/plan")
 
 
-def plan_of(body: bytes) -> str:
-    return str(json.loads(body)["text"])
+def plan_of(body: bytes) -> Plan:
+    found = json.loads(body)
+    return plan(found["text"], found["svg"])
 
 
-def shape_of(body: bytes) -> Table:
+def description(body: bytes) -> Described:
     """A table as the server describes it: enough to check rows and keys, and to encode them."""
-    return _shape(json.loads(body))
+    return _described(json.loads(body))
 
 
-def _shape(found: Mapping[str, Any]) -> Table:
-    return Table(
+def _described(found: Mapping[str, Any]) -> Described:
+    table = Table(
         id=0,
         name=found["name"],
         columns=tuple(
             Column(c["name"], types.of(c["type"]), c["nullable"], default=c.get("default")) for c in found["columns"]
         ),
         key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in found["key"]),
-        is_view=found["kind"] == "view",
+        is_view=found["kind"] != "table",
         is_bag=not found["unique"],
         options=() if found["stored"] else (("store", "none"),),
     )
+    return Described(table, {"view": "materialized view"}.get(found["kind"], found["kind"]), found["sql"])
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------

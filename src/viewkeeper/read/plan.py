@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from viewkeeper.model.catalog import Catalog
-from viewkeeper.plan.drawing import to_svg
-from viewkeeper.read.picture import picture_view
-from viewkeeper.read.status import explain_view
-from viewkeeper.store.base import Store
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a client has the plan from its server
+    from viewkeeper.model.catalog import Catalog
+    from viewkeeper.store.base import Store
 
 
 class Plan(str):
@@ -23,7 +23,15 @@ class Plan(str):
         return str(self)  # at a prompt the text itself, not one long line
 
 
-def view_plan(store: Store, catalog: Catalog, view: str) -> Plan:
-    found = Plan(explain_view(store, catalog, view))
-    found.svg = to_svg(picture_view(store, catalog, view))
+def plan(text: str, svg: str) -> Plan:
+    found = Plan(text)
+    found.svg = svg
     return found
+
+
+def view_plan(store: Store, catalog: Catalog, view: str) -> Plan:
+    from viewkeeper.plan.drawing import to_svg
+    from viewkeeper.read.picture import picture_view
+    from viewkeeper.read.status import explain_view
+
+    return plan(explain_view(store, catalog, view), to_svg(picture_view(store, catalog, view)))

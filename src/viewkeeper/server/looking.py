@@ -51,8 +51,14 @@ async def view(serving: Serving, asked: Asked) -> Reply:
 
 
 async def table(serving: Serving, asked: Asked) -> Reply:
-    """One table or view: columns and key."""
-    return _json(shape(serving.store.catalog().table(asked.name)))
+    """One table or view: columns, key and definition."""
+    catalog = serving.store.catalog()
+    found = catalog.find(asked.name)
+    if isinstance(found, View):
+        kind = {} if found.index is None else {"kind": "index"}
+        return _json({**shape(found.table), **kind, "sql": created(catalog, found)})
+    named = catalog.table(asked.name)
+    return _json({**shape(named), "sql": create_table(named)})
 
 
 async def plan(serving: Serving, asked: Asked) -> Reply:
@@ -70,6 +76,7 @@ def _plan(serving: Serving, name: str) -> dict[str, Any]:
         one = timed.get(ids[box.number]) if timed is not None else None
         boxes.append({**vars(box), "last": one})
     links = [vars(link) for link in picture.links]
+    told = serving.db.explain(name)
     shared = sorted({other for box in picture.boxes if box.rows is not None for other in box.shared})
     return {
         "view": picture.view,
@@ -80,7 +87,8 @@ def _plan(serving: Serving, name: str) -> dict[str, Any]:
         "links": links,
         "shares_state_with": shared,
         "timed": timed is not None,
-        "text": serving.db.explain(name),
+        "text": told,
+        "svg": told.svg,
     }
 
 

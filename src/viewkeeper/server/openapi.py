@@ -42,10 +42,11 @@ _TABLE: dict[str, Any] = {
     "required": ["name", "kind", "columns", "key", "unique", "stored"],
     "properties": {
         "name": _TEXT,
-        "kind": {"type": "string", "enum": ["table", "view"]},
+        "kind": {"type": "string", "enum": ["table", "view", "index"]},
         "columns": {"type": "array", "items": _COLUMN},
         "key": {"type": "array", "items": _KEY_PART},
         "unique": {"type": "boolean"},
+        "sql": _TEXT,
         "stored": {"type": "boolean", "description": "Whether rows can be asked for by key; so can a lazy view's."},
     },
 }
@@ -56,7 +57,6 @@ _VIEW: dict[str, Any] = {
     "properties": {
         **_TABLE["properties"],
         "definition": _TEXT,
-        "sql": _TEXT,
         "strategy": _TEXT,
         "suspended": {"type": ["string", "null"]},
         "rows": _NUMBER_OR_NULL,

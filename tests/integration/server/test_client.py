@@ -81,11 +81,41 @@ def test_a_program_moves_by_changing_one_line(served: Running, make_db: Callable
     assert found == expected
 
 
+def shown(table: Any) -> tuple[Any, ...]:
+    """All that one sees of a table or view."""
+    return (
+        table.name,
+        table.schema,
+        table.key,
+        table.is_view,
+        table.definition,
+        repr(table),
+        table._repr_html_(),
+        list(table.scan(limit=2)),
+    )
+
+
+def test_an_index_of_a_server(start: Callable[..., Running], tmp_path: Path) -> None:
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        db.sql(planned.TABLES[0])
+        db.sql("CREATE INDEX by_price ON items (price)")
+    running = start()
+    with vk.connect(running.address) as far:
+        assert far.views() == []
+        assert [shown(one) for one in far.indexes()] == [shown(one) for one in running.db.indexes()]
+        assert shown(far.table("by_price")) == shown(running.db.table("by_price"))
+
+
 def test_what_there_is(served: Running) -> None:
     with vk.connect(served.address) as far:
         assert [t.name for t in far.tables()] == [t.name for t in served.db.tables()]
-        assert [(v.name, v.outside) for v in far.views()] == [(v.name, v.schema) for v in served.db.views()]
-        assert far.explain("totals") == str(served.db.explain("totals"))
+        for mine, theirs in ((far.tables(), served.db.tables()), (far.views(), served.db.views())):
+            assert [shown(one) for one in mine] == [shown(one) for one in theirs]
+        assert shown(far.table("TOTALS")) == shown(served.db.table("totals"))
+        assert far.table("items").get(3) == far.table("items").read().to_pylist()[3] == served.db.get("items", 3)
+        assert (far.explain("totals"), far.explain("totals").svg) == ((near := served.db.explain("totals")), near.svg)
+        with pytest.raises(UnknownName):
+            far.table("nothing")
         assert far.sql("SELECT n FROM totals WHERE category = :c", engine="embedded", c="c1").rows == [{"n": 5}]
         with pytest.raises(BadValue, match="engine"):
             far.sql("SELECT 1", engine="abacus")
@@ -314,6 +344,7 @@ def test_commands_on_a_server(
     assert vk_("delete", "items", "81").startswith("vk1:")
     assert '"name": "totals"' in vk_("status", "-o", "json")
     assert "totals" in vk_("explain", "totals")
+    assert vk_("explain", "totals", "--format", "svg").startswith("<svg")
     for local in (["backup", str(tmp_path / "copy")], ["refresh"], ["doctor"]):
         with pytest.raises(SystemExit):
             main(local)

@@ -76,7 +76,7 @@ def load(
         with connected(db) as client, _progress(files, output) as progress:
             if key is not None:
                 client.sql(inferred(table, files[0], tuple(k.strip() for k in key.split(",")), delimiter))
-            target = client.table(table)
+            target = client.shape(table)
             place = None if strict else rejects or reject_file(target)
             options: dict[str, Any] = {"rejects": place, "most": max_rejects, "chunk": chunk, "delimiter": delimiter}
             report = run(client, target, files, progress=progress, **options)

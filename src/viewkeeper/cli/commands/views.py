@@ -181,10 +181,11 @@ def explain(
     """
     one_of(context, "format", form, ("text", "json", "mermaid", "svg"))
     if remote.is_remote(db):
-        if form != "text":
-            raise wrong(context, "A server gives a plan as text; its page draws it.")
+        if form not in ("text", "svg"):
+            raise wrong(context, "A server gives a plan as text or svg.")
         with remote.connected(db) as client:
-            text = client.explain(view)
+            plan = client.explain(view)
+        text = str(plan) if form == "text" else plan.svg
     else:
         with open_reader(db) as store:
             text = _explained(store, view, form)

@@ -36,28 +36,28 @@ export function view(main, name, tab) {
   function show() {
     const now = live.views.get(about.name) ?? live.tables.get(about.name);
     if (!now) return;
-    const told = about.kind === "view"
+    const told = about.kind !== "table"
       ? [["rows", count(now.rows)], ["lag", seconds(now.lag_seconds)], ["changes/s", count(Math.round(now.rate * 10) / 10)], ["state", bytes(now.state_bytes)], ["batch", now.epoch]]
       : [["rows", count(now.rows)], ["written rows/s", count(Math.round(now.rate))]];
     clear(facts, told.map(([label, value]) => h("span", {}, `${label} `, h("b", {}, String(value)))), h("span", {}, "key ", h("b", {}, about.key.map((part) => part.column + (part.descending ? " desc" : "")).join(", ") || "none")));
-    clear(tags, about.kind === "view" ? h("span.tag", {}, now.strategy) : h("span.tag", {}, "table"), " ", about.unique ? null : h("span.tag", { title: "Rows may be there several times" }, "bag"));
+    clear(tags, about.kind !== "table" ? h("span.tag", {}, now.strategy) : h("span.tag", {}, "table"), " ", about.unique ? null : h("span.tag", { title: "Rows may be there several times" }, "bag"));
     clear(notices, now.suspended ? h("div.notice.bad", { role: "alert" }, `Suspended: ${now.suspended}`) : null);
   }
 
   (async () => {
     try {
       about = await json(`/v1/${segment(name)}`);
-      if (about.kind === "view") about = await json(`/v1/views/${segment(name)}`);
+      if (about.kind !== "table") about = await json(`/v1/views/${segment(name)}`);
     } catch (error) {
       clear(body, h("div.empty.error", {}, error.message));
       return;
     }
     if (leaving.signal.aborted) return;
     title.textContent = about.name;
-    clear(tabs, Object.entries(pages).filter(([key]) => key === "rows" || about.kind === "view").map(([key, [label]]) => h("button", { type: "button", role: "tab", "data-tab": key, onclick: () => choose(key) }, label)));
+    clear(tabs, Object.entries(pages).filter(([key]) => key === "rows" || about.kind !== "table").map(([key, [label]]) => h("button", { type: "button", role: "tab", "data-tab": key, onclick: () => choose(key) }, label)));
     live.addEventListener("change", show, { signal: leaving.signal });
     show();
-    const asked = (which) => (about.kind === "view" && pages[which] ? which : "rows");
+    const asked = (which) => (about.kind !== "table" && pages[which] ? which : "rows");
     choose(asked(tab));
     addEventListener("hashchange", () => {  // a link, or the address that somebody types, to another part of this view
       const [page, there, which] = location.hash.replace(/^#\/?/, "").split("/");
