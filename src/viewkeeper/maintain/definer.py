@@ -98,8 +98,7 @@ class Definer:
                     hint="Create it by itself.",
                 )
 
-        catalog = self._publisher.catalog
-        uniting = unite(catalog, catalog.with_views(views), self._publisher.flow, views)
+        uniting = unite(self._publisher.catalog.with_views(views), self._publisher.flow, views)
         views = uniting.new
 
         def change(catalog: Catalog, since: int) -> Catalog:
@@ -174,18 +173,23 @@ class Definer:
         known = (publisher.catalog.views_by_id[user] for user in sorted(users))
         active = [v for v in known if v.suspended is None]
         maintained = [v for v in active if not strategy_of(v).runs_alone]
+        here = publisher.catalog
+        moved = new.table.id != old.table.id
+        coming = here.without(old.table.id).with_view(new) if moved else here.replacing(new)
+        uniting = unite(coming, publisher.flow, [new])
 
         def change(catalog: Catalog, since: int) -> Catalog:
             refuse_altered(catalog, new)
-            if new.table.id != old.table.id:
-                return catalog.without(old.table.id).with_view(replace(new, since=since))
-            for view in (replace(new, since=old.since), *maintained):
+            [made] = uniting.new
+            if moved:
+                return uniting.moved(catalog.without(old.table.id).with_view(replace(made, since=since)))
+            for view in (replace(made, since=old.since), *maintained):
                 catalog = catalog.replacing(restarted(view, since))
-            return catalog
+            return uniting.moved(catalog)
 
         views = frozenset([new.table.id, *(v.table.id for v in maintained)])
         self._bring_in(views, change, lane, progress)
-        if new.table.id != old.table.id:
+        if moved:
             publisher.afterwards.drop(old.table, "view.published")
         for view in active:
             if strategy_of(view).runs_alone:  # what it was made from is another view now
@@ -218,9 +222,8 @@ class Definer:
             self._scheduler.make_whole(replace(view, suspended=None), progress)
             return
 
-        catalog = self._publisher.catalog
         whole = planned(replace(view, suspended=None), None)  # those that it was one with have gone on
-        uniting = unite(catalog, catalog.replacing(whole), self._publisher.flow, [whole])
+        uniting = unite(self._publisher.catalog.replacing(whole), self._publisher.flow, [whole])
 
         def change(catalog: Catalog, since: int) -> Catalog:
             return uniting.moved(catalog.replacing(restarted(uniting.new[0], since)))

@@ -38,24 +38,25 @@ class Uniting:
         return catalog
 
 
-def unite(catalog: Catalog, coming: Catalog, flow: Flow, views: Sequence[View]) -> Uniting:
-    """Views that come, and who moves over to what they keep together. `flow` is that of the catalog before they do."""
-    fresh = [view for view in views if _takes_part(coming, view)]
+def unite(coming: Catalog, flow: Flow, views: Sequence[View]) -> Uniting:
+    """Views that come, and who moves over to what they keep together. `coming` has them; `flow` is that of before."""
     tables = {i: t.inside for i, t in coming.tables_by_id.items()}
     plans = Plans(coming)
-    new = {v.table.id: Keeping(compiled(v.table.id, tables, plans), None) for v in fresh}
-    if not any(one.made.last_aggregate for one in new.values()):
+    fresh = [view.table.id for view in views if _takes_part(coming, view)]
+    new = {number: Keeping(compiled(number, tables, plans), None) for number in fresh}
+    wanted = {one.rows for one in new.values()} - {None}
+    if not wanted:
         return Uniting(list(views))
-    found = united({n: one for n, one in _there(catalog, coming, flow).items() if n not in new}, new)
+    found = united({n: one for n, one in _there(coming, flow).items() if n not in new and one.rows in wanted}, new)
     return Uniting(
         [planned(v, found[v.table.id]) if v.table.id in found else v for v in views],
-        _moving(catalog, {n: kept for n, kept in found.items() if n not in new}),
+        _moving(coming, {n: kept for n, kept in found.items() if n not in new}),
     )
 
 
 def narrowed(catalog: Catalog, flow: Flow, table: int, column: str) -> Uniting:
     """Who keeps something of a table's column for views that are gone, without that."""
-    there = {n: one for n, one in _there(catalog, catalog, flow).items() if one.united is not None}
+    there = {n: one for n, one in _there(catalog, flow).items() if one.united is not None}
     source = Input(table).id
     found: dict[int, United | None] = {}
     for kept in {one.united for one in there.values()}:
@@ -66,13 +67,14 @@ def narrowed(catalog: Catalog, flow: Flow, table: int, column: str) -> Uniting:
     return Uniting([], _moving(catalog, found))
 
 
-def _there(catalog: Catalog, coming: Catalog, flow: Flow) -> dict[int, Keeping]:
+def _there(catalog: Catalog, flow: Flow) -> dict[int, Keeping]:
     """Views that are kept already and may be one with others."""
-    known = ((number, made, catalog.views_by_id.get(number)) for number, made in flow.views.items())
+    known = ((number, made) for number, made in flow.views.items() if made.last_aggregate is not None)
+    found = ((number, made, catalog.views_by_id.get(number)) for number, made in known)
     return {
         number: Keeping(made, plan_of(view).united)
-        for number, made, view in known
-        if view is not None and _takes_part(coming, view)
+        for number, made, view in found
+        if view is not None and _takes_part(catalog, view)
     }
 
 

@@ -18,6 +18,9 @@ from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.levels import Sizes, broadcast, levels
 from viewkeeper.plan.reasons import reason
 
+_NAMED = 20
+"""Views that an operator is shared with and that are told by name."""
+
 
 def explain(
     flow: Flow,
@@ -52,7 +55,8 @@ def _lines(flow: Flow, operator: Operator, view: int, told: Told, sizes: Sizes) 
         text += f"  state {sum(r for r, _ in held):,} rows, {_bytes(sum(b for _, b in held))}"
     others = sorted(told.names[v] for v in flow.views_of(operator.id) if v != view)
     if others and not operator.is_source:
-        text += f"  shared with {', '.join(others)}"
+        more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+        text += f"  shared with {', '.join(others[:_NAMED])}{more}"
     segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in operator.segments() if s.source in numbers]
     why = reason(flow, operator, told, sizes)
     return [text, *([f"      {why}"] if why else []), *segments]

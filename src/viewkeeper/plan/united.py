@@ -64,6 +64,12 @@ class Keeping:
     made: Compiled
     united: United | None
 
+    @property
+    def rows(self) -> str | None:
+        """Which rows its last aggregate adds up; None if that cannot be one with others."""
+        last = self.made.last_aggregate
+        return None if last is None else last.adds_up
+
     def facts(self) -> set[Fact]:
         """What it reads of its last aggregate."""
         last = self.made.last_aggregate
@@ -75,12 +81,12 @@ def united(there: Mapping[int, Keeping], new: Mapping[int, Keeping]) -> dict[int
     """What views will keep together, by view: new ones, and those that are there and move over."""
     groups: dict[str, dict[int, Keeping]] = defaultdict(dict)
     for view, one in new.items():
-        if (rows := _rows(one)) is not None:
-            groups[rows][view] = one
+        if one.rows is not None:
+            groups[one.rows][view] = one
     others: dict[str, dict[int, Keeping]] = {rows: {} for rows in groups}
-    for view, one in there.items() if groups else ():
-        if (rows := _rows(one)) in others:
-            others[rows][view] = one
+    for view, one in there.items():
+        if one.rows in others:
+            others[one.rows][view] = one
     found: dict[int, United] = {}
     for rows, views in groups.items():
         found |= _of_rows(rows, views, others[rows])
@@ -91,11 +97,6 @@ def only_read(views: Collection[Keeping]) -> United | None:
     """What these views, which keep the same, still read of it; None of one view, which is by itself then."""
     kept = next(one.united for one in views)
     return None if kept is None or len(views) == 1 else United(kept.rows, _ordered(_facts(views)))
-
-
-def _rows(one: Keeping) -> str | None:
-    last = one.made.last_aggregate
-    return None if last is None else last.adds_up
 
 
 def _of_rows(rows: str, new: Mapping[int, Keeping], there: Mapping[int, Keeping]) -> dict[int, United]:
