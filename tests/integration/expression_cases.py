@@ -336,6 +336,38 @@ NESTED_CASES = cases(
     """
 )
 
+# Where Spark may not look at an operand: `F` stands for one that fails on some rows.
+_PLACES = cases(
+    r"""
+    n + F  F + n  n - F  n * F  F * n  n / F  F / n  n div F  F div n  n % F  F % n  pmod(n, F)  pmod(F, n)  n & F
+    n | F  n ^ F  n << F  F << n  n >> F  n = F  F = n  n <> F  n < F  F >= n  if(n <=> F, n, x)  NOT (n = F)
+    n IN (F, 1)  n IN (1, F)  F IN (n, 1)  n BETWEEN F AND 1  n BETWEEN 1 AND F
+    coalesce(n, F)  coalesce(F, n)  coalesce(n, x, F)  nvl2(n, F, 1)  nvl2(F, n, 1)  nullif(n, F)
+    if(n = 1, F, 0)  if(n = 1, 0, F)  if(F = 1, n, 0)  CASE WHEN n = 1 THEN F END  CASE WHEN n = 1 THEN 0 ELSE F END
+    CASE WHEN n = 1 THEN 0 WHEN F = 1 THEN 1 WHEN n = 0 THEN F END  CASE n WHEN F THEN 1 END  CASE F WHEN n THEN 1 END
+    n = 1 AND F = 1  F = 1 AND n = 1  n = 1 OR F = 1  F = 1 OR n = 1  NOT (n = 1 AND F = 1)  n IS NULL OR F = 1
+    n IS NOT NULL AND x = 1 AND F = 1  n = 1 OR x = 1 OR F = 1  (n = 1 OR F = 1) AND x = 1  x = 1 AND (n = 1 OR F = 1)
+    greatest(n, F)  least(F, n, 0)  abs(n + F)  -(n * F)  sign(n) * F  pow(n, F)  log(n, F)  round(n / F, 1)
+    try_add(n, F)  try_subtract(n, F)  try_multiply(n, F)  try_divide(n, F)  try_cast(n / F AS INT)
+    F IS NULL  (n + F) IS NOT NULL  if(isnan(n / F), n, x)  length(CAST(n + F AS STRING))
+    CAST(CAST(F AS STRING) AS DATE)  try_cast(CAST(F AS STRING) AS DATE)  to_date(CAST(F AS STRING), 'yyyy')
+    decode(encode(CAST(F AS STRING), 'utf-8'), 'utf-8')  try_cast(CAST(F AS STRING) AS TIMESTAMP)
+    nanvl(CAST(n AS DOUBLE), CAST(F AS DOUBLE))  substring(t, F, n)  substring(t, n, F)  left(t, F)  repeat(t, F)
+    lpad(t, F, '*')  rpad(t, n, CAST(F AS STRING))  t || CAST(F AS STRING)  concat(t, CAST(F AS STRING), t)
+    concat_ws(t, 'a', CAST(F AS STRING))  instr(t, CAST(F AS STRING))  locate(t, 'b', F)  locate('b', t, F)
+    locate(t, CAST(F AS STRING))  locate(t, CAST(F AS STRING), n)  locate(CAST(F AS STRING), t)
+    split_part(t, ',', F)  split(t, ',')[F]  element_at(split(t, ','), F)  replace(t, 'a', CAST(F AS STRING))
+    translate(t, CAST(F AS STRING), 'x')  t LIKE CAST(F AS STRING)  contains(t, CAST(F AS STRING))
+    date_add(d, F)  date_sub(d, F)  add_months(d, F)  make_date(n, F, 1)  make_date(2020, n, F)  timestampadd(DAY, F, d)
+    datediff(d, date_add(d, F))  months_between(d, add_months(d, F))
+    timestampdiff(DAY, d, date_add(d, F))  trunc(date_add(d, F), 'MM')  date_format(date_add(d, F), 'yyyy')  chr(n + F)
+    n + n * F  (n + 1) / (n * F)  coalesce(n + F, x)  n + CASE WHEN x = 1 THEN F ELSE 0 END  if(n + F > 0, n, x)
+    CAST(n AS DECIMAL(38,0)) + CAST(F AS DECIMAL(38,6))  CAST(n AS DECIMAL(12,2)) / F  CAST(n AS DECIMAL(38,6)) % F
+    """
+)
+_FAILING = ("CAST(1 / x AS INT)", "((2147483647 + x) % 7)")
+UNREACHED = tuple(re.sub(r"\bF\b", part, place) for part in _FAILING for place in _PLACES)
+
 _SOME_DAYS = (None, 0, 18321, 18293, -719162, 19782)
 _WORDS = ("", "abc", "héllo", None)
 _STARTS = (None, 0, 1, 2, 9, -1, -2, -9, 2147483647, -2147483648)
@@ -354,6 +386,7 @@ GROUPS: tuple[Group, ...] = (
     both("float", FLOATS, *FLOAT_CASES, *FLOAT_MATHS),
     *(decimals(*d) for d in ((12, 2, 12, 2), (15, 2, 4, 2), (18, 6, 18, 6), (38, 18, 38, 18), (38, 0, 38, 0))),
     *(decimals(*d) for d in ((38, 10, 38, 2), (38, 37, 38, 38), (20, 0, 10, 9), (36, 4, 36, 4), (5, 5, 3, 0))),
+    *(decimals(*d) for d in ((38, 0, 38, 6), (38, 2, 10, 6), (34, 2, 38, 6), (20, 6, 38, 0))),
     *(rounding(*d) for d in ((12, 2), (38, 18), (38, 0), (5, 5), (18, 3))),
     both("boolean", BOOLEANS, *BOOLEAN_CASES),
     both("binary", BYTES, *BYTES_CASES),
@@ -374,5 +407,15 @@ GROUPS: tuple[Group, ...] = (
             ("s", "string", (None, "", "12", " 7 ", "Straße", "2024-02-29")),
         ),
         NESTED_CASES,
+    ),
+    Group(
+        "unreached",
+        (
+            ("n", "int", (None, 0, 1)),
+            ("x", "int", (None, 0, 1)),
+            ("t", "string", (None, "a,b")),
+            ("d", "date", (None, 18321)),
+        ),
+        UNREACHED,
     ),
 )

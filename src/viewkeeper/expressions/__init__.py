@@ -54,7 +54,9 @@ def render(expr: Expr) -> str:
     texts = [render(a) for a in expr.args]
     failing = [can_raise(a) for a in expr.args]
     lazy = rule.stops == "no"
-    once = [i for i, t in enumerate(texts) if len(t) > _HEAVY and (not lazy or i == 0 or not failing[i])]
+    before = {i for i, fails in enumerate(failing) if fails and rule.apart(expr)}
+    heavy = {i for i, t in enumerate(texts) if len(t) > _HEAVY and (not lazy or i == 0 or not failing[i])}
+    once = before | heavy
     names = {i: _variable(texts[i]) for i in once}
     shown = [names.get(i, t) for i, t in enumerate(texts)]
     text = (_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.write(expr, shown)
@@ -66,7 +68,7 @@ def render(expr: Expr) -> str:
         if not lazy and expr.args[i].nullable and any(failing[j] for j in order[place + 1 :]):
             text = f"(CASE WHEN {shown[i]} IS NULL THEN NULL ELSE {text} END)"
         if i in names:
-            text = _bind(names[i], texts[i], text)
+            text = _bind(names[i], texts[i], text, inline=i not in before)
     return text
 
 
@@ -78,9 +80,9 @@ def _variable(text: str) -> str:
     return f"v{zlib.crc32(text.encode()):08x}"
 
 
-def _bind(variable: str, value: str, text: str) -> str:
+def _bind(variable: str, value: str, text: str, inline: bool) -> str:
     """`text` with a variable for `value`: a lambda over a list of one element, SQL's only way to say "let"."""
-    if text.count(variable) < 2:
+    if inline and text.count(variable) < 2:
         return text.replace(variable, value)
     return f"list_transform([{value}], lambda {variable}: {text})[1]"
 

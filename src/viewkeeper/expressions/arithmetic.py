@@ -96,7 +96,9 @@ def pmod(expr: Expr, args: Texts) -> str:
 
 
 def remainder_raises(expr: Expr) -> bool:
-    return not is_try(expr) and _maybe_zero(expr.args[1])
+    if is_try(expr):
+        return False
+    return _maybe_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.remainder_raises(expr))
 
 
 def pmod_raises(expr: Expr) -> bool:

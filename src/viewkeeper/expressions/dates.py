@@ -5,9 +5,11 @@ An interval is a number: months (INTEGER) or microseconds (BIGINT).
 
 from __future__ import annotations
 
+from viewkeeper.expressions.arithmetic import bounds
 from viewkeeper.expressions.rule import Texts, Writer, constant, fail, parameter
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.types import Kind
 
 EPOCH = "DATE '1970-01-01'"
 _DAY = 86_400_000_000
@@ -34,6 +36,7 @@ _UNITS = {
     "milliseconds": ("MILLISECOND",),
     "microseconds": ("MICROSECOND",),
 }
+_FAR = 1_000_000
 _DAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
 
 
@@ -44,6 +47,14 @@ def plus_days(sign: str) -> Writer:
 def plus_months(expr: Expr, args: Texts) -> str:
     """The day is cut to the end of the month. Works for dates and timestamps."""
     return f"({args[0]} + to_months({args[1]}))"
+
+
+def leaves_calendar(expr: Expr) -> bool:
+    """Whether a date plus this many days, months or microseconds may be one that there is not."""
+    count, known = expr.args[1], constant(expr.args[1])
+    if types.is_integer(count.type):
+        return max(map(abs, bounds(count))) > _FAR
+    return known is None or abs(int(known)) > _FAR * (_DAY if count.type.kind is Kind.MICROSECONDS else 1)
 
 
 def truncate(expr: Expr, args: Texts) -> str:

@@ -55,9 +55,10 @@ def _add(operator: str, expr: Expr, args: Texts) -> str:
     scale = max(s1, s2)
     if p <= 18:
         return f"({args[0]} {operator} {args[1]})"
+    need = max(p1 - s1, p2 - s2) + scale  # digits of an operand at the common scale
     wide = [f"CAST({a} AS DECIMAL({p if s == scale else MOST},{scale}))" for a in args]
     plain = f"({wide[0]} {operator} {wide[1]})"
-    if s == scale or max(p1 - s1, p2 - s2) + scale < MOST:
+    if need < MOST or (need == MOST and s == scale):  # a sum that then is too wide is so in Spark
         return plain
     small = " AND ".join(_below(a, MOST - 1 - scale, q, t) for a, q, t in ((args[0], p1, s1), (args[1], p2, s2)))
     return _either(expr, small, plain, "add" if operator == "+" else "subtract", args)
@@ -119,6 +120,12 @@ def remainder(expr: Expr, args: Texts) -> str:
     if wide := _common(expr, args, spare=0):
         return _zero_checked(expr, args, f"({wide[0]} % {wide[1]})")
     return _zero_checked(expr, args, _exact(expr, "remainder", args))
+
+
+def remainder_raises(expr: Expr) -> bool:
+    """Whether the whole quotient may have more digits than Java counts (`functions`)."""
+    (p1, s1), (_, s2) = (digits(a) for a in expr.args)
+    return p1 - s1 + s2 > MOST + 1
 
 
 def pmod(expr: Expr, args: Texts) -> str:

@@ -58,7 +58,7 @@ MACROS: tuple[str, ...] = (
 
 def setup(connection: Any) -> None:
     """Teach a connection the renderer's macros and functions."""
-    if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchone():
+    if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchall():
         return
     for name, text_function in _TEXT_FUNCTIONS.items():
         connection.create_function(name, text_function, ["VARCHAR"], "VARCHAR", type="arrow", null_handling="default")
@@ -116,9 +116,16 @@ def _integers(texts: Any) -> tuple[Any, int]:
     return np.array([int(v.replace(".", "")) for v in values], dtype=object), scale
 
 
-def _text(value: int, scale: int) -> str:
+def _text(value: int | None, scale: int) -> str:
+    """A decimal's text; what has no value is a text that no decimal can be read from."""
+    if value is None:
+        return "a quotient of more than 39 digits"
     sign, digits = ("-" if value < 0 else ""), str(abs(value)).rjust(scale + 1, "0")
     return sign + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)
+
+
+_QUOTIENT = 39
+"""Digits of the context in which Spark takes remainders."""
 
 
 @cache
@@ -162,7 +169,7 @@ def _remainder(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
     top = max(s1, s2)
     a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
     rest = abs(a) % abs(b)
-    return _rounded(np.where(a < 0, -rest, rest), top, s)
+    return np.where(_divides(a, b), _rounded(np.where(a < 0, -rest, rest), top, s), None)
 
 
 def _pmod(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
@@ -170,7 +177,12 @@ def _pmod(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
     a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
     rest = np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
     again = np.where(b < 0, -(abs(rest + b) % abs(b)), (rest + b) % abs(b))
-    return _rounded(np.where(rest < 0, again, rest), top, s)
+    return np.where(_divides(a, b), _rounded(np.where(rest < 0, again, rest), top, s), None)
+
+
+def _divides(a: Any, b: Any) -> Any:
+    """Whether Java finds the remainder: the whole quotient must fit 39 digits, zeros at its end not counted."""
+    return np.array([len(str(q).rstrip("0")) <= _QUOTIENT for q in abs(a) // abs(b)], dtype=bool)
 
 
 def _quotient(a: Any, b: Any, s1: int, s2: int, _: int) -> Any:

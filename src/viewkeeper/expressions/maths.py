@@ -128,8 +128,9 @@ def logarithm(text: str) -> Writer:
 
 
 def logarithm_to(expr: Expr, args: Texts) -> str:
+    """Spark looks at x also where the base has no logarithm."""
     base, x = args
-    return f"(CASE WHEN {base} > 0 AND {x} > 0 THEN ln({x}) / ln({base}) END)"
+    return f"(CASE WHEN {x} > 0 THEN CASE WHEN {base} > 0 THEN ln({x}) / ln({base}) END END)"
 
 
 def power(expr: Expr, args: Texts) -> str:

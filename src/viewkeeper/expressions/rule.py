@@ -48,6 +48,9 @@ class Rule:
     refuse: Callable[[Expr], str | None] = accept
     note: str = ""
     typed: bool = False  # `write` gives the right type by itself, no CAST is needed
+    apart: Test = never
+    """Whether an argument that can fail is evaluated by itself, before it: a TRY would take its error for its own, and
+    DuckDB leaves a sum out of which only NULL is asked."""
 
 
 def template(text: str) -> Writer:
@@ -89,6 +92,11 @@ def parameter(expr: Expr, position: int = 0, default: Any = None) -> Any:
 def constant(expr: Expr) -> Any:
     """The value of a literal; None for NULL and for anything that is not a literal."""
     return expr.value if expr.op == "literal" else None
+
+
+def is_read(expr: Expr) -> bool:
+    """Whether a cast reads text or bytes."""
+    return expr.args[0].type in (types.STRING, types.BINARY)
 
 
 def is_try(expr: Expr) -> bool:

@@ -99,13 +99,15 @@ def pad(function: str) -> Writer:
 
 
 def locate(expr: Expr, args: Texts) -> str:
-    """locate(t, s, from): 0 for a start before 1 or NULL; an empty t is found at 1."""
+    """locate(t, s, from): 0 for a start before 1 or NULL; an empty t is found at 1. Spark looks at s last."""
     t, s, start = args
     if constant(expr.args[2]) == 1:
-        return f"instr({s}, {t})"
+        found = f"instr({s}, {t})"
+        return found if expr.args[0].op == "literal" else f"(CASE WHEN {t} IS NOT NULL THEN {found} END)"
     place = f"instr(substring({s}, {start}), {t})"
     return (
-        f"(CASE WHEN {start} IS NULL THEN 0 WHEN {s} IS NULL OR {t} IS NULL THEN NULL WHEN {start} < 1 THEN 0 "
+        f"(CASE WHEN {start} IS NULL THEN 0 WHEN {t} IS NULL THEN NULL WHEN {s} IS NULL THEN NULL "
+        f"WHEN {start} < 1 THEN 0 "
         f"WHEN {t} = '' THEN 1 WHEN {place} = 0 THEN 0 ELSE {place} + {start} - 1 END)"
     )
 
