@@ -1,6 +1,6 @@
 """How rows are reached: the queries of PNUTS 2009, section 7.3, and LATEST without waiting.
 
-    python benchmarks/access.py [--small] [--part PART …] [--rows 125000] [--payload 4096] [--store lmdb] [--json FILE]
+    python benchmarks/access.py [--small] [--part PART …] [--rows 125000] [--payload 4096] [--store lmdb] [--keep]
 
     scan       all rows, filtered                                   the paper: 75 s for 125,000 rows on three servers
     thin       by an index of (column, key), then the rows by key   the paper: more than 10 times covering
@@ -12,7 +12,7 @@
                rows of one item. (Starts Spark, which defines the stored join.)
 
 Parts are lookups, latest, sync, joins; without --part the first two. `--store hbase` starts an HBase of its own, or
-uses that of VK_HBASE, for lookups and joins.
+uses that of VK_HBASE, for lookups and joins. `--keep` writes each part into `results/access.json` and `.md`.
 
 Columns a0 … hold so many different values that a lookup hits 1, 10, 1,000 and 10,000 rows (as far as there are rows).
 Times are medians in milliseconds of wall clock; `cpu` is processor time.
@@ -37,6 +37,7 @@ import numpy as np
 import pyarrow as pa
 
 import viewkeeper as vk
+from bars import reached
 
 HITS = (1, 10, 1_000, 10_000)
 AT_ONCE = 5_000
@@ -54,12 +55,19 @@ def main() -> None:
     parser.add_argument("--payload", type=int, default=4_096)
     parser.add_argument("--store", default="lmdb", choices=("lmdb", "rocksdb", "hbase"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true", help="keep the results with those of other runs")
     asked = parser.parse_args()
     rows, payload = (asked.rows // 10, asked.payload // 8) if asked.small else (asked.rows, asked.payload)
     found: dict[str, Times] = {}
+    load = round(os.getloadavg()[0], 1)
     with places(asked.store) as place:
         for part in asked.part:
-            found |= PARTS[part](place, rows, payload)
+            measured = PARTS[part](place, rows, payload)
+            found |= measured
+            if asked.keep:
+                figures = {name: {"ms": wall, "cpu_ms": cpu} for name, (wall, cpu) in measured.items()}
+                run = {"rows": rows, "payload": payload, "load": load, "figures": figures}
+                reached.keep(part, asked.store, run)
     print(f"{'what':34}{'ms':>12}{'cpu ms':>12}")
     for name, (wall, cpu) in found.items():
         print(f"{name:34}{wall:12.3f}{cpu:12.3f}")

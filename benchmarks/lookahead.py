@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import tempfile
@@ -81,9 +82,10 @@ def main() -> None:
     parser.add_argument("--joins", default="2,3,4,5", help="lengths of the chains")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--md", type=Path)
+    parser.add_argument("--keep", action="store_true", help="put the lines into results/, in place of the same ones")
     asked = parser.parse_args()
     setting = Setting(500, 3_000, 3_500, 2_500) if asked.small else Setting()
-    setting.json = asked.json
+    setting.json, load = asked.json, round(os.getloadavg()[0], 1)
     joins = [int(n) for n in asked.joins.split(",")][: 2 if asked.small else None]
     work: dict[str, Callable[[], None]] = {
         "chains": lambda: chains(setting, joins),
@@ -97,6 +99,8 @@ def main() -> None:
     print(told(setting))
     if asked.md is not None:
         asked.md.write_text(told(setting))
+    if asked.keep and not asked.small:
+        kept(setting, load)
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -432,6 +436,24 @@ def told(setting: Setting) -> str:
         lines += [f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows]
         lines.append("")
     return "\n".join(lines)
+
+
+def kept(setting: Setting, load: float) -> None:
+    """With the lines of other runs: a line is the same if its words are, and only its figures differ."""
+    results = Path(__file__).parent / "results"
+    path = results / "lookahead.json"
+    known = json.loads(path.read_text())["lines"] if path.exists() else []
+
+    def name(line: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+        given = ("joins",) if line["part"] == "chains" else ("fan_out",)
+        return tuple((k, v) for k, v in line.items() if isinstance(v, str) or k in given)
+
+    new = {name(line): line | {"load": load} for line in setting.lines}
+    lines = [new.pop(name(line), line) for line in known] + list(new.values())
+    path.write_text(json.dumps({"changes": setting.changes, "lines": lines}, indent=1) + "\n")
+    about = "`load` is that of the machine before the run; where it is not about 0, compare `cpu`, not `seconds`."
+    text = told(Setting(changes=setting.changes, lines=lines))
+    (results / "lookahead.md").write_text(text.replace("\n\n", f"\n\n{about}\n\n", 1))
 
 
 def _parts(lines: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -272,3 +272,21 @@ def test_it_is_there_after_opening_again(open_db: Callable[..., Any]) -> None:
     again = open_db(mode="r")
     assert again.get("bosses", "x")["n"] == 27
     assert sorted(again.read("totals")["n"].to_pylist()) == [13, 13, 14]
+
+
+def test_the_command_line_asks_for_it(local: Any, vk: Callable[..., tuple[int, str, str]]) -> None:
+    _create(local, "totals", "kinds_of")
+    local.sql(f"CREATE MATERIALIZED VIEW stored AS {planned.TOTALS}")
+    local.close()
+    for arguments in (
+        ("get", "{}", "a"),
+        ("scan", "{}"),
+        ("scan", "{}", "b", "-o", "json"),
+        ("scan", "{}", "--limit", "1"),
+    ):
+        lazy, stored = (vk(*(a.format(name) for a in arguments)) for name in ("totals", "stored"))
+        assert lazy == stored
+        assert lazy[0] == 0
+        assert lazy[1].strip()
+    assert vk("get", "totals", "zz")[0] == 1
+    assert len(vk("scan", "kinds_of", "-o", "csv")[1].splitlines()) == 41
