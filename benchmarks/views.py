@@ -205,11 +205,9 @@ def main() -> int:
             changes = scattered(files, db._store.catalog().table("lineitem").outside, rng)
             kinds = [int(n) for n in arguments.different.split(",") if n]
             different = []
-            for kind in kinds:
-                with Peak() as peak:
-                    one = different_views.measure(db, kind, changes, BATCHES)
-                different.append(replace(one, memory=peak.bytes / 1e9))
-                different_views.show(different[-1])
+            for one in different_views.measure(db, kinds, changes, BATCHES) if kinds else ():
+                different.append(one)
+                different_views.show(one)
             for name in arguments.only.split(",") if not kinds else ():
                 for constants in arguments.constants.split(","):
                     for count in counts if constants == "drawn" or not TEMPLATES[name].only_drawn else counts[:2]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 import viewkeeper as vk
-from bars.setting import settled
+from bars.setting import Peak, settled
 from bars.shared import _apart, _counted
 from viewkeeper.maintain import stage
 
@@ -58,11 +58,14 @@ MEASURES = (
 )
 APART = 10
 """Views that are also the only one of a batch."""
+TOGETHER = 100
+"""Views that are made at once."""
+WAYS = ("apart", "together")
 
 
 @dataclass(frozen=True)
 class Found:
-    """Seconds of a batch, its processor time, statements and lookups; `each`: of a batch of one view."""
+    """Seconds of a batch, its processor time, statements and lookups; `one_by_one`: of as many batches of one view."""
 
     views: int
     define: float
@@ -74,7 +77,7 @@ class Found:
     statements: tuple[int, int]
     lookups: tuple[int, int]
     differ: int
-    memory: float = 0.0
+    memory: float
 
 
 def random_query(rng: Random) -> str:
@@ -111,36 +114,45 @@ def random_queries(count: int, seed: int = 1) -> dict[str, str]:
     return {f"d{i}": text for i, text in enumerate(found)}
 
 
-def measure(db: vk.Database, count: int, changes: Iterator[pa.Table], batches: int) -> Found:
-    views = random_queries(count)
-    started = time.perf_counter()
-    db.create_views(views)
-    define = time.perf_counter() - started
-    runs = {way: [_batch(db, next(changes), way) for _ in range(1 + batches)][1:] for way in ("apart", "together")}
-    sample = list(views)[:: max(1, count // APART)][:APART]
-    for name in sample:
-        db.sql(f"CREATE MATERIALIZED VIEW alone_{name} WITH (share = false) AS {views[name]}")
-    differ = sum(not db.read(name).equals(db.read(f"alone_{name}")) for name in sample)
-    db.drop_views([*views, *(f"alone_{name}" for name in sample)])
+def measure(db: vk.Database, counts: Sequence[int], changes: Iterator[pa.Table], batches: int) -> Iterator[Found]:
+    """With more and more views, those of before among them; first some of them, each as the only view."""
+    views = random_queries(max(counts))
+    sample = list(views)[:: max(1, min(counts) // APART)][:APART]
     alone = []
     for name in sample:
         db.sql(f"CREATE MATERIALIZED VIEW {name} AS {views[name]}")
         alone.append(min(_batch(db, next(changes), "together")[0] for _ in range(2)))
         db.drop_views([name])
-    middle = {way: [statistics.median(run[i] for run in found) for i in range(4)] for way, found in runs.items()}
-    apart, together = middle["apart"], middle["together"]
-    return Found(
-        count,
-        define,
-        together[0],
-        apart[0],
-        count * statistics.mean(alone),
-        together[1],
-        apart[1],
-        (int(together[2]), int(apart[2])),
-        (int(together[3]), int(apart[3])),
-        differ,
-    )
+    made, define = 0, 0.0
+    for count in sorted(counts):
+        with Peak() as peak:
+            started = time.perf_counter()
+            while made < count:
+                more = list(views.items())[made : min(made + TOGETHER, count)]
+                db.create_views(dict(more))
+                made += len(more)
+                print(f"{made:,} views after {define + time.perf_counter() - started:.0f} s", flush=True)
+            define += time.perf_counter() - started
+            runs = {way: [_batch(db, next(changes), way) for _ in range(1 + batches)][1:] for way in WAYS}
+        for name in sample:
+            db.sql(f"CREATE MATERIALIZED VIEW alone_{name} WITH (share = false) AS {views[name]}")
+        differ = sum(not db.read(name).equals(db.read(f"alone_{name}")) for name in sample)
+        db.drop_views([f"alone_{name}" for name in sample])
+        middle = {way: [statistics.median(run[i] for run in found) for i in range(4)] for way, found in runs.items()}
+        apart, together = middle["apart"], middle["together"]
+        yield Found(
+            count,
+            define,
+            together[0],
+            apart[0],
+            count * statistics.mean(alone),
+            together[1],
+            apart[1],
+            (int(together[2]), int(apart[2])),
+            (int(together[3]), int(apart[3])),
+            differ,
+            peak.bytes / 1e9,
+        )
 
 
 def _batch(db: vk.Database, lines: pa.Table, way: str) -> tuple[float, float, int, int]:

@@ -3,7 +3,7 @@
 options of a view    store = 'none'       keep no rows; changes stream to subscribers, `read` works the rows out
                      store = 'lazy'       keep no rows either: what is asked for is worked out (`plan.narrowing`)
                      load_rate = n        scan at most n rows a second when the view is loaded
-                     share = false        look its rows up by itself, and not together with other views
+                     share = false        look its rows up and add them up by itself, and not together with other views
                      lookahead = 'none'   how far lookups see whether a row leads anywhere: none, local, global, auto
                      presum = 'none'      whether rows are summed before they are joined: none, auto, always
                      sync = true          keep it in the transaction of each write to its table (`synchronous`)
