@@ -22,7 +22,7 @@ from viewkeeper.maintain.mending import Mender
 from viewkeeper.maintain.planning import Planned
 from viewkeeper.maintain.scheduler import Scheduler
 from viewkeeper.maintain.suspending import Suspender
-from viewkeeper.maintain.uniting import narrowed, planned, unite
+from viewkeeper.maintain.uniting import Uniting, narrowed, planned, unite
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
@@ -98,7 +98,7 @@ class Definer:
                     hint="Create it by itself.",
                 )
 
-        uniting = unite(self._publisher.catalog.with_views(views), self._publisher.flow, views)
+        uniting = self._united(lambda catalog: catalog.with_views(views), views)
         views = uniting.new
 
         def change(catalog: Catalog, since: int) -> Catalog:
@@ -173,10 +173,10 @@ class Definer:
         known = (publisher.catalog.views_by_id[user] for user in sorted(users))
         active = [v for v in known if v.suspended is None]
         maintained = [v for v in active if not strategy_of(v).runs_alone]
-        here = publisher.catalog
         moved = new.table.id != old.table.id
-        coming = here.without(old.table.id).with_view(new) if moved else here.replacing(new)
-        uniting = unite(coming, publisher.flow, [new])
+        uniting = self._united(
+            lambda catalog: catalog.without(old.table.id).with_view(new) if moved else catalog.replacing(new), [new]
+        )
 
         def change(catalog: Catalog, since: int) -> Catalog:
             refuse_altered(catalog, new)
@@ -223,7 +223,7 @@ class Definer:
             return
 
         whole = planned(replace(view, suspended=None), None)  # those that it was one with have gone on
-        uniting = unite(self._publisher.catalog.replacing(whole), self._publisher.flow, [whole])
+        uniting = self._united(lambda catalog: catalog.replacing(whole), [whole])
 
         def change(catalog: Catalog, since: int) -> Catalog:
             return uniting.moved(catalog.replacing(restarted(uniting.new[0], since)))
@@ -237,6 +237,11 @@ class Definer:
             uniting = narrowed(publisher.catalog, publisher.flow, table.id, column)
             if uniting.moving:
                 self._bring_in(frozenset(), lambda catalog, _: uniting.moved(catalog), "auto", None)
+
+    def _united(self, come: Callable[[Catalog], Catalog], views: Sequence[View]) -> Uniting:
+        """Views that come, with what they keep together with those that are there."""
+        catalog = self._publisher.mark().catalog
+        return unite(come(catalog), self._publisher.flow_of(catalog), views)
 
     def _bring_in(
         self,

@@ -8,6 +8,9 @@ A fact is a measure whatever it is called: the function, its argument as each se
 Two are the same function of the rows if they are equal, so the union of what views want is a set. Groups are a vector
 space: a view reads its own coordinates of a group, and what others have beside them is nothing to it.
 
+Groups' values, which Min, Max and DISTINCT need, may be a state as large as the rows. So aggregates that keep some are
+one with each other, and those that only add up with each other: who wants a sum waits for no values.
+
 An error must stay one view's. A sum that does not fit its type is not raised by the operator, which others need, but
 told in a column beside it, and raised where a view begins that reads the sum. An argument that can fail on a row is
 kept apart.
@@ -23,6 +26,7 @@ from viewkeeper.expressions import can_raise
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.types import Type
+from viewkeeper.operators.measures import layout
 from viewkeeper.operators.operator import named_after
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.spec import AggregateSpec, Measure
@@ -67,7 +71,7 @@ def adds_up(source: Sequence[Segment], spec: AggregateSpec) -> str | None:
         if named.name not in arguments or can_raise(named.expr):
             return None
     bare = (replace(s, exprs=tuple(n for n in s.exprs if n.name in keys)) for s in source)
-    return named_after("rows", _Rows(spec.keys, tuple(bare)))
+    return named_after("values" if layout(spec).values else "sums", _Rows(spec.keys, tuple(bare)))
 
 
 def facts(source: Sequence[Segment], spec: AggregateSpec) -> dict[str, Fact]:
