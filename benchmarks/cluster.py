@@ -1,8 +1,10 @@
 """What grows where: bulk batches and first loads on Spark, with one core and with two, each in a process of its own.
 
-    python benchmarks/cluster.py [--small] [--part load|batch|skew …] [--scale 1] [--rows 8000000]
+    python benchmarks/cluster.py [--small] [--part machine|load|batch|skew …] [--cores 1 2] [--scale 1] [--rows 8000000]
                                  [--changes 1000000 5000000] [--data DIR] [--json FILE] [--markdown FILE]
 
+    machine    what its cores give by themselves: DuckDB and Arrow over rows of its own, in one process and in two at
+               once, which have nothing in common but the machine
     load       views over TPC-H's tables at the scale, made on Spark one after the other
     batch      so many sales updated in one call, through two views of sums; then, with the first number of changes,
                also through a view that has a row for each sale, all of which the driver puts into LMDB
@@ -12,7 +14,9 @@
                often, where tasks are held to be on other machines, so that rows travel to what they look up: the rows
                of the busiest task against the median's, and the times
 
-With one core all of it, Spark's JVM too, has one core of the machine. At the end views are audited.
+With one core all of it, Spark's JVM, its collector and its compiler too, has one core of the machine: every process
+inherits the mask of this one. At the end views are audited. What earlier calls have left in the `--json` file is kept,
+so that parts can be measured one by one and told together.
 """
 
 from __future__ import annotations
@@ -55,29 +59,33 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--changes", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--cores", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--cores", type=int, nargs="+", help="only with so many")
+    parser.add_argument("--inside", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help="add the results to this file")
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     if asked.small:
         asked.scale, asked.rows, asked.changes = 0.01, asked.rows // 100, [n // 100 for n in asked.changes]
-    parts = asked.part or list(PARTS)
-    if asked.cores is not None:
+    if asked.inside is not None:
         print(json.dumps(measured(asked)))
         return
-    found: dict[str, dict[str, Any]] = {}
-    for part in parts:
-        for cores in PARTS[part]:
-            command = [sys.executable, __file__, f"--cores={cores}", f"--part={part}", f"--scale={asked.scale}"]
+    known = asked.json is not None and asked.json.exists()
+    said: dict[str, Any] = json.loads(asked.json.read_text()) if known else {"parts": {}}
+    said["machine"] = machine()
+    for part in asked.part or list(PARTS):
+        setting = {name: getattr(asked, name) for name in PARTS[part]}
+        if said["parts"].get(part, {}).get("setting") != setting:
+            said["parts"][part] = {"setting": setting}
+        for cores in asked.cores or ((2,) if part == "skew" else (1, 2)):
+            command = [sys.executable, __file__, f"--inside={cores}", f"--part={part}", f"--scale={asked.scale}"]
             command += [f"--rows={asked.rows}", "--changes", *map(str, asked.changes)]
             command += [] if asked.data is None else [f"--data={asked.data.resolve()}"]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            found.setdefault(part, {})[str(cores)] = json.loads(done.stdout.splitlines()[-1])
-            print(f"{part}, {cores}: {found[part][str(cores)]}", file=sys.stderr, flush=True)
-    said = {"machine": machine(), "scale": asked.scale, "rows": asked.rows, "changes": asked.changes, "parts": found}
+            said["parts"][part][str(cores)] = json.loads(done.stdout.splitlines()[-1])
+            print(f"{part}, {cores}: {said['parts'][part][str(cores)]}", file=sys.stderr, flush=True)
+            if asked.json is not None:
+                asked.json.write_text(json.dumps(said, indent=1) + "\n")
     print(text(said))
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(said, indent=1) + "\n")
     if asked.markdown is not None:
         asked.markdown.write_text(text(said))
 
@@ -86,7 +94,7 @@ def measured(asked: Any) -> dict[str, Any]:
     """In a process of its own, before Spark is started there."""
     from viewkeeper.maintain import lanes
 
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.cores])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.inside])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     lanes.Lanes.choose = lambda *_: lanes.Choice("spark", "it is measured")  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory(prefix="vk-cluster-") as place:
@@ -94,10 +102,31 @@ def measured(asked: Any) -> dict[str, Any]:
     return found
 
 
+def alone(asked: Any, place: str) -> dict[str, Any]:
+    """Seconds of the slowest of as many processes as cores, each of which does the same with rows of its own."""
+    work = [sys.executable, "-c", _ALONE.format(rows=asked.rows)]
+    cores = sorted(os.sched_getaffinity(0))
+    each = [subprocess.Popen(["taskset", "-c", str(core), *work], stdout=subprocess.PIPE, text=True) for core in cores]
+    return {"seconds": max(float(process.communicate()[0]) for process in each)}
+
+
+_ALONE = """
+import time, duckdb, numpy as np, pyarrow as pa
+ids = np.random.default_rng(1).permutation({rows})
+rows = pa.table({{"id": ids, "shop": ids % 5_000, "amount": ids * 7 % 9_000}})
+with duckdb.connect(config={{"threads": 1}}) as db:
+    started = time.perf_counter()
+    for _ in range(3):
+        db.sql("SELECT shop, count(*), sum(amount) FROM rows GROUP BY shop").fetch_arrow_table()
+        rows.take(pa.array(np.argsort(rows["id"].to_numpy()))).combine_chunks()
+    print(time.perf_counter() - started)
+"""
+
+
 def load(asked: Any, place: str) -> dict[str, Any]:
     setting = Setting(asked.scale, 0, 0, 0, asked.data or Path(place) / "data", Path(place))
     chosen = views(LOADED)
-    with opened(setting, "load", tables=named(SCHEMAS, chosen), spark=session(asked.cores)) as (db, _):
+    with opened(setting, "load", tables=named(SCHEMAS, chosen), spark=bulk_session(asked.inside)) as (db, _):
         db.sql("CREATE MATERIALIZED VIEW warm AS SELECT n_name, count(*) AS n FROM nation GROUP BY n_name")
         seconds = timed(lambda: create_views(db, chosen))
         assert db.audit().differences == 0
@@ -106,7 +135,7 @@ def load(asked: Any, place: str) -> dict[str, Any]:
 
 def batch(asked: Any, place: str) -> dict[str, Any]:
     heard = listening()
-    with vk.open(f"lmdb:{place}/db", durability="none", spark=session(asked.cores)) as db:
+    with vk.open(f"lmdb:{place}/db", durability="none", spark=bulk_session(asked.inside)) as db:
         prepare(db, asked.rows)
         create_views(db, SUMS)
         random = np.random.default_rng(3)
@@ -119,11 +148,14 @@ def batch(asked: Any, place: str) -> dict[str, Any]:
             settled(db)
             return {"seconds": seconds, "peak": peak.bytes, "heard": heard[-1] / changes}
 
-        turn(1, asked.changes[0])  # which warms the workers
-        sums = {str(changes): turn(2 + number, changes) for number, changes in enumerate(asked.changes)}
+        for number in (1, 2):  # which warm the workers
+            turn(number, asked.changes[0])
+        few, *more = asked.changes
+        turns = sorted((turn(number, few) for number in (3, 4, 5)), key=lambda told: told["seconds"])
+        sums = {str(few): turns[1], **{str(changes): turn(6 + n, changes) for n, changes in enumerate(more)}}
         create_views(db, ROWS)
-        turn(8, asked.changes[0])
-        rows = turn(9, asked.changes[0])
+        turn(98, asked.changes[0])
+        rows = turn(99, asked.changes[0])
         assert db.audit().differences == 0
     return {"sums": sums, "rows": rows}
 
@@ -138,7 +170,7 @@ def skew(asked: Any, place: str) -> dict[str, Any]:
     count, noted = asked.changes[0], Path(place) / "tasks"
     random = np.random.default_rng(4)
     drawn = {"even": random.integers(0, SHOPS, 3 * count), "zipf": (random.zipf(1.2, 3 * count) - 1) % SHOPS}
-    with vk.open(f"lmdb:{place}/db", durability="none", spark=session(asked.cores)) as db:
+    with vk.open(f"lmdb:{place}/db", durability="none", spark=bulk_session(asked.inside)) as db:
         prepare(db, asked.rows)
         create_views(db, SUMS)
         counting(noted)
@@ -156,9 +188,15 @@ def skew(asked: Any, place: str) -> dict[str, Any]:
     return found
 
 
-MEASURES = {"load": load, "batch": batch, "skew": skew}
-PARTS = {"load": (1, 2), "batch": (1, 2), "skew": (2,)}
-"""With how many cores each is measured."""
+MEASURES = {"machine": alone, "load": load, "batch": batch, "skew": skew}
+PARTS = {"machine": ("rows",), "load": ("scale",), "batch": ("rows", "changes"), "skew": ("rows", "changes")}
+"""And what each depends on: with another setting, what is known of it is forgotten."""
+
+
+def bulk_session(cores: int) -> Any:
+    """Its JVM only carries bytes for Python's workers: what its first compiler makes is enough (docs/scale.md). The
+    second one would take half a second of each of the first batches, on a core of its own if there is one."""
+    return session(cores, spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1")
 
 
 def prepare(db: Any, rows: int) -> None:
@@ -249,20 +287,24 @@ def sales(ids: Any, turn: int, shops: Any = None) -> pa.Table:
 
 
 def text(said: dict[str, Any]) -> str:
-    parts = said["parts"]
+    parts = {name: found for name, found in said["parts"].items() if name == "skew" or {"1", "2"} <= found.keys()}
     rows = []
 
-    def grown(what: str, one: float, two: float) -> None:
-        verdict = "met" if one / two >= BAR else "missed"
-        rows.append((what, f"{one:.2f} s", f"{two:.2f} s", f"{one / two:.2f}x", f"≥ {BAR}x", verdict))
+    def grown(what: str, one: float, two: float, bar: bool = True) -> None:
+        verdict = (f"≥ {BAR}x", "met" if one / two >= BAR else "missed") if bar else ("", "")
+        rows.append((what, f"{one:.2f} s", f"{two:.2f} s", f"{one / two:.2f}x", *verdict))
 
+    if "machine" in parts:
+        one, two = (parts["machine"][cores]["seconds"] for cores in ("1", "2"))
+        grown("the machine itself: two pieces of work that share nothing", 2 * one, two, bar=False)
     if "load" in parts:
         one, two = (parts["load"][cores]["seconds"] for cores in ("1", "2"))
-        grown(f"{len(LOADED)} views of TPC-H loaded, scale {said['scale']:g}", one, two)
+        grown(f"{len(LOADED)} views of TPC-H loaded, scale {parts['load']['setting']['scale']:g}", one, two)
     if "batch" in parts:
         one, two = parts["batch"]["1"], parts["batch"]["2"]
         told = {f"{int(n):,} changes, {len(SUMS)} views of sums": (one["sums"][n], two["sums"][n]) for n in one["sums"]}
-        told[f"{said['changes'][0]:,} changes, also a view of every row"] = one["rows"], two["rows"]
+        least = parts["batch"]["setting"]["changes"][0]
+        told[f"{least:,} changes, also a view of every row"] = one["rows"], two["rows"]
         for what, each in told.items():
             grown(what, *(turn["seconds"] for turn in each))
         for what, each in told.items():
@@ -273,7 +315,8 @@ def text(said: dict[str, Any]) -> str:
     lines = [
         "# Bulk on Spark: the last run",
         "",
-        f"`python benchmarks/cluster.py`, LMDB, a local master; {said['rows']:,} sales.",
+        f"`python benchmarks/cluster.py`, LMDB, a local master; {_sales(parts)}one core is one for all"
+        " processes; the JVM has its first compiler only (`-XX:TieredStopAtLevel=1`).",
         "",
         f"{said['machine']['processor']}; {said['machine']['versions']}.",
         "",
@@ -285,7 +328,7 @@ def text(said: dict[str, Any]) -> str:
         even, zipf = parts["skew"]["2"]["even"], parts["skew"]["2"]["zipf"]
         ratio = zipf["seconds"] / even["seconds"]
         lines += [
-            f"| {said['changes'][0]:,} changes, rows travel | even keys | zipf 1.2 | bar | |",
+            f"| {parts['skew']['setting']['changes'][0]:,} changes, rows travel | even keys | zipf 1.2 | bar | |",
             "| --- | ---: | ---: | ---: | --- |",
             f"| a batch | {even['seconds']:.2f} s | {zipf['seconds']:.2f} s, {ratio:.2f}x | ≤ 1.3x"
             f" | {'met' if ratio <= 1.3 else 'missed'} |",
@@ -296,6 +339,11 @@ def text(said: dict[str, Any]) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _sales(parts: dict[str, Any]) -> str:
+    rows = {found["setting"]["rows"] for name, found in parts.items() if name in ("batch", "skew")}
+    return "".join(f"{count:,} sales; " for count in sorted(rows))
 
 
 if __name__ == "__main__":

@@ -93,8 +93,9 @@ def _as_files(db: vk.Database, setting: Setting, place: Path, scale: float | Non
     return files
 
 
-def session(cores: int = 2) -> Any:
-    """A Spark with the memory that recomputing TPC-H at scale 1 needs, for its lane and to compare with."""
+def session(cores: int = 2, **more: str) -> Any:
+    """A Spark with the memory that recomputing TPC-H at scale 1 needs, for its lane and to compare with. `more`
+    settings have _ for a dot."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the lane's workers need this very environment
@@ -105,6 +106,7 @@ def session(cores: int = 2) -> Any:
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        **{name.replace("_", "."): value for name, value in more.items()},
     }
     return SparkSession.builder.master(f"local[{cores}]").config(map=settings).getOrCreate()
 
