@@ -20,6 +20,7 @@ cluster = clusters.cluster
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("cluster_shop.py")
+TOOL = [str(ROOT / "tools" / "cluster")]
 
 
 @pytest.mark.slow
@@ -63,8 +64,7 @@ def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dic
             ).fetchall()
         assert sorted(tuple(r.values()) for r in kept.to_pylist()) == sorted(expected)
 
-        add = [str(ROOT / "tools" / "cluster"), "add", "3"]
-        subprocess.run(add, env=cluster | {MACHINE: "elsewhere"}, check=True, timeout=400)
+        subprocess.run([*TOOL, "add", "3"], env=cluster | {MACHINE: "elsewhere"}, check=True, timeout=400)
         program.stdin.write("go\n")
         program.stdin.flush()
         hear("refused")
@@ -78,6 +78,7 @@ def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dic
         program.wait()
         program.stdout.close()
         program.stdin.close()
+        subprocess.run([*TOOL, "drop", "3"], env=cluster, check=True, timeout=60)  # other tests have none elsewhere
 
 
 @pytest.mark.slow
@@ -104,7 +105,7 @@ def test_a_command_is_a_spark_application(cluster: dict[str, str], tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cluster_on_a_port_that_is_taken_is_refused(cluster: dict[str, str], tmp_path: Path) -> None:
-    start = [str(ROOT / "tools" / "cluster"), "start"]
+    start = [*TOOL, "start"]
     other = cluster | {"CLUSTER_DIR": str(tmp_path)}
     refused = subprocess.run(start, env=other, capture_output=True, text=True, timeout=400)
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
