@@ -23,8 +23,26 @@ _MONTHS = (
 _SHARES = "each row is divided by a window's total, so a change rewrites all rows of its class or category"
 _ROLLUP = "every row counts in each grouping set"
 _WIDE = "many tables join before anything is aggregated; each table's changes go through all the lookups"
+_WHO = (
+    "whether a customer bought is asked of three channels by EXISTS: a changed customer looks into each of them, and "
+    "a changed date brings all of its sales"
+)
+_AVERAGE = (
+    "every group is compared with an average over the groups beside it, which moves with each of them: those that "
+    "did not change are decided anew"
+)
+_ORDER = "an order's lines are held against each other and against returns: an order with a change is recomputed whole"
+_WEEKS = "all sales are added up by week and joined with the weeks of the year after"
+_CHANNELS = "three channels are added up by themselves and joined: each change goes through the plan of its channel"
+_BUYERS = "who bought on which day is made distinct in three channels and compared: every sale is kept"
 
 WHY: Mapping[str, str] = {
+    **dict.fromkeys(("q10", "q35", "q69"), _WHO),
+    **dict.fromkeys(("q1", "q6", "q30", "q32", "q81", "q92"), _AVERAGE),
+    **dict.fromkeys(("q16", "q94"), _ORDER),
+    **dict.fromkeys(("q2", "q59"), _WEEKS),
+    **dict.fromkeys(("q31", "q33", "q56", "q58", "q60", "q66", "q76", "q83"), _CHANNELS),
+    **dict.fromkeys(("q38", "q54", "q87", "q97"), _BUYERS),
     "q4": _YEARS,
     "q11": _YEARS,
     "q74": _YEARS,

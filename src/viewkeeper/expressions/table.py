@@ -20,6 +20,7 @@ from viewkeeper.expressions import (
 from viewkeeper.expressions.rule import Rule, always, is_read, is_try, template
 
 _LAST_BIT = "may differ from Spark in the last bit: the C library's result, not Java's"
+_LETTERS = "of no locale; Spark's follow that of its JVM for text beyond ASCII (Turkish has two letters i)"
 _JAVA_TEXT = "a float's text is its shortest one, as since Java 19; Java 17 sometimes writes a digit more"
 
 BASICS = (
@@ -87,8 +88,8 @@ LOGIC = (
 )
 
 STRINGS = (
-    Rule("Upper", "upper(s)", strings.unicode("upper", "upper({})")),
-    Rule("Lower", "lower(s)", strings.unicode("lower", "lower({})")),
+    Rule("Upper", "upper(s)", strings.unicode("upper", "upper({})"), note=_LETTERS),
+    Rule("Lower", "lower(s)", strings.unicode("lower", "lower({})"), note=_LETTERS),
     Rule("InitCap", "initcap(s)", strings.unicode("title", strings.TITLE)),
     Rule("Length", "length(s), char_length", strings.length),
     Rule("OctetLength", "octet_length(s)", strings.bytes_of(1)),
