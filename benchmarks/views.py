@@ -46,6 +46,7 @@ import pyarrow.parquet as pq
 import viewkeeper
 from bars import different as different_views
 from bars import many
+from bars.many import Line, show
 from bars.setting import Peak, machine, settled
 from viewkeeper.tpch import SCHEMAS
 from viewkeeper.tpch.changes import generate
@@ -152,30 +153,6 @@ TEMPLATES = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """What was measured of one template with so many views; seconds, and for `apart` what n of them would take."""
-
-    template: str
-    constants: str
-    views: int
-    distinct: int
-    rows: int
-    define: float
-    members: float
-    load: float
-    put: float
-    batch: float
-    cpu: float
-    apart_load: float
-    apart_batch: float
-    differ: int
-    memory: float
-    named: bool = False
-    missed: tuple[str, ...] = ()
-    changes: int = CHANGES
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
@@ -195,6 +172,16 @@ def main() -> int:
     scale = 0.01 if arguments.small else arguments.scale
     counts = [int(n) for n in arguments.counts.split(",") if not arguments.small or int(n) <= 1000]
     lines: list[Line] = []
+    different: list[different_views.Found] = []
+
+    def keep() -> None:
+        found = {"benchmark": "views", "scale": scale, "machine": machine(), "load": busy}
+        found |= {"lines": [asdict(line) for line in lines], "different": [asdict(one) for one in different]}
+        if arguments.json:
+            arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        if arguments.keep:
+            many.keep(many.command(sys.argv[1:]), found)
+
     with tempfile.TemporaryDirectory(prefix="vk-bench-") as directory:
         files = generate(scale, arguments.data)
         with viewkeeper.open(f"lmdb:{directory}/db") as db:
@@ -204,10 +191,10 @@ def main() -> int:
             rng = np.random.default_rng(1)
             changes = scattered(files, db._store.catalog().table("lineitem").outside, rng)
             kinds = [int(n) for n in arguments.different.split(",") if n]
-            different = []
             for one in different_views.measure(db, kinds, changes, BATCHES) if kinds else ():
                 different.append(one)
                 different_views.show(one)
+                keep()
             for name in arguments.only.split(",") if not kinds else ():
                 for constants in arguments.constants.split(","):
                     for count in counts if constants == "drawn" or not TEMPLATES[name].only_drawn else counts[:2]:
@@ -218,12 +205,7 @@ def main() -> int:
                         line = replace(line, memory=peak.bytes / 1e9, missed=(*line.missed, *over))
                         lines.append(line)
                         show(line, first=len(lines) == 1)
-    found = {"benchmark": "views", "scale": scale, "machine": machine(), "load": busy}
-    found |= {"lines": [asdict(line) for line in lines], "different": [asdict(one) for one in different]}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
-    if arguments.keep:
-        many.keep(many.command(sys.argv[1:]), found)
+                        keep()
     wrong = any(one.differ for one in (*lines, *different)) or any(line.missed for line in lines)
     return int(arguments.check and wrong)
 
@@ -399,21 +381,6 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
-
-
-def show(line: Line, first: bool) -> None:
-    if first:
-        print(
-            f"{'':4} {'constants':9} {'views':>6} {'distinct':>8} {'rows':>9} | {'define':>7} {'members':>7}"
-            f" {'load':>7} | {'put':>6} {'batch':>6} {'(cpu)':>6} | apart: {'load':>8} {'batch':>7} | differ  GB"
-        )
-    print(
-        f"{line.template:4} {line.constants:9} {line.views:6} {line.distinct:8} {line.rows:9} | {line.define:7.2f}"
-        f" {line.members:7.2f} {line.load:7.2f} | {line.put:6.2f} {line.batch:6.3f} {line.cpu:6.3f} |"
-        f" {line.apart_load:15.1f} {line.apart_batch:7.1f} | {line.differ:6} {line.memory:5.1f}"
-        f"{'  missed: ' + ', '.join(line.missed) if line.missed else ''}",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,45 @@ line were compared with the same views made WITH (share = false), after the load
 how many were not the same. Bars for 10,000 views at scale 1: defining 60 s; load 15 s (Q6), 20 s (Q1), 60 s (Q3 and
 Q10, drawn constants); a batch 1 s (Q6, Q1); memory 6 GB.
 """
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured of one template with so many views; seconds, and for `apart` what n of them would take."""
+
+    template: str
+    constants: str
+    views: int
+    distinct: int
+    rows: int
+    define: float
+    members: float
+    load: float
+    put: float
+    batch: float
+    cpu: float
+    apart_load: float
+    apart_batch: float
+    differ: int
+    memory: float
+    named: bool = False
+    missed: tuple[str, ...] = ()
+    changes: int = 25_000
+
+
+def show(line: Line, first: bool) -> None:
+    if first:
+        print(
+            f"{'':4} {'constants':9} {'views':>6} {'distinct':>8} {'rows':>9} | {'define':>7} {'members':>7}"
+            f" {'load':>7} | {'put':>6} {'batch':>6} {'(cpu)':>6} | apart: {'load':>8} {'batch':>7} | differ  GB"
+        )
+    print(
+        f"{line.template:4} {line.constants:9} {line.views:6} {line.distinct:8} {line.rows:9} | {line.define:7.2f}"
+        f" {line.members:7.2f} {line.load:7.2f} | {line.put:6.2f} {line.batch:6.3f} {line.cpu:6.3f} |"
+        f" {line.apart_load:15.1f} {line.apart_batch:7.1f} | {line.differ:6} {line.memory:5.1f}"
+        f"{'  missed: ' + ', '.join(line.missed) if line.missed else ''}",
+        flush=True,
+    )
 
 
 def keep(said: str, run: dict[str, Any]) -> None:
