@@ -184,7 +184,7 @@ def measure(
     with setting(server, scratch) as made:
         if "freshness" in only:
             for way in WAYS:  # a Java that has just started spends more on compiling itself than on all the rest
-                freshness(made, way, 1_000, 2.0 if small else 25.0)
+                freshness(made, way, 1_000, 2.0 if small else 20.0)
             for rate in rates:
                 (poll50, poll99), (push50, push99) = (freshness(made, way, rate, seconds) for way in WAYS)
                 results[f"p50@{rate}"] = (push50, poll50, "ms from a plain client's ack until the view shows it")
@@ -212,8 +212,8 @@ def resting(made: Setting, counts: Sequence[int], seconds: float) -> Results:
         with vk.open(made.url) as db:
             for n in range(len(db._store.catalog().tables), count):
                 db.sql(f"CREATE TABLE idle{n} (id BIGINT PRIMARY KEY, v STRING)")
-        time.sleep(5)  # what making them left to do
-        polled, pushed = (idle(made, way, seconds) for way in WAYS)
+        time.sleep(5 + count / 10)  # what making them left to do
+        polled, pushed = (idle(made, way, seconds if count == counts[-1] else seconds / 2) for way in WAYS)
         results[f"idle@{count}"] = (sum(pushed), sum(polled), "CPU seconds a second of HBase and gateway, idle tables")
     for which, name in enumerate(("hbase", "gateway")):
         results[name] = (pushed[which], polled[which], f"of these with {counts[-1]} tables, the {name}'s")

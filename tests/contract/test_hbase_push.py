@@ -19,6 +19,7 @@ from viewkeeper.engine import Database
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.rows import rows_table
 from viewkeeper.store.hbase import windows
+from viewkeeper.store.hbase.ahead import Ahead
 from viewkeeper.store.hbase.push import settings
 from viewkeeper.store.registry import open_store
 
@@ -120,6 +121,33 @@ def test_no_window_is_scanned_while_all_has_come(shop: Shop, looked: list[str]) 
         assert shop.db.refresh().lane == "none"
     assert shop.by() == "push"
     assert looked == []
+
+
+def test_batches_that_are_read_ahead_miss_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that never rests, with cells dated back and several versions; what it wrote last does not wait."""
+    taken: list[int] = []
+    original = Ahead.take
+
+    def take(self: Ahead, *how: Any) -> Any:
+        found = original(self, *how)
+        taken.extend([1] if found is not None and found[0].rows.num_rows else [])
+        return found
+
+    monkeypatch.setattr(Ahead, "take", take)
+    eventually(shop.is_pushed)
+    with shop.db.maintain():
+        written = 0
+        until = time.monotonic() + 60
+        while (len(taken) < 5 or written % 100) and time.monotonic() < until:
+            at = None if written % 3 else shop.store.head() - HOUR
+            shop.plain(written % 70, written % 11, at)
+            written += 1
+        shop.plain(500, 77)
+        eventually(lambda: shop.db.get("dear", 500) is not None)
+    assert taken
+    shop.check()
+    assert shop.by() == "push"
+    assert shop.db.audit().differences == 0
 
 
 def test_cells_that_were_dated_back_are_found(shop: Shop) -> None:

@@ -77,7 +77,10 @@ class HBasePublishing(Publishing):
                     current, _, written = opened.records.change(self._known.catalog(now=True), change_catalog)
                     version = current.version
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
-                published = commit.published(before, batch, self._feed.head(), streamed, forgotten)
+                head = self._feed.head()
+                if change_catalog is None:
+                    self._feed.look_ahead(batch, head)
+                published = commit.published(before, batch, head, streamed, forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
                 claimed = steps.claim(opened.records, opened.redos, redo, self._owner, version)
             state = commit.finish(opened.records, opened.redos, claimed, opened.url, self._feed.spread, redo)
