@@ -9,7 +9,7 @@
 
 The bars: load at least 0.7, read at most 1.3, scan at least 1.5, capture at most 3; of push those of `bars.push`.
 
-    python benchmarks/hbase.py [--small] [--rows N] [--part PART] [--json FILE]
+    python benchmarks/hbase.py [--small] [--rows N] [--part PART] [--json FILE] [--into PAGE]
 
 Starts an HBase of its own, or uses that of VK_HBASE (a data directory of `vk hbase start`).
 """
@@ -48,6 +48,7 @@ BARS = {
     "idle@100": ("<=", 0.1),
     "writers": (">=", 0.95),
 }
+BEGIN, END = "<!-- push: written by benchmarks/hbase.py --into -->", "<!-- push: end -->"
 MOST = {"p50@1000": 80.0}
 """Bars of the first column itself."""
 EVENTS = "CREATE TABLE events (id BIGINT PRIMARY KEY, kind STRING, amount DECIMAL(12,2), note STRING)"
@@ -64,6 +65,7 @@ def main() -> None:
     options.add_argument("--rates", default="", help="of --part push: changes a second, with commas")
     options.add_argument("--only", default=",".join(push.MEASURES), help="of --part push: these measurements")
     options.add_argument("--json", type=Path, default=None, help="write the results there")
+    options.add_argument("--into", type=Path, default=None, help="of --part push: the page whose table is replaced")
     given = options.parse_args()
     rows, changes = (20_000, 1_000) if given.small else (given.rows, given.changes)
     scale = 0.01 if given.small else given.scale
@@ -87,7 +89,7 @@ def main() -> None:
                 server.stop()
     other = "poll" if given.part == "push" else "raw"
     print(f"{'':10}{'ours':>14}{other:>14}{'ratio':>9}  bar")
-    missed = 0
+    missed, lines = 0, ["| | push | poll | ratio | bar | unit |", "| --- | ---: | ---: | ---: | --- | --- |"]
     for name, (ours, raw, unit) in results.items():
         ratio = ours / raw if raw else float("nan")
         sign, bar = BARS.get(name, ("", 0.0))
@@ -98,6 +100,12 @@ def main() -> None:
             f"{name:10}{ours:>14,.2f}{raw:>14,.2f}{ratio:>9.2f}  "
             f"{f'{sign} {bar}' if sign else '':8}{unit}{'' if good else '   MISSED'}"
         )
+        limit = f"{sign} {bar}" + (f", <= {MOST[name]:g} ms" if name in MOST else "") if sign else ""
+        size = ".2f" if max(ours, raw) < 10 else ",.0f"
+        told = f"{limit}{'' if good else ' **missed**'}"
+        lines.append(f"| {name} | {ours:{size}} | {raw:{size}} | {ratio:.2f} | {told} | {unit} |")
+    if given.into:
+        into(given.into, lines)
     if given.json:
         given.json.write_text(
             json.dumps(
@@ -105,6 +113,17 @@ def main() -> None:
             )
         )
     sys.exit(1 if missed and not given.small else 0)
+
+
+def into(page: Path, lines: list[str]) -> None:
+    """Replace what is between the page's two marks by these lines, and when that was."""
+    text = page.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise SystemExit(f"{page} has no {BEGIN} and {END}.")
+    when = time.strftime("Measured on %d %B %Y, %H:%M UTC.", time.gmtime())
+    page.write_text(f"{before}{BEGIN}\n{when}\n\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def measure(server: Server, scratch: Path, rows: int, changes: int) -> dict[str, tuple[float, float, str]]:
