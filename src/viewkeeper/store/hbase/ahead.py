@@ -21,8 +21,8 @@ from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Batch, Changed, Seen
 from viewkeeper.store.hbase.windows import Noted
 
-_OLD = 0.2
-"""Seconds after which a cut is not worth taking any more."""
+_OLD = 2.0
+"""Seconds after which a cut is not worth taking any more: if nothing came up to it, it was asked for in vain."""
 
 _LONG = 5.0
 """Seconds for which a batch waits for what was begun; then it looks for itself."""
