@@ -34,8 +34,9 @@ from viewkeeper.plan import flows
 from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.fetching import fetch
 from viewkeeper.read.access.sources import Pins
-from viewkeeper.read.levels import ANY, After, Level, has, position_of
+from viewkeeper.read.levels import ANY, LATEST, After, Level, has, position_of
 from viewkeeper.read.one_member import One
+from viewkeeper.read.reader import checked_key
 from viewkeeper.read.regenerate import no_spark
 from viewkeeper.read.running import Followed, Running
 from viewkeeper.rounds.driver import run_in_driver
@@ -147,6 +148,10 @@ class Overlays:
                 self._known[view.table.id] = (at, found)
         return found
 
+    def latest(self, name: str) -> Latest | None:
+        """`latest` by key, of a view that could be read so before."""
+        return latest(self._store, self, None, name, LATEST, None, by_key=True)
+
     def close(self) -> None:
         with self._lock:
             if self._stage is not None:
@@ -198,11 +203,12 @@ class Latest:
     def close(self) -> None:
         self._pinned.close()
 
-    def get(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
+    def get(self, key: Any) -> dict[str, Any] | None:
         try:
+            whole = checked_key(self.table, key)
             if isinstance(self._ahead, Followed):
-                return self._ahead.get(self._pinned, key)
-            return self._ahead.get(self._pinned, self._view.table, key)
+                return self._ahead.get(self._pinned, whole)
+            return self._ahead.get(self._pinned, self._view.table, whole)
         finally:
             self._pinned.close()
 
@@ -219,19 +225,27 @@ class Latest:
 
 
 def latest(
-    store: Store, overlays: Overlays, catalog: Catalog, name: str, level: Level, after: After, *, by_key: bool = False
+    store: Store,
+    overlays: Overlays,
+    catalog: Catalog | None,
+    name: str,
+    level: Level,
+    after: After,
+    *,
+    by_key: bool = False,
 ) -> Latest | None:
     """A view with every write call that has ended, without waiting; None if the published batch is new enough, or it
-    has to be waited for. `catalog`: as it is now. `by_key`: one row is asked for."""
-    if not overlays.can(catalog, name):
+    has to be waited for. `catalog`: as it is now; None if the view could be read so before. `by_key`: one row is asked
+    for."""
+    if catalog is not None and not overlays.can(catalog, name):
         return None
     position = position_of(store, after)
-    if level is ANY and position is not None and has(store, catalog, name, position):
+    if level is ANY and catalog is not None and position is not None and has(store, catalog, name, position):
         return None
     pinned = store.pin()
     try:
         view = pinned.catalog.find(name)
-        if isinstance(view, View) and overlays.can(pinned.catalog, name):
+        if isinstance(view, View) and not view.table.with_writes and overlays.can(pinned.catalog, name):
             runs = by_key and not view.is_member
             ahead = (overlays.running(pinned, view) if runs else None) or overlays.ahead(pinned, view)
             if ahead is not None:

@@ -19,7 +19,7 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
-from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.levels import ANY, LATEST, After, Level
 from viewkeeper.read.reader import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
 from viewkeeper.store.base import Store
 
@@ -56,10 +56,12 @@ class Reads:
     def get(self, name: str, key: Any, level: Level, after: After, timeout: float) -> dict[str, Any] | None:
         if level is ANY and after is None and not self.ahead:  # most reads, and the fastest
             return get_row(self._store, self._table(name, level, after, timeout), key)
+        if level is LATEST and after is None and (again := self._again(name, timeout)) is not None:
+            return again.get(key)
         catalog = self._store.catalog()
-        found = checked_key(catalog.table(name), key)
+        checked_key(catalog.table(name), key)
         if (latest := self.latest(name, level, after, timeout, by_key=True, catalog=catalog)) is not None:
-            return latest.get(found)
+            return latest.get(key)
         return get_row(self._store, self._table(name, level, after, timeout), key)
 
     def scan(
@@ -205,9 +207,20 @@ class Reads:
         if self._overlays is None:
             self._overlays = Overlays(self._store)
         found = latest(self._store, self._overlays, catalog, name, level, after, by_key=by_key)
-        if found is not None:
-            self._newest = max(self._newest, found.position)
-            self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
+        return None if found is None else self._noted(name, found)
+
+    def _again(self, name: str, timeout: float) -> Latest | None:
+        """LATEST by key of a view of which it was shown before: whether it still can be is seen in the state itself."""
+        if self._overlays is None or self._holding.current is not None or str(name).lower() not in self._shown:
+            return None
+        levels.checked(LATEST, timeout)
+        found = self._overlays.latest(name)
+        return None if found is None else self._noted(name, found)
+
+    def _noted(self, name: str, found: Latest) -> Latest:
+        """What LATEST shows, no read after it may be behind."""
+        self._newest = max(self._newest, found.position)
+        self._shown[name.lower()] = max(found.position, self._shown.get(name.lower(), 0))
         return found
 
     def not_before(self, name: str, level: Level, after: After) -> After:

@@ -59,6 +59,8 @@ class Running:
         self._view, self._state = view.table, state
         self._made = _way(catalog, view)
         self._few: Few | None = None if self._made is None else self._made.few
+        self._of = None if self._made is None else catalog.tables_by_id[self._made.tables[0]].inside
+        """Its base table, while the catalog is this one."""
         self._upto = pinned.batch.cut
         self._layers: tuple[Layer, ...] = ()
         self._fresh: Layer = {}
@@ -66,11 +68,10 @@ class Running:
 
     def follow(self, pinned: Pinned) -> Followed | None:
         """Take what the log has had since; None if that cannot be done so."""
-        if self._few is None or self._made is None:
+        table = self._of
+        if self._few is None or table is None:
             return None
         if pinned.head > self._upto:
-            [number] = self._made.tables
-            table = pinned.catalog.tables_by_id[number].inside
             images = pinned.images(table, self._upto)
             if images is None:
                 return None
