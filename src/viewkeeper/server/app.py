@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from starlette.routing import Match, Route
+from starlette.routing import compile_path
 
 from viewkeeper.errors import Forbidden, Overloaded, Unauthorized, UnknownName, ViewkeeperError
 from viewkeeper.server import exact, openapi, problems
@@ -46,7 +47,7 @@ class App:
         self.serving = serving
         self.pulse = Pulse(serving)
         self.endpoints = endpoints(self.pulse)
-        self.routes = [(Route(e.path, _unused, methods=[e.method]), e) for e in self.endpoints]
+        self._paths = _paths(self.endpoints)
         self._hosts = Hosts(serving.settings.host, serving.settings.hosts)
         self._page = Page()
         serving.description = exact.dumps(openapi.document(self.endpoints))
@@ -127,14 +128,15 @@ class App:
 
     def _find(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint of a path as it was sent: an encoded slash is no border between segments."""
-        asked = {**scope, "path": scope["raw_path"].decode("ascii"), "root_path": ""}
-        allowed = []
-        for route, endpoint in self.routes:
-            match, child = route.matches(asked)
-            if match is Match.FULL:
-                return endpoint, child["path_params"]
-            if match is Match.PARTIAL:
-                allowed.append(endpoint.method)
+        path, method = scope["raw_path"].decode("ascii"), scope["method"]
+        allowed: list[str] = []
+        for pattern, by_method in self._paths:
+            found = pattern.match(path)
+            if found is not None:
+                endpoint = by_method.get("GET" if method == "HEAD" else method)
+                if endpoint is not None:
+                    return endpoint, found.groupdict()
+                allowed += by_method
         if allowed:
             methods = ", ".join(dict.fromkeys([*allowed, *(["HEAD"] if "GET" in allowed else [])]))
             raise Refused(405, f"{scope['method'][:20]} is not possible here.", f"{methods} are.", {"allow": methods})
@@ -213,5 +215,9 @@ async def _left(receive: Receive, pump: asyncio.Task[Any]) -> None:
     pump.cancel()
 
 
-async def _unused(request: Any) -> None:
-    """Routes are only matched by starlette."""
+def _paths(endpoints: tuple[Endpoint, ...]) -> list[tuple[re.Pattern[str], dict[str, Endpoint]]]:
+    """Every path with what it does by method, in the order in which paths are tried."""
+    found: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        found.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [(compile_path(path)[0], by_method) for path, by_method in found.items()]
