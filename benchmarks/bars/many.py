@@ -96,7 +96,7 @@ def _lines(lines: list[dict[str, Any]]) -> Iterator[str]:
         rate = line["changes"] / (line["put"] + line["batch"])
         counts = [f"{line[name]:,}" for name in ("views", "distinct", "rows")]
         seconds = [f"{line[name]:.3f}" for name in ("define", "load", "batch", "cpu")]
-        apart = [f"{line['apart_load']:,.0f}", f"{line['apart_batch']:,.1f}"]
+        apart = [f"{line[name]:,.1f}" if line[name] else "–" for name in ("apart_load", "apart_batch")]
         last = [f"{line['memory']:.1f}", str(line["differ"]), ", ".join(line["missed"]) or "–"]
         cells = [line["template"].upper(), line["constants"], *counts, *seconds, f"{rate:,.0f}", *apart, *last]
         yield f"| {' | '.join(cells)} |"
