@@ -158,4 +158,4 @@ def test_memory_that_is_held_is_not_faulted_in_again() -> None:
         int(subprocess.check_output([sys.executable, "-c", textwrap.dedent(program), how], timeout=120))
         for how in ("hold", "no")
     )
-    assert held < 2_000 < 10_000 < not_held
+    assert 5 * held < not_held
