@@ -258,6 +258,10 @@ def test_floats_count_as_equal_to_nine_digits() -> None:
     assert found(table((1, None)), table((1, 0.0))) == 1
     assert found(table((1, 1.0), (1, 1.0)), table((1, 1.0)), is_bag=True) == 1
     assert found(table((1, 1.0), (1, 1.0)), table((1, 1.0), (1, 1.0)), is_bag=True) == 0
+    assert found(table((1, 0.1 + 0.2), (1, 9.5), (2, 1.0)), table((2, 1.0), (1, 9.5), (1, 0.3)), is_bag=True) == 0
+    assert found(table((1, 0.1 + 0.2), (1, None)), table((1, 0.3), (1, 0.0)), is_bag=True) > 0
+    assert found(table((1, 0.3)), table((2, 0.3)), is_bag=True) == 2
+    assert found(table((1, 1e300), (1, float("nan"))), table((1, float("nan")), (1, 1e300)), is_bag=True) == 0
 
 
 def test_vk_audit(url: str, spark: Any, command: Vk) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from viewkeeper.errors import StoreError, Unsupported
 from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.names import COUNT, EXPECTED, FOUND, TIMES, backticked, quoted
+from viewkeeper.model.names import COUNT, EXPECTED, FOUND, PLACE, TIMES, backticked, quoted
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.tokens import tokens
 from viewkeeper.read.findings import Audit, Difference, ViewAudit
@@ -36,6 +36,7 @@ from viewkeeper.store.memory import Memory, once
 _SHOWN = 20
 _TRIES = 3
 _NEAR = 1e-9
+_WRONG = "wrong"
 
 
 @dataclass(frozen=True)
@@ -211,21 +212,44 @@ def compare(
     """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
     listed = ", ".join(map(quoted, names))
     grouped, times = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
-    sides = [f"(SELECT {listed}, {times} AS {TIMES} FROM {side}{grouped}) {side}" for side in (EXPECTED, FOUND)]
-    floats = {f.name for f in expected.schema if pa.types.is_floating(f.type)}
-    others = [n for n in names if n not in keys]
-    same = [f"{EXPECTED}.{TIMES} = {FOUND}.{TIMES}", *(_same(n, n in floats) for n in others)]
-    on = " AND ".join("{} IS NOT DISTINCT FROM {}".format(*_both(k)) for k in keys) or "true"
+    rows = {side: f"SELECT {listed}, {times} AS {TIMES} FROM {side}{grouped}" for side in (EXPECTED, FOUND)}
+    sides = [f"(SELECT *, row_number() OVER () AS {PLACE} FROM ({told})) {side}" for side, told in rows.items()]
+    floats = [f.name for f in expected.schema if pa.types.is_floating(f.type)]
+    same = [f"{EXPECTED}.{TIMES} = {FOUND}.{TIMES}", *(_same(n, n in floats) for n in names if n not in keys)]
     with connect(memory) as duck:
         duck.register(EXPECTED, expected)
         duck.register(FOUND, stored)
-        wrong = duck.sql(
-            f"""SELECT {EXPECTED}, {FOUND} FROM {" FULL JOIN ".join(sides)} ON {on}
+        duck.execute(
+            f"""CREATE TEMP TABLE {_WRONG} AS
+                SELECT {EXPECTED}, {FOUND} FROM {" FULL JOIN ".join(sides)} ON {_equal(keys) or "true"}
                 WHERE {EXPECTED}.{TIMES} IS NULL OR {FOUND}.{TIMES} IS NULL OR NOT ({" AND ".join(same)})"""
         )
-        rows = wrong.limit(_SHOWN).fetchall()
-        total = wrong.aggregate("count(*)").fetchall()[0][0]
-    return int(total), tuple(_difference(keys, is_bag, e, s) for e, s in rows)
+        if is_bag and floats:
+            duck.execute(_forgiven([n for n in names if n not in floats], floats))
+        examples = duck.sql(f"FROM {_WRONG} LIMIT {_SHOWN}").fetchall()
+        total = duck.sql(f"SELECT count(*) FROM {_WRONG}").fetchall()[0][0]
+    return int(total), tuple(_difference(keys, is_bag, e, s) for e, s in examples)
+
+
+def _forgiven(exact: Sequence[str], floats: Sequence[str]) -> str:
+    """Of a bag with floating-point columns: rows that are too many on either side, and differ in the last digits alone.
+    Those that are equal in all else meet in the order of these columns."""
+    sides = []
+    for side, other in ((EXPECTED, FOUND), (FOUND, EXPECTED)):
+        parts = ", ".join(f"{side}.{quoted(n)}" for n in exact)
+        order = ", ".join(f"{side}.{quoted(n)}" for n in floats)
+        nth = f"row_number() OVER ({f'PARTITION BY {parts} ' if exact else ''}ORDER BY {order}) AS {COUNT}"
+        sides.append(f"(SELECT unnest({side}), {nth} FROM {_WRONG} WHERE {other}.{TIMES} IS NULL) {side}")
+    near = " AND ".join(_same(n, True) for n in floats)
+    on = _equal([*exact, COUNT, TIMES])
+    return f"""DELETE FROM {_WRONG} USING (
+        SELECT {EXPECTED}.{PLACE} AS one, {FOUND}.{PLACE} AS other FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
+        WHERE {EXPECTED}.{PLACE} = met.one AND {FOUND}.{TIMES} IS NULL
+           OR {FOUND}.{PLACE} = met.other AND {EXPECTED}.{TIMES} IS NULL"""
+
+
+def _equal(names: Sequence[str]) -> str:
+    return " AND ".join("{} IS NOT DISTINCT FROM {}".format(*_both(name)) for name in names)
 
 
 def _same(name: str, is_float: bool) -> str:
@@ -251,5 +275,6 @@ def _row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:
     if side is None or side[TIMES] is None:
         return None
     row = dict(side)
+    del row[PLACE]
     count = row.pop(TIMES)
     return {**row, COUNT: count} if is_bag else row
