@@ -9,7 +9,6 @@ maximum. Anything else, and whatever would be an error, is left to the operators
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,19 +32,11 @@ from viewkeeper.operators.many import Sums
 from viewkeeper.operators.measures import VALUE_FUNCTIONS, Accumulator, layout, summing
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.spec import AggregateSpec, Measure
-from viewkeeper.operators.tally import Tally
+from viewkeeper.operators.tally import COMPARED, Tally
 
 Row = Mapping[str, Any]
 Change = tuple[Table, bytes, bytes]
 """A table, a key, and its row from now on; none: it goes."""
-
-_COMPARED = {
-    "EqualTo": operator.eq,
-    "LessThan": operator.lt,
-    "LessThanOrEqual": operator.le,
-    "GreaterThan": operator.gt,
-    "GreaterThanOrEqual": operator.ge,
-}
 
 
 class Lying(Protocol):
@@ -95,12 +86,12 @@ def _test(expr: Expr) -> Passing | None:
     if expr.op == "IsNotNull" and expr.args[0].op == "column":
         name = str(expr.args[0].value)
         return lambda row: row[name] is not None
-    if expr.op not in _COMPARED or [a.op for a in expr.args] != ["column", "literal"]:
+    if expr.op not in COMPARED or [a.op for a in expr.args] != ["column", "literal"]:
         return None
     column, literal = expr.args
     if column.type != literal.type or not (types.is_integer(column.type) or column.type == types.STRING):
         return None
-    compare, name, value = _COMPARED[expr.op], str(column.value), literal.value
+    compare, name, value = COMPARED[expr.op], str(column.value), literal.value
     if value is None:
         return None
     if column.type == types.STRING:  # as bytes: that is Spark's order

@@ -33,7 +33,7 @@ _EXACT, _WIDE = 1 << 53, "16s"
 _MOST, _LONGEST = 1_000, 4_096
 """Groups that stay, and the bytes of a row that may."""
 _UNREAD = (b"",)
-_COMPARED = {
+COMPARED = {
     "EqualTo": operator.eq,
     "LessThan": operator.lt,
     "LessThanOrEqual": operator.le,
@@ -283,6 +283,6 @@ def _test(condition: Expr, places: Mapping[str, int]) -> Callable[[Slots], bool]
     at = places[str(column.value)]
     if condition.op == "IsNotNull":
         return lambda slots: slots[at] is not None
-    compare, literal = _COMPARED[condition.op], condition.args[1].value
+    compare, literal = COMPARED[condition.op], condition.args[1].value
     value = str(literal).encode() if column.type == types.STRING else literal
     return lambda slots: slots[at] is not None and compare(slots[at], value)
