@@ -26,6 +26,7 @@ from viewkeeper.errors import BadValue, InUse, ViewkeeperError
 from viewkeeper.maintain import gathering
 from viewkeeper.plan import catalyst
 from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.families import costs
 
 ROWS = "SELECT item_id, category, price FROM items WHERE price > {}"
 SUMS = "SELECT category, count(*) AS n, sum(price) AS total FROM items WHERE price > {} GROUP BY category"
@@ -82,7 +83,7 @@ def read_query(_spark: Any, text: str, tables: Any) -> Any:
 def install(patch: Any = setattr) -> None:
     patch(catalyst, "read_query", read_query)
     patch(Database, "_spark", lambda self: None)
-    patch(gathering, "worthwhile", lambda views, rows: views >= 4)
+    patch(gathering, "worthwhile", lambda views, different, rows: different >= 4)
 
 
 @pytest.fixture(params=["lmdb", pytest.param("rocksdb", marks=pytest.mark.deep), "hbase"])
@@ -162,6 +163,29 @@ def test_members_are_the_views_that_they_would_be_by_themselves(open_db: Callabl
         with db.snapshot() as snapshot:
             for name in views:
                 assert snapshot.read(name).equals(snapshot.read(f"apart_{name}")), name
+
+
+def test_many_equal_views_are_names_of_the_same_few_rows(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three different ones are no family; where each is there fifty times, a family keeps its rows once."""
+    monkeypatch.setattr(gathering, "worthwhile", costs.worthwhile)
+    rng = Random(2)
+    with viewkeeper.open(url, durability="none") as db:
+        db.create_views(_views(SUMS, 3, "few"))
+        assert _families(db) == []
+        db.create_views({f"v{n}": SUMS.format(2 * (n % 3)) for n in range(150)})
+        assert _families(db) == [150]
+        catalog = db._store.catalog()
+        [family] = [v for v in catalog.views if v.gathers]
+        for _ in range(2):
+            each = [db.read(f"few{n}") for n in range(3)]
+            assert all(db.read(f"v{n}").equals(each[n % 3]) for n in range(150))
+            assert db._store.count(family.table) == sum(rows.num_rows for rows in each)
+            _change(db, rng)
+            db.refresh()
+        db.drop_views([f"v{n}" for n in range(120)])
+        _change(db, rng)
+        db.refresh()
+        assert all(db.read(f"v{n}").equals(db.read(f"few{n % 3}")) for n in range(120, 150))
 
 
 def test_rows_of_a_member_by_key(open_db: Callable[..., Any]) -> None:

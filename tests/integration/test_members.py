@@ -94,7 +94,7 @@ def order(rng: Random) -> dict[str, Any]:
 
 @pytest.fixture
 def shop(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(gathering, "worthwhile", lambda views, rows: views >= 4)
+    monkeypatch.setattr(gathering, "worthwhile", lambda views, different, rows: different >= 4)
     db = make_db(spark=spark, durability="none")
     db.sql(
         "CREATE TABLE line (orderkey BIGINT, nr INT, qty INT, price DECIMAL(9,2), disc DECIMAL(4,2), shipped DATE,"

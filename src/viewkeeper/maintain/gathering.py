@@ -9,9 +9,9 @@ what they see are its members: a name, the text as written, and the part of the 
 is known by the bytes that its keys begin with, so views that are equal are two names of one part.
 
 When it is worthwhile a cost model says (`plan.families.costs`): from some twenty or thirty different views of one
-template on. Fewer are loaded faster each by itself, with shared paths. Views that were there before stay as they are;
-those that come join the family. What a family does not have (an index, views over it, a cut or an option of its own) a
-member gets by leaving it: `Definer.leave`.
+template on, and of more if many are equal. Fewer are loaded faster each by itself, with shared paths. Views that were
+there before stay as they are; those that come join the family. What a family does not have (an index, views over it, a
+cut or an option of its own) a member gets by leaving it: `Definer.leave`.
 
 Order of steps: the parameters are written first, the names last. What a crash leaves is parameters without a name,
 which nobody sees; `swept` takes them away.
@@ -103,7 +103,8 @@ def _family_for(
         view = there[-1]
         return None if view.suspended is not None else (view, catalog.tables_by_id[view.parameters])
     rows = sum(sizes.get(n.table, 0) for n in group[0].opened.query.root.walk() if isinstance(n, Scan))
-    if not worthwhile(len({one.opened.values for one in group}) + len(there), rows):
+    different = len({one.opened.values for one in group}) + len(there)
+    if not worthwhile(len(group) + len(there), different, rows):
         return None
     with suppress(Unsupported):
         return _family(store, catalog, group[0], sizes)

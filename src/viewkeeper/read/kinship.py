@@ -26,8 +26,8 @@ def membership(store: Store, catalog: Catalog, view: View) -> list[str]:
     return [
         f"view {view.table.name}  key ({key}), a member of a family {others} of the same query{same}",
         f"  its rows: those of the family with {given}",
-        f"  chosen: a family, about {costs.family(distinct, rows)}",
-        f"  instead of {counted(distinct, 'view')} by themselves, about {costs.apart(distinct, rows)}",
+        f"  chosen: a family, about {costs.family(rows)}",
+        f"  instead of {counted(len(all_), 'view')} by themselves, about {costs.apart(len(all_), distinct, rows)}",
     ]
 
 
@@ -39,7 +39,7 @@ def kin(store: Store, catalog: Catalog, view: View) -> list[str]:
     if found[-1].gathers:
         return [f"family: of {counted(len(catalog.members[found[-1].table.id]), 'like view')} that came later"]
     rows = _rows(store, catalog, view)
-    apart, together = costs.apart(len(found), rows), costs.family(len(found), rows)
+    apart, together = costs.apart(len(found), len(found), rows), costs.family(rows)
     return [
         f"family: none; {len(found)} like views by themselves, about {apart}",
         f"  instead of a family, about {together}; views that come make one from {costs.fewest(rows)} on",

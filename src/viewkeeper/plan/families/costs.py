@@ -1,12 +1,13 @@
 """What views of one template cost, each by itself and as a family: the model that chooses, and that EXPLAIN shows.
 
-    n views over r rows        each by itself                 as a family
-    first load                 n · (each + r · seen)          whole + r · kept
-    a batch of c changes       n · (turn + c · met)           round + c · summed
+    n views, d of them different, over r rows     each by itself                              as a family
+    first load                                    d · (each + r · seen) + (n − d) · copy      whole + r · kept
+    a batch of c changes                          d · (turn + c · met) + (n − d) · again      round + c · summed
 
-By themselves views share lookups and read the table together, but each has its statement, its groups and its table; a
-family sums every row once by the values that conditions compare. Seconds of one core, fitted to loads and batches of
-4 to 200 views over 50,000 rows, and to TPC-H's Q6 at scale 1; a machine may be twice as fast, the ratio stays.
+By themselves views share lookups and read the table together, but each has its statement, its groups and its table;
+equal ones have their operators together, and still a table each. A family sums every row once by the values that
+conditions compare, and equal members are two names of the same rows. Seconds of one core, fitted to loads and batches
+of 4 to 200 views over 50,000 rows, and to TPC-H's Q6 at scale 1; a machine may be twice as fast, the ratio stays.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 _EACH, _SEEN, _WHOLE, _KEPT = 1.1e-2, 5e-8, 2.5e-1, 1.5e-6
 _TURN, _MET, _ROUND, _SUMMED = 3.5e-3, 2.5e-7, 1.2e-2, 2e-6
+_COPY, _AGAIN = 6e-3, 1e-3
 
 EXPECTED = 10_000
 """Changed rows of the batch that is spoken of."""
@@ -29,24 +31,27 @@ class Cost:
         return f"load {_seconds(self.load)}, a batch of {EXPECTED:,} changed rows {_seconds(self.batch)}"
 
 
-def apart(views: int, rows: int) -> Cost:
-    return Cost(views * (_EACH + rows * _SEEN), views * (_TURN + EXPECTED * _MET))
+def apart(views: int, different: int, rows: int) -> Cost:
+    equal = views - different
+    load = different * (_EACH + rows * _SEEN) + equal * _COPY
+    return Cost(load, different * (_TURN + EXPECTED * _MET) + equal * _AGAIN)
 
 
-def family(views: int, rows: int) -> Cost:
+def family(rows: int) -> Cost:
     """The number of views does not matter to the model: what members take is small beside the rows."""
     return Cost(_WHOLE + rows * _KEPT, _ROUND + EXPECTED * _SUMMED)
 
 
-def worthwhile(views: int, rows: int) -> bool:
-    """Whether so many different views are better kept as a family: loaded and maintained faster."""
-    one, other = family(views, rows), apart(views, rows)
+def worthwhile(views: int, different: int, rows: int) -> bool:
+    """Whether so many views, of which so many are different, are better kept as a family: loaded and maintained
+    faster."""
+    one, other = family(rows), apart(views, different, rows)
     return one.load < other.load and one.batch < other.batch
 
 
 def fewest(rows: int) -> int:
-    """From how many views on that is so."""
-    alone, together = apart(1, rows), family(1, rows)
+    """From how many different views on that is so."""
+    alone, together = apart(1, 1, rows), family(rows)
     return 1 + int(max(together.load / alone.load, together.batch / alone.batch))
 
 
