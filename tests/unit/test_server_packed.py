@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.server.packed import unpacked_size
+from viewkeeper.server.packed import decoded_size, unpacked_size
 
 ROWS = st.lists(st.tuples(st.integers(-(2**62), 2**62), st.text(max_size=30) | st.none(), st.sampled_from("abc")))
 
@@ -51,6 +51,22 @@ def test_what_packs_well(how: str) -> None:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=how)) as writer:
         writer.write_table(table)
     assert unpacked_size(sink.getvalue()) == 800_000
+
+
+WORDS = st.lists(st.text(max_size=20) | st.none(), min_size=1)
+
+
+@given(WORDS, st.integers(0, 5), st.sampled_from([pa.string(), pa.large_string(), pa.string_view(), pa.binary()]))
+def test_the_decoded_size_is_that_of_the_values(words: list[str | None], skipped: int, kind: pa.DataType) -> None:
+    plain = pa.array([None if word is None else word.encode() for word in words], pa.binary())
+    size = sum(len(word.encode()) for word in words[skipped:] if word)
+    as_kind = plain.cast(pa.string()).cast(kind)
+    named = pa.DictionaryArray.from_arrays(pa.array(range(len(words)), pa.int16()), as_kind)
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array(range(2, 2 * len(words) + 2, 2), pa.int32()), as_kind)
+    assert decoded_size(pa.table({"w": named}).slice(skipped)) == size
+    assert decoded_size(pa.table({"w": runs}).slice(2 * skipped)) == 2 * size
+    whole = decoded_size(pa.table({"w": as_kind}).slice(skipped))
+    assert whole == (size if kind == pa.string_view() else 0)  # of the others the body has every byte
 
 
 @given(st.binary(max_size=300), st.integers(0, 600), st.integers(0, 255))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sized
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -10,9 +11,11 @@ from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.objects import loads, typed_objects, typed_value
 from viewkeeper.model.schema import Table
 from viewkeeper.server.formats import ARROW, JSON, LINES
-from viewkeeper.server.packed import unpacked_size
+from viewkeeper.server.packed import decoded_size, unpacked_size
 from viewkeeper.server.problems import Refused
+from viewkeeper.server.serving import Limits
 
+T = TypeVar("T", bound=Sized)
 BODIES = (JSON, LINES, ARROW)
 _SAME = {"application/jsonl": LINES, "application/json-lines": LINES, "application/ndjson": LINES}
 
@@ -26,22 +29,22 @@ def media_of(content_type: str | None, allowed: tuple[str, ...] = BODIES) -> str
     return found
 
 
-def rows_in(table: Table, media: str, body: bytes, most: int) -> Any:
-    """Rows in a shape that the engine takes. `most`: bytes that they may have, unpacked."""
+def rows_in(table: Table, media: str, body: bytes, limits: Limits) -> Any:
+    """Rows in a shape that the engine takes."""
     if media == ARROW:
-        return arrow_in(body, most)
-    found = objects_in(media, body)
+        return arrow_in(body, limits)
+    found = _few(objects_in(media, body), limits)
     if not all(isinstance(row, dict) for row in found):
         raise Refused(400, "A row is a JSON object.", "Send an object, an array of them, or one a line.")
     return typed_objects(table, found)
 
 
-def keys_in(table: Table, media: str, body: bytes, most: int) -> pa.Table | list[Any]:
+def keys_in(table: Table, media: str, body: bytes, limits: Limits) -> pa.Table | list[Any]:
     """Keys: objects with the key's columns, arrays of their values, or for a key of one column plain values."""
     if media == ARROW:
-        return arrow_in(body, most)
+        return arrow_in(body, limits)
     columns = table.key_columns
-    found = objects_in(media, body)
+    found = _few(objects_in(media, body), limits)
     if len(columns) > 1 and found and not isinstance(found[0], (list, dict)):
         found = [found]  # one composite key is an array too
     return [_key(table, key) for key in found]
@@ -73,19 +76,33 @@ def objects_in(media: str, body: bytes) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def arrow_in(body: bytes, most: int) -> pa.Table:
+def arrow_in(body: bytes, limits: Limits) -> pa.Table:
     """An Arrow stream's rows; text that is no UTF-8 and offsets that lead nowhere are found here.
 
-    Its buffers may be packed, and a few bytes then stand for as many as one likes: no more than allowed are unpacked.
+    Its buffers may be packed, its columns encoded, and a few bytes then stand for as many as one likes: no more are
+    made of them than a body may have.
     """
     try:
-        if unpacked_size(body) > most:
-            raise TooLarge(f"Unpacked, the body has more than {most} bytes.", hint="Send it in several requests.")
+        if unpacked_size(body) > limits.body:
+            raise _too_large("Unpacked", limits)
         found = pa.ipc.open_stream(body).read_all()
-        if found.num_rows > most:  # of NULLs one may claim any number
-            raise TooLarge(f"The body has {found.num_rows} rows.", hint="Send them in several requests.")
+        _few(found, limits)  # of NULLs one may claim any number
         found.validate(full=True)
+        if decoded_size(found) > limits.body:
+            raise _too_large("Decoded", limits)
     except (pa.ArrowException, OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
         line = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise Refused(400, f"The body is no Arrow stream: {line}.") from None
     return found
+
+
+def _few(rows: T, limits: Limits) -> T:
+    if len(rows) > limits.rows:
+        raise TooLarge(
+            f"The body has {len(rows)} rows, {limits.rows} are the limit.", hint="Send them in several requests."
+        )
+    return rows
+
+
+def _too_large(how: str, limits: Limits) -> TooLarge:
+    return TooLarge(f"{how}, the body has more than {limits.body} bytes.", hint="Send it in several requests.")

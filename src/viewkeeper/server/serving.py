@@ -28,7 +28,9 @@ class Limits:
     """What one client may ask of a server."""
 
     body: int = 64 << 20
-    """Bytes of a request's body."""
+    """Bytes of a request's body, also when it is unpacked and decoded."""
+    rows: int = 4_000_000
+    """Of a request's body."""
     page: int = 10_000
     """Rows of a page."""
     answer: int = 1_000_000

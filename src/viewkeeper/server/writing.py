@@ -75,12 +75,12 @@ def _refuse_conditions(serving: Serving, asked: Asked) -> None:
 
 
 def _put(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
-    rows = intake.rows_in(table, media, body, serving.limits.body)
+    rows = intake.rows_in(table, media, body, serving.limits)
     return _told(serving, "put", serving.db.put(table.name, rows), _count(rows))
 
 
 def _delete(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
-    return _deleted(serving, table, intake.keys_in(table, media, body, serving.limits.body))
+    return _deleted(serving, table, intake.keys_in(table, media, body, serving.limits))
 
 
 def _deleted(serving: Serving, table: Table, keys: Any, *, one: bool = False) -> Reply:
@@ -97,7 +97,7 @@ def _absent(table: Table) -> RowAbsent:
 
 
 def _update(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
-    given: Any = intake.rows_in(table, media, body, serving.limits.body)
+    given: Any = intake.rows_in(table, media, body, serving.limits)
     if isinstance(given, list):
         if len({frozenset(name.lower() for name in row) for row in given}) > 1:
             raise BadValue(f"{table.name}: all rows of an update name the same columns.", hint="Send the others alone.")

@@ -96,6 +96,64 @@ def test_packed_bodies(shop: None, start: Callable[..., Running]) -> None:
     assert running.db._store.head() == head
 
 
+def deltas(word: str, count: int) -> bytes:
+    """A stream in which every batch brings its dictionary one more word."""
+    options, sink = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd"), io.BytesIO()
+    schema = pa.schema([("item_id", pa.int64()), ("category", pa.dictionary(pa.int32(), pa.string()))])
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for i in range(count):
+            words = pa.array([word, *map(str, range(i + 1))])
+            category = pa.DictionaryArray.from_arrays(pa.array([i + 1], pa.int32()), words)
+            writer.write_batch(pa.record_batch([pa.array([i], pa.int64()), category], schema=schema))
+    return sink.getvalue()
+
+
+def test_encoded_columns(shop: None, start: Callable[..., Running]) -> None:
+    """A value that is sent once and named often is as large as all of it together; no more than allowed is made."""
+    running = start(limits={"body": 200_000, "rows": 5_000})
+    arrow = "application/vnd.apache.arrow.stream"
+    ids = pa.array(range(3_000), pa.int64())
+    long = "x" * 50_000
+    named = pa.array([0] * 3_000, pa.int8())
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([3_000], pa.int32()), pa.array([long]))
+    views = pa.array(["a word of some length", None] * 1_500).cast(pa.string_view())
+    few = {"words": pa.array(["a", None] * 1_500).dictionary_encode(), "views": views}
+    few["runs"] = pa.RunEndEncodedArray.from_arrays(pa.array([1_000, 3_000], pa.int32()), pa.array(["a", None]))
+    for name, category in few.items():
+        found = post(running, stream(pa.table({"item_id": ids, "category": category})), arrow)
+        assert (name, found.status_code, found.json()["rows"]) == (name, 200, 3_000)
+        assert running.db.get("items", 2_999)["category"] is None
+    assert post(running, deltas("w", 5), arrow).status_code == 200
+    assert running.db.get("items", 4)["category"] == "4"
+
+    head = running.db._store.head()
+    length, data = len(long).to_bytes(4, "little"), long.encode()
+    repeated = pa.Array.from_buffers(
+        pa.string_view(), 3_000, [None, pa.py_buffer((length + data[:4] + bytes(8)) * 3_000), pa.py_buffer(data)]
+    )
+    nested = pa.DictionaryArray.from_arrays(named, pa.array([[1] * 100]))
+    for category, status, detail in (
+        (pa.DictionaryArray.from_arrays(named, pa.array([long])), 413, "Decoded"),
+        (pa.DictionaryArray.from_arrays(named, pa.array([long.encode()])), 413, "Decoded"),
+        (runs, 413, "Decoded"),
+        (repeated, 413, "Decoded"),
+        (nested, 400, "cannot be encoded"),
+    ):
+        body = stream(pa.table({"item_id": ids, "category": category}))
+        assert len(body) < 200_000
+        found = post(running, body, arrow)
+        assert (found.status_code, detail in found.json()["detail"]) == (status, True), found.text
+    bomb = deltas(long, 50)
+    assert len(bomb) < 100_000
+    assert post(running, bomb, arrow).status_code == 413
+    many = "\n".join(f'{{"item_id": {i}}}' for i in range(5_001))
+    for kind, body in ((arrow, stream(pa.table({"item_id": range(5_001)}))), ("application/x-ndjson", many.encode())):
+        for method in ("POST", "DELETE", "PATCH"):
+            found = post(running, body, kind, method)
+            assert (found.status_code, "5001 rows" in found.json()["detail"]) == (413, True), found.text
+    assert running.db._store.head() == head
+
+
 def test_some_columns_of_several_rows(served: Running) -> None:
     found = post(served, [{"item_id": 1, "price": 100}, {"item_id": 2, "price": 200}], "application/json", "PATCH")
     assert found.json()["rows"] == 2
