@@ -25,6 +25,7 @@ from viewkeeper.errors import Forbidden, Overloaded, Unauthorized, UnknownName, 
 from viewkeeper.server import exact, openapi, problems
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.hosts import Hosts
+from viewkeeper.server.packing import packed
 from viewkeeper.server.page import Page
 from viewkeeper.server.point import ALWAYS, FRESH, VARY, Point
 from viewkeeper.server.problems import Refused
@@ -68,13 +69,12 @@ class App:
         status = 500
         try:
             headers = dict(scope["headers"])
-            page = self._page.find(scope["method"], scope["raw_path"])
+            found = self._page.find(scope["method"], scope["raw_path"], headers)
             self._hosts.check(headers)
-            if page is not None:
-                status = await self._send(page, scope, receive, send)
-                return
-            role = self._role(headers)
-            found = await self._answer(scope, receive, role)
+            if found is None:
+                found = await self._answer(scope, receive, self._role(headers))
+            if b"accept-encoding" in headers:
+                found = await packed(serving, found, headers[b"accept-encoding"])
             if not isinstance(found.body, bytes):
                 serving.active -= 1  # a stream may last; it has a limit of its own
                 counted = False

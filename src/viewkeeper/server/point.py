@@ -24,7 +24,7 @@ ALWAYS = (
     (b"referrer-policy", b"no-referrer"),
 )
 FRESH = (b"cache-control", b"private, no-cache")
-VARY = (b"vary", b"accept, authorization")
+VARY = (b"vary", b"accept, accept-encoding, authorization")
 _SAME = b"".join(b"%s: %s\r\n" % header for header in (FRESH, VARY, *ALWAYS))
 _FOUND = b"HTTP/1.1 200 OK\r\n%scontent-type: application/json\r\n" + _SAME + b"%scontent-length: %d\r\n\r\n%s"
 _UNCHANGED = b"HTTP/1.1 304 Not Modified\r\n%s" + _SAME + b"%s\r\n"

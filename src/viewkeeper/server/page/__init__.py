@@ -6,6 +6,7 @@ No build step, nothing from elsewhere: the Content-Security-Policy allows this s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from viewkeeper.server.asked import Reply
@@ -43,5 +44,8 @@ class Page:
         if b"/page/index.html" in self._files:
             self._files[b"/"] = self._files[b"/page/index.html"]
 
-    def find(self, method: str, path: bytes) -> Reply | None:
-        return self._files.get(path) if method in ("GET", "HEAD") else None
+    def find(self, method: str, path: bytes, headers: Mapping[bytes, bytes]) -> Reply | None:
+        """The file that is asked for; without its bytes, if the browser has them."""
+        found = self._files.get(path) if method in ("GET", "HEAD") else None
+        has = headers.get(b"if-none-match", b"").decode("latin-1").removeprefix("W/")
+        return found if found is None or has != found.headers["etag"] else Reply(304, headers=found.headers)
