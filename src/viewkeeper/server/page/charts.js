@@ -22,9 +22,9 @@ export function spark(values, width = 64, height = 22) {
 
 const STAGES = [["capture", "f1"], ["rounds", "f2"], ["commit", "f3"], ["merge", "f4"]];
 
-/** The last batches: a bar each, its stages one upon another. */
+/** The last batches: a bar each, its stages one upon another. Drawn as wide as it is shown: letters keep their shape. */
 export function timeline(picture, batches, merges) {
-  const width = 640, height = 120, most = 60, low = height - 16;
+  const width = picture.clientWidth || 640, height = 120, most = 60, low = height - 16;
   const shown = batches.slice(-most).map((batch) => ({ ...batch, merge: 0 }));
   for (const [time, took] of merges ?? []) {
     const owner = shown.findLast((batch) => batch.time <= time);
@@ -32,7 +32,7 @@ export function timeline(picture, batches, merges) {
   }
   const tops = shown.map((batch) => STAGES.reduce((sum, [stage]) => sum + (batch[stage] ?? 0), 0));
   const top = Math.max(...tops, 0.001);
-  const each = width / most;
+  const each = width / most, gap = Math.min(2, each / 4);
   const parts = [];
   for (const share of [0.5, 1]) {
     const y = low - share * (low - 12);
@@ -41,11 +41,11 @@ export function timeline(picture, batches, merges) {
   shown.forEach((batch, i) => {
     let y = low;
     const bar = s("g", {}, s("title", {}, `batch ${batch.epoch} · ${batch.changes} changes · ${batch.lane}\n${STAGES.map(([stage]) => `${stage} ${seconds(batch[stage] ?? 0)}`).join("\n")}`));
-    const x = width - (shown.length - i) * each + 1;
+    const x = width - (shown.length - i) * each + gap / 2;
     for (const [stage, colour] of STAGES) {
       const tall = (batch[stage] ?? 0) / top * (low - 12);
       y -= tall;
-      bar.append(s(`rect.${colour}`, { x, y, width: each - 2, height: tall, rx: 1.5 }));
+      bar.append(s(`rect.${colour}`, { x, y, width: each - gap, height: tall, rx: 1.5 }));
     }
     bar.append(s("rect", { x, y: 0, width: each, height: low, fill: "transparent" }));
     parts.push(bar);
@@ -54,6 +54,5 @@ export function timeline(picture, batches, merges) {
     parts.push(s("text.axis", { x: width, y: height - 3, "text-anchor": "end" }, `batch ${shown.at(-1).epoch}`));
   }
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  picture.setAttribute("preserveAspectRatio", "none");
   clear(picture, parts);
 }

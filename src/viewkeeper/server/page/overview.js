@@ -99,12 +99,12 @@ export function overview(main) {
   };
   document.addEventListener("keydown", keys);
   live.addEventListener("change", show);
-  addEventListener("resize", draw);
+  addEventListener("resize", show);
   show();
   return () => {
     document.removeEventListener("keydown", keys);
     live.removeEventListener("change", show);
-    removeEventListener("resize", draw);
+    removeEventListener("resize", show);
   };
 }
 
