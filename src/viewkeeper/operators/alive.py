@@ -21,7 +21,7 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.outlooks import Modes, Outlook
-from viewkeeper.operators.stretches import Words, bits_of, words_of
+from viewkeeper.operators.stretches import Words, bits_of, judged, words_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -208,7 +208,6 @@ def _judged(duck: Duck, outlook: Outlook, run: Run, words: Sequence[int]) -> Wor
         return np.zeros((len(words), run.num_rows), np.uint64)
     names = [name for _, name in outlook.own.refs]
     rows = run.rows.select(names).rename_columns([f"{outlook.step.place}.{name}" for name in names])
-    told = duck.run(outlook.own.sql, input=rows)
+    told = judged(duck, outlook.own, rows)
     none = np.zeros(run.num_rows, np.uint64)
-    known = words_of(outlook.own.exits)
-    return np.stack([told[f"w{word}"].to_numpy() if word in known else none for word in words])
+    return np.stack([told.get(word, none) for word in words])

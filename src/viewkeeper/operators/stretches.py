@@ -1,7 +1,7 @@
 """What a path is made of: conditions, lookups and ways out, in the order in which rows meet them.
 
     Stretch     what happens to one set of rows, until a lookup makes other rows of them
-    Check       conditions of all views that can be judged at one point, as one statement that gives bits
+    Check       conditions of all views that can be judged at one point, each once, in one statement
     Step        a lookup
     Exit        a way out, to one operator of one view
 
@@ -10,23 +10,29 @@ A set of exits is a number, with a bit for each; rows have theirs in words of 64
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model.types import Type
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.segments import where_sql
 
 Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
 Ref = tuple[int, str]
 """A column of the row at a place: (number of the place, its name there). Place 0 is the delta's."""
 
 BITS = 64
 DELTA = 0
+_JUDGED = 1 << 16
+"""Rows that are judged at a time."""
+_NO_BITS = np.zeros(0, np.uint64)
 
 
 def referred(place: int, name: str, type_: Type, nullable: bool) -> Expr:
@@ -60,14 +66,57 @@ class Check:
         return found
 
     @cached_property
+    def conditions(self) -> tuple[Expr, ...]:
+        """Each condition once, whoever asks for it. None of them can fail, so each is judged by itself."""
+        return tuple(dict.fromkeys(part for conjuncts, _ in self.tests for part in _parts(conjuncts)))
+
+    @cached_property
     def sql(self) -> str:
-        """For each word of bits that are asked for, the bits of the exits whose conditions a row meets."""
-        shown = []
-        for word in words_of(self.exits):
-            parts = [(where_sql(conjuncts), int(bits_of(exits, word))) for conjuncts, exits in self.tests]
-            cases = (f"CASE WHEN {test} THEN {mask}::UBIGINT ELSE 0::UBIGINT END" for test, mask in parts if mask)
-            shown.append(f"({' | '.join(cases)})::UBIGINT AS w{word}")
+        """Whether a row meets each of the conditions; NULL does not."""
+        shown = (f"coalesce({where_sql((c,))}, FALSE) AS c{i}" for i, c in enumerate(self.conditions))
         return f"SELECT {', '.join(shown)} FROM input"
+
+    @cached_property
+    def name(self) -> str:
+        """The same for checks that give the same bits."""
+        return f"{self.sql} {self._conjunctions}"
+
+    @cached_property
+    def _conjunctions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """Conditions by their places, and the exits that ask for all of these."""
+        place = {condition: i for i, condition in enumerate(self.conditions)}
+        return tuple((tuple(place[part] for part in _parts(conjuncts)), exits) for conjuncts, exits in self.tests)
+
+    def bits(self, met: Sequence[Flags], rows: int) -> dict[int, Words]:
+        """For each word of bits that are asked for, the bits of the exits whose conditions a row meets."""
+        found = {word: np.zeros(rows, np.uint64) for word in words_of(self.exits)}
+        for (first, *others), exits in self._conjunctions:
+            all_met = met[first]
+            for other in others:
+                all_met = all_met & met[other]
+            for word in words_of(exits):
+                found[word] |= np.multiply(all_met, bits_of(exits, word), dtype=np.uint64)
+        return found
+
+
+def _parts(conjuncts: Iterable[Expr]) -> Iterator[Expr]:
+    for conjunct in conjuncts:
+        if conjunct.op == "And":
+            yield from _parts(conjunct.args)
+        else:
+            yield conjunct
+
+
+def judged(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Words]:
+    """The bits of rows, some at a time: of a thousand views the conditions are hundreds, and each has its column."""
+    parts = []
+    for start in range(0, rows.num_rows, _JUDGED):
+        some = rows.slice(start, _JUDGED)
+        told = duck.run(check.sql, input=some)
+        parts.append(check.bits([column.to_numpy() for column in told.columns], some.num_rows))
+    if len(parts) == 1:
+        return parts[0]
+    return {word: np.concatenate([_NO_BITS, *(part[word] for part in parts)]) for word in words_of(check.exits)}
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.ahead import Ahead
 from viewkeeper.operators.alive import Alive
 from viewkeeper.operators.arrangement import Run
-from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Places
 from viewkeeper.operators.places import Lying, Picked, Probe
-from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_of, words_of
+from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_of, judged, words_of
 
 _ROWS_FOR_BITS = 2
 """All bits of a run are worked out when those of the half of its rows were asked for."""
@@ -60,7 +59,7 @@ class Underway:
         if len(places) == 1 and DELTA not in places:
             told = self._remembered(check, places.pop(), some)
         else:
-            told = _bits(self.duck, check, self._columns(check.refs, some))
+            told = judged(self.duck, check, self._columns(check.refs, some))
         for word, bits in told.items():
             kept = bits | ~bits_of(asked, word)
             if whole:
@@ -73,17 +72,17 @@ class Underway:
         parts = self.lying[place].at(self.places[place][some]).parts
         found = {word: np.empty(len(some), np.uint64) for word in words_of(check.exits)}
         for part in parts:
-            memory = part.run.kept.setdefault(check.sql, _Memory())
+            memory = part.run.kept.setdefault(check.name, _Memory())
             inside: Places | slice = slice(None) if part.inside is None else part.inside
             if memory.bits is None:
                 memory.asked += _STATEMENT + (part.run.num_rows if part.inside is None else len(part.inside))
                 rows = part.run.rows
                 if memory.asked * _ROWS_FOR_BITS < rows.num_rows or rows.num_rows > _MOST_BITS:
                     table = _named(check, place, rows).take(part.within)
-                    for word, bits in _bits(self.duck, check, table).items():
+                    for word, bits in judged(self.duck, check, table).items():
                         found[word][part.mine] = bits
                     continue
-                memory.bits = _bits(self.duck, check, _named(check, place, rows))
+                memory.bits = judged(self.duck, check, _named(check, place, rows))
                 _forget_others(part.run)
             for word, bits in memory.bits.items():
                 found[word][part.mine] = bits[inside]
@@ -187,11 +186,6 @@ class _Memory:
 
     asked: int = 0
     bits: Mapping[int, Words] | None = None
-
-
-def _bits(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Words]:
-    told = duck.run(check.sql, input=rows)
-    return {word: told[f"w{word}"].to_numpy() for word in words_of(check.exits)}
 
 
 def _named(check: Check, place: int, rows: pa.Table) -> pa.Table:

@@ -1,0 +1,59 @@
+"""The bits of many views' conditions are those of a slow twin that judges each conjunction of each row by itself."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.operators import stretches
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.stretches import Check, judged, referred, words_of
+
+X = referred(2, "x", types.BIGINT, True)
+
+
+def above(bound: int) -> Expr:
+    return Expr("GreaterThan", types.BOOLEAN, (X, Expr("literal", types.BIGINT, value=bound)))
+
+
+def meets(condition: Expr, value: int | None) -> bool:
+    """As WHERE takes it: NULL is not met."""
+    if condition.op == "And":
+        return all(meets(part, value) for part in condition.args)
+    if condition.op == "IsNull":
+        return value is None
+    return value is not None and value > condition.args[1].value
+
+
+@pytest.mark.parametrize("at_once", [3, 1 << 16])
+def test_bits_are_those_of_each_conjunction_alone(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(stretches, "_JUDGED", at_once)
+    rng = Random(at_once)
+    with Duck(threads=1) as duck:
+        for _ in range(15):
+            values = [rng.choice([None, *range(10)]) for _ in range(rng.randrange(12))]
+            tests: dict[tuple[Expr, ...], int] = {}
+            for number in range(rng.choice([1, 5, 140])):  # several words of bits
+                atoms = [above(rng.randrange(10)) for _ in range(rng.randrange(1, 4))]
+                if rng.random() < 0.3:
+                    atoms.append(Expr("IsNull", types.BOOLEAN, (X,), nullable=False))
+                if rng.random() < 0.3:
+                    atoms = [Expr("And", types.BOOLEAN, (atoms[0], atoms[-1])), *atoms]
+                if rng.random() < 0.9:  # or an exit without conditions here
+                    tests[tuple(atoms)] = tests.get(tuple(atoms), 0) | 1 << number
+            if not tests:
+                continue
+            check = Check(tuple(tests.items()))
+            found = judged(duck, check, pa.table({"2.x": pa.array(values, pa.int64())}))
+            assert sorted(found) == words_of(check.exits)
+            for place, value in enumerate(values):
+                expected = sum(
+                    exits
+                    for conjuncts, exits in tests.items()
+                    if all(meets(condition, value) for condition in conjuncts)
+                )
+                assert sum(int(bits[place]) << (64 * word) for word, bits in found.items()) == expected
