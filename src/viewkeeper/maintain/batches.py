@@ -18,7 +18,7 @@ from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.wishes import wishes
 from viewkeeper.rounds.sink import resolve
-from viewkeeper.store.base import Pending, StreamChange, ViewChange
+from viewkeeper.store.base import StreamChange, ViewChange
 
 _MERGING = "merging runs"
 
@@ -46,7 +46,8 @@ class Batches:
         faults.point("commit.1.before")
         store, before, flow = publisher.store, publisher.batch, publisher.flow
         tables = [t.id for t in publisher.catalog.tables]
-        cut, waiting = self._chosen(tables, max_changes)  # step 1
+        cut = store.head()  # step 1
+        waiting = store.pending(before.cut, tables, cut)
         if waiting.calls == 0:
             return BatchReport(before.number, 0, "none", time.perf_counter() - started, afterwards=afterwards.failed)
         if (instead := self._made_anew(waiting.rows, started)) is not None:
@@ -99,17 +100,6 @@ class Batches:
             return False
         self._fits = self._tried // 2
         return True
-
-    def _chosen(self, tables: list[int], max_changes: int | None) -> tuple[int, Pending]:
-        """The log's head, and what waits up to there; for one of many batches, what is ripe already."""
-        store, after = self._publisher.store, self._publisher.batch.cut
-        ripe = None if max_changes is None else store.ripe(after)
-        if ripe is not None and ripe >= self._least:
-            waiting = store.pending(after, tables, ripe)
-            if waiting.calls:
-                return ripe, waiting
-        head = store.head()
-        return head, store.pending(after, tables, head)
 
     def _made_anew(self, rows: int, started: float) -> BatchReport | None:
         """Everything anew where that is cheaper than a batch of so many changes (`crossover`).

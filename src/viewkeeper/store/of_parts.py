@@ -164,9 +164,6 @@ class StoreOfParts(Store):
     def work_by(self, spread: Spread | None) -> None:
         self.feed.work_by(spread)
 
-    def ripe(self, after: int) -> int | None:
-        return self.feed.ripe(after)
-
     def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
         return self.feed.pending(after, tables, head)
 

@@ -230,11 +230,6 @@ class Feed(Protocol):
         (None: of this process), where the store can divide them and they are many enough."""
         return None
 
-    def ripe(self, after: int) -> int | None:
-        """A position after this one for which a batch need not wait: what happened up to it is read already. What came
-        later waits, and is told again. None: there is none; the head is to be asked for."""
-        return None
-
     @abstractmethod
     def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
         """How much of the log after a position concerns these tables.

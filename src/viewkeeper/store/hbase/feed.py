@@ -23,9 +23,8 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import Comparison, wanted
 from viewkeeper.store.arrow import typed
-from viewkeeper.store.base import Batch, Changed, Pending, Seen, Spread
+from viewkeeper.store.base import Changed, Pending, Seen, Spread
 from viewkeeper.store.hbase import regions, windows
-from viewkeeper.store.hbase.ahead import Ahead, NotRipe
 from viewkeeper.store.hbase.batches import TimeRange
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.known import Known
@@ -39,9 +38,6 @@ from viewkeeper.store.hbase.windows import NOTHING, Look, Noted
 
 RESCAN = 600.0
 """Seconds. After a longer pause, a table that does not keep deleted cells is compared with its image row by row."""
-
-_EARLY = 5_000
-"""Rows of a table that are read before their batch begins."""
 
 _TICK = 0.0015
 """Seconds after which HBase's clock has moved on by a millisecond."""
@@ -62,7 +58,6 @@ class Feed:
         self._head = 0
         self._looks: dict[int, Look] = {}
         self.arrivals = Arrivals()
-        self._ahead = Ahead(self._reached, partial(self._captured, early=True))
 
     def head(self) -> int:
         """HBase's clock: every write call that has ended has a position up to it. Who pushes tells it for nothing."""
@@ -91,20 +86,11 @@ class Feed:
     def changed(
         self, table: Table, columns: list[str], after: int, upto: int, seen: Seen | None
     ) -> tuple[Changed, Noted]:
-        early = self._ahead.take(table, columns, after, upto, seen) if self.spread is None else None
-        return self._captured(table, columns, after, upto, seen) if early is None else early
-
-    def _captured(
-        self, table: Table, columns: list[str], after: int, upto: int, seen: Seen | None, *, early: bool = False
-    ) -> tuple[Changed, Noted]:
-        """What happened to a table; `early`: NotRipe unless it is little, and known to be all."""
         layout = self._base(table)
         exact = self._layouts.is_exact(layout)
         span = (0, upto + 1) if exact else None
         told = seen if isinstance(seen, Noted) else None
         came = self.arrivals.taken(layout, told, after, upto, exact, self._head)
-        if early and (came.gap or not came.complete or len(came.keys) > _EARLY):
-            raise NotRipe
         if came.gap or not (exact or came.complete or upto - after <= 1000 * RESCAN):
             low = upto - self._overlap
             look = windows.joined(upto, upto, []) if came.complete else self._look(layout, low, upto)
@@ -162,20 +148,6 @@ class Feed:
         """What was written to a range of row keys after a cut."""
         found = if_there(layout, lambda: windows.look(self._client, layout, cut, self.head(), start=start, stop=stop))
         return found or windows.joined(cut, cut, [])
-
-    # -- the batch after this one --------------------------------------------------------------------------------------
-
-    def look_ahead(self, batch: Batch, head: int) -> None:
-        """This batch is being committed. If more has come since its cut, the next one's capture begins, up to here."""
-        if self.spread is None and self.arrivals.has_news:
-            self._ahead.begin(batch, head)
-
-    def ripe(self, after: int) -> int | None:
-        return self._ahead.cut(after)
-
-    def _reached(self, cut: int) -> bool:
-        self.arrivals.reach(cut)
-        return self.arrivals.has_come(cut)
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 

@@ -54,12 +54,6 @@ class HBaseFeed(FeedPart):
     def on_news(self, told: Callable[[], None]) -> None:
         self._push.on_news = told
 
-    def ripe(self, after: int) -> int | None:
-        cut = self._feed.ripe(after)
-        if cut is not None:
-            self._push.tell_again()
-        return cut
-
     def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
         self._opened.live()
         self._push.follow()

@@ -78,8 +78,6 @@ class HBasePublishing(Publishing):
                     version = current.version
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
                 head = self._feed.head()
-                if change_catalog is None:
-                    self._feed.look_ahead(batch, head)
                 published = commit.published(before, batch, head, streamed, forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
                 claimed = steps.claim(opened.records, opened.redos, redo, self._owner, version)

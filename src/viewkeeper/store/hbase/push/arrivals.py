@@ -55,7 +55,6 @@ class Arrivals:
         self.on_reach: Callable[[Reached], None] | None = None
         """Told of every outcome."""
         self._complete = -1
-        self._heard = 0
 
     def clock(self) -> int | None:
         """What HBase's clock shows, as its endpoints say; None if they do not."""
@@ -63,22 +62,12 @@ class Arrivals:
 
     def reach(self, now: int) -> None:
         """Find out whether all has come that was acknowledged up to `now`, HBase's clock as it was just asked for."""
-        if self.inflow is not None and not self.has_come(now):  # what has come stays
-            self._heard = self.inflow.heard
+        if self.inflow is not None and now > self._complete:  # what has come stays
             found = self.inflow.reach(now)
             if found.complete:
                 self._complete = max(self._complete, now)
             if self.on_reach is not None:
                 self.on_reach(found)
-
-    def has_come(self, cut: int) -> bool:
-        """Whether all is known to have come that was acknowledged up to a time."""
-        return cut <= self._complete
-
-    @property
-    def has_news(self) -> bool:
-        """Whether something has come since it was last found out whether all has."""
-        return self.inflow is not None and self.inflow.heard != self._heard
 
     def taken(self, layout: Layout, told: Seen | None, after: int, upto: int, exact: bool, now: int) -> Came:
         """What came for a batch from the cut `after`, of which `told` was seen, up to `upto`."""

@@ -120,10 +120,6 @@ class Attached:
             self._without = catalog.version, names
         return names
 
-    def tell_again(self) -> None:
-        """Something has come that a batch leaves to the one after it."""
-        self._news()
-
     def _news(self) -> None:
         self._came = time.monotonic()
         if self.on_news is not None:

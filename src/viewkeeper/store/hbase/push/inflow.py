@@ -69,11 +69,6 @@ class Inflow:
         self._spool.on_news(told)
 
     @property
-    def heard(self) -> int:
-        """How often something has come, or who sends it has come or gone."""
-        return self._spool.told
-
-    @property
     def life(self) -> str:
         return self._spool.life
 

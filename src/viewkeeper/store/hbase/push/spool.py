@@ -91,7 +91,6 @@ class Spool:
         come back is many times what a batch asks for, and that lies at the ends."""
         self._of_table: dict[str, dict[str, list[Segment]]] = {}
         self._listeners: list[Callable[[], None]] = []
-        self.told = 0
         directory.make()
         self.id = self._named("id") or self._name("id", secrets.token_hex(6))
         self.epoch = self._named("epoch")
@@ -164,7 +163,6 @@ class Spool:
         self._listeners.append(told)
 
     def tell(self) -> None:
-        self.told += 1
         for told in self._listeners:
             told()
 
