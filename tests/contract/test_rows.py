@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.contract.conftest import (
     put,
     read,
     skip_if_small,
+    summed,
 )
 
 from viewkeeper.errors import BadValue, ReadOnly, RowAbsent, UnknownName
@@ -279,3 +281,19 @@ def test_delete_of_absent_keys_is_no_change(store: Store) -> None:
     assert read(store) == []
     if store.capabilities.before_images:
         assert (second, third) == (first, first + 1)
+
+
+@pytest.mark.parametrize("same", [(), (1,), (0, 16, 32), range(200)], ids=["none", "one", "those tried", "all"])
+def test_of_many_rows_only_those_are_changes_that_become_others(store: Store, same: Sequence[int]) -> None:
+    """A store may look at some rows of a large call and write all of them: what is told is what became another row."""
+    put(store, items(*((2 * n, "old") for n in range(200))))
+    before = store.head()
+    there = {2 * n: "old" if n in same else "new" for n in range(200)}
+    beside = dict.fromkeys((5, 77, 201, 1000), "new")  # between the others, and behind them
+    written = store.write(ITEMS, items(*(there | beside).items()), ids())
+    assert_changed(store, written, 204 - len(same), 204)
+    assert {row["id"]: row["category"] for row in read(store)} == there | beside
+    came = {(n, "new"): 1 for n, kind in (there | beside).items() if kind == "new"}
+    went = {(n, "old"): -1 for n, kind in there.items() if kind == "new"}
+    if store.capabilities.before_images:
+        assert summed(store.changes(ITEMS, ["id", "category"], before, written.position)) == came | went

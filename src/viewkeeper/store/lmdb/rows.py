@@ -38,6 +38,8 @@ _BUCKET = b"\xb1"
 _LENGTHS = struct.Struct("<II")
 # So few rows that they stay in the processor's cache until they are decoded: half as many or twice as many are slower.
 _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
+_TRIED = 16
+"""Rows of a slice that are looked at before all of them are written."""
 
 
 # -- apply ------------------------------------------------------------------------------------------------------------
@@ -67,20 +69,37 @@ def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, af
     cursor = txn.cursor(db=db)
     # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
     known = bisect_right(names, cursor.key()) if cursor.last() else 0
-    before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
-    before += itertools.repeat(b"", len(names) - known)
     rows = after.to_pylist()
+    has_rows = all(rows)
+    if replaced := has_rows and _change(cursor, names, rows, known):
+        before = list(map(cursor.replace, itertools.islice(names, known), rows))
+        if not all(before):
+            before = [row or b"" for row in before]
+    else:
+        before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
+    before += itertools.repeat(b"", len(names) - known)
     changed = list(map(ne, before, rows))
     if not all(changed):
         known = sum(changed[:known])
         names, before, rows = (list(itertools.compress(side, changed)) for side in (names, before, rows))
         keys, after = binary(names), binary(rows)
-    if all(rows):
-        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
+    if has_rows:
+        if not replaced:
+            cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
     else:
         _put_or_delete(txn, db, names, rows)
     return Images(keys, binary(before), after)
+
+
+def _change(cursor: Any, names: list[bytes], rows: list[bytes], known: int) -> bool:
+    """Whether the first so many rows are many and, by a few of them, all become others: then each is found and written
+    in one go. A row that turns out to be the same was written once more, which changes nothing but pages."""
+    step = known // _TRIED
+    if step < 2:
+        return False
+    tried = map(cursor.get, itertools.islice(names, 0, known, step), itertools.repeat(b""))
+    return all(map(ne, tried, itertools.islice(rows, 0, known, step)))
 
 
 def rewrite(txn: Any, db: Any, meta: Any, table: Table, keys: Sequence[bytes], after: Sequence[bytes]) -> None:

@@ -14,6 +14,7 @@ from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.store.arrow import typed
+from viewkeeper.store.budget import LEAST, budget
 from viewkeeper.store.memory import release
 from viewkeeper.store.ordered import log, records
 from viewkeeper.store.ordered.images import Images, join, no_rows, present, refuse_large
@@ -23,8 +24,9 @@ from viewkeeper.store.terms import StreamChange, Written
 _SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
 """Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
 _LARGE = 128 << 20
-_MUCH = 128 << 20
-"""Of a call: its part of the log is as large, and is written so that it need not wait in memory."""
+_MUCH = 16
+"""A call of this part of the budget is much: its part of the log, twice as large, is written so that it need not wait
+in memory until the commit. That takes several times as long."""
 
 
 class Call:
@@ -33,7 +35,7 @@ class Call:
     def __init__(self, state: State, size: int = 0) -> None:
         """`size`: bytes of the rows that it is about to change, about."""
         self.state = state
-        in_page = state.log.most_in_page if size >= _MUCH else None
+        in_page = state.log.most_in_page if _is_much(size) else None
         self._chunk_bytes = log.CHUNK_BYTES if in_page is None else in_page
         self.time = time.time()
         self.head: int = records.read_number(state.meta, records.HEAD)
@@ -64,6 +66,10 @@ class Call:
             return Written(self.head, 0, atomic=True)
         records.put_number(self.state.meta, records.HEAD, self.head + 1)
         return Written(self.head + 1, self.changed, atomic=True)
+
+
+def _is_much(size: int) -> bool:
+    return size >= LEAST // _MUCH and size >= budget() // _MUCH  # what a small call has not to look up
 
 
 def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
