@@ -30,8 +30,13 @@ def meets(condition: Expr, value: int | None) -> bool:
 
 
 @pytest.mark.parametrize("at_once", [3, 1 << 16])
-def test_bits_are_those_of_each_conjunction_alone(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+@pytest.mark.parametrize("statements", [False, True])
+def test_bits_are_those_of_each_conjunction_alone(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, statements: bool
+) -> None:
     monkeypatch.setattr(stretches, "_JUDGED", at_once)
+    if statements:
+        monkeypatch.setattr(stretches, "comparison", lambda condition: None)
     rng = Random(at_once)
     with Duck(threads=1) as duck:
         for _ in range(15):

@@ -71,10 +71,10 @@ def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: pa.Table, delta: p
         bucket_rows = (rows.filter(pa.array(~is_main)), is_old[~is_main])
         rows, is_old, identity = rows.filter(pa.array(is_main)), is_old[is_main], identity[is_main]
     order = np.argsort(identity, kind="stable")
-    if not _same_keys(spec, rows, identity, order):
+    if not same_keys(spec, rows, identity, order):
         identity = _representatives(duck, spec, rows)
         order = np.argsort(identity, kind="stable")
-    cut = stretches(_firsts(identity[order]), is_old[order])
+    cut = stretches(firsts(identity[order]), is_old[order])
     keys = rows.select([*(k.name for k in spec.keys), HASH]).take(pa.array(order[cut.start]))
     old_side, new_side = Side({}, {}, {}), Side({}, {}, {})
     for name in ("_n", *(a.name for a in plan.plain if a.is_count)):
@@ -116,7 +116,7 @@ def stretches(first: Flags, is_old: Flags) -> Stretches:
     return Stretches(start, start + counted[stop] - counted[start], stop)
 
 
-def _firsts(identity: npt.NDArray[Any]) -> Flags:
+def firsts(identity: npt.NDArray[Any]) -> Flags:
     return np.concatenate([[True], identity[1:] != identity[:-1]])[: len(identity)]
 
 
@@ -153,7 +153,7 @@ def _equal_keys(spec: AggregateSpec, one: pa.Table, rows: Ints, other: pa.Table,
     return True
 
 
-def _same_keys(spec: AggregateSpec, rows: pa.Table, hashes: Hashes, order: Ints) -> bool:
+def same_keys(spec: AggregateSpec, rows: pa.Table, hashes: Hashes, order: Ints) -> bool:
     """Whether rows of one hash have one key."""
     ordered = hashes[order]
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -177,7 +177,7 @@ def _add_buckets(
     identity = aligned(duck, spec, keys, rows) * span + rows.column("_b").to_numpy()
     order = np.argsort(identity, kind="stable")
     ordered = identity[order]
-    cut = stretches(_firsts(ordered), is_old[order])
+    cut = stretches(firsts(ordered), is_old[order])
     where, code = np.divmod(ordered[cut.start], span)
     both = cut.wide_sums(Wide.of(one_chunk(rows.column("_x"))).take(order))
     for i, accumulator in enumerate(plan.bucketed):

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model.types import Type
+from viewkeeper.operators.comparing import Comparison, comparison, holds
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.segments import where_sql
 
@@ -71,6 +72,13 @@ class Check:
         return tuple(dict.fromkeys(part for conjuncts, _ in self.tests for part in _parts(conjuncts)))
 
     @cached_property
+    def compared(self) -> tuple[Comparison, ...] | None:
+        """The conditions as comparisons with constants; None if one of them is something else."""
+        found = [comparison(condition) for condition in self.conditions]
+        known = tuple(condition for condition in found if condition is not None)
+        return known if len(known) == len(found) else None
+
+    @cached_property
     def sql(self) -> str:
         """Whether a row meets each of the conditions; NULL does not."""
         shown = (f"coalesce({where_sql((c,))}, FALSE) AS c{i}" for i, c in enumerate(self.conditions))
@@ -112,8 +120,11 @@ def judged(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Words]:
     parts = []
     for start in range(0, rows.num_rows, _JUDGED):
         some = rows.slice(start, _JUDGED)
-        told = duck.run(check.sql, input=some)
-        parts.append(check.bits([column.to_numpy() for column in told.columns], some.num_rows))
+        if check.compared is not None:
+            met = [holds(condition, some) for condition in check.compared]
+        else:
+            met = [column.to_numpy() for column in duck.run(check.sql, input=some).columns]
+        parts.append(check.bits(met, some.num_rows))
     if len(parts) == 1:
         return parts[0]
     return {word: np.concatenate([_NO_BITS, *(part[word] for part in parts)]) for word in words_of(check.exits)}

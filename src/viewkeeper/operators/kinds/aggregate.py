@@ -31,7 +31,7 @@ from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
-from viewkeeper.operators import aggregate_shelves, extremes, facts, few, finish
+from viewkeeper.operators import adding, aggregate_shelves, extremes, facts, few, finish
 from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge
 from viewkeeper.operators.consolidate import consolidation
@@ -253,6 +253,8 @@ def compacted(duck: Duck, spec: AggregateSpec, port: int, deltas: Sequence[pa.Ta
 
 def _vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool) -> pa.Table:
     """The rows' vectors, for the plain accumulators, or for those that see each value once."""
+    if not distinct and (found := adding.vectors(spec, rows)) is not None:
+        return found
     fed = tuple(a for a in layout(spec).accumulators if a.distinct == distinct)
     return duck.run(sql.vectors(spec, fed, distinct), rows=with_raw(rows, fed))
 

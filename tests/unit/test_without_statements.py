@@ -1,0 +1,153 @@
+"""What is worked out without a statement for few rows is what the statement says."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viewkeeper import expressions
+from viewkeeper.expressions.tree import Expr, column
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column
+from viewkeeper.operators import adding, aggregate_sql
+from viewkeeper.operators.comparing import holds
+from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.measures import layout, with_raw
+from viewkeeper.operators.spec import AggregateSpec, Measure
+from viewkeeper.operators.stretches import Check
+
+SHORT, LONG = types.of("decimal(9,2)"), types.of("decimal(38,4)")
+ARGUMENTS = {"short": SHORT, "long": LONG, "number": types.BIGINT, "small": types.INT}
+KEYS = (Column("k", types.BIGINT), Column("day", types.DATE))
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[Duck]:
+    with Duck(expressions.setup, threads=1) as duck:
+        yield duck
+
+
+def decimals(type_: types.Type) -> st.SearchStrategy[Decimal]:
+    digits, scale = types.decimal_digits(type_) or (0, 0)
+    most = 10**digits - 1
+    return st.integers(-most, most).map(lambda n: Decimal((n < 0, tuple(map(int, str(abs(n)))), -scale)))
+
+
+def integers(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "k": st.none() | st.sampled_from([0, 1, -1, 1 << 40]),
+            "day": st.none() | st.sampled_from([dt.date(1970, 1, 1), dt.date(1995, 3, 15)]),
+            "short": st.none() | decimals(SHORT),
+            "long": st.none() | decimals(LONG),
+            "number": st.none() | integers(64),
+            "small": st.none() | integers(32),
+            "_w": st.sampled_from([1, -1, 2, -7, 30_000]),
+        }
+    ),
+    min_size=1,
+    max_size=12,
+)
+SCHEMA = pa.schema(
+    [
+        *((key.name, types.arrow(key.type)) for key in KEYS),
+        *((name, types.arrow(type_)) for name, type_ in ARGUMENTS.items()),
+        ("_w", pa.int64()),
+    ]
+)
+
+
+@given(rows=ROWS, keys=st.sampled_from([KEYS, KEYS[:1], ()]))
+def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...]) -> None:
+    measures = [Measure(f"s_{name}", "Sum", name, type_, type_) for name, type_ in ARGUMENTS.items()]
+    spec = AggregateSpec(keys, (*measures, Measure("n", "Count", None, None, types.BIGINT)))
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    fed = layout(spec).accumulators
+    told = duck.run(aggregate_sql.vectors(spec, fed, False), rows=with_raw(table, fed))
+    found = adding.vectors(spec, table)
+    assert found is not None
+    assert found.schema.equals(told.schema)
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
+
+
+def test_vectors_that_take_a_statement(duck: Duck) -> None:
+    """Weights that could overflow, sums of doubles, keys that numpy cannot hash, values that are kept."""
+    table = pa.table({"k": [1], "d": [0.5], "s": ["a"], "n": pa.array([1], pa.int64()), "_w": pa.array([1 << 40])})
+    one = table.set_column(table.schema.get_field_index("_w"), "_w", pa.array([1]))
+    total = Measure("t", "Sum", "n", types.BIGINT, types.BIGINT)
+    assert adding.vectors(AggregateSpec(KEYS[:1], (total,)), table) is None
+    assert adding.vectors(AggregateSpec(KEYS[:1], (total,)), one) is not None
+    assert adding.vectors(AggregateSpec((Column("s", types.STRING),), (total,)), one) is None
+    for measure in (
+        Measure("t", "Sum", "d", types.DOUBLE, types.DOUBLE),
+        Measure("t", "Average", "n", types.BIGINT, types.DOUBLE),
+        Measure("t", "Min", "n", types.BIGINT, types.BIGINT),
+        Measure("t", "Count", "n", types.BIGINT, types.BIGINT, distinct=True),
+    ):
+        assert adding.vectors(AggregateSpec(KEYS[:1], (measure,)), one) is None
+
+
+# -- conditions -------------------------------------------------------------------------------------------------------
+
+COMPARED = {
+    types.INT: st.integers(-2, 2),
+    types.DATE: st.integers(9_000, 9_003),
+    SHORT: st.sampled_from(["-1.00", "0.00", "0.01", "1.00"]),
+    types.STRING: st.sampled_from(["", "a", "A", "ä", "a\U0001f600", "a\uffff"]),
+}
+OPERATORS = ("EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual")
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> Expr:
+    number = draw(st.integers(0, len(COMPARED) - 1))
+    type_ = list(COMPARED)[number]
+    asked = column(f"0.c{number}", type_)
+    if draw(st.booleans()) and draw(st.booleans()):
+        return Expr(draw(st.sampled_from(["IsNull", "IsNotNull"])), types.BOOLEAN, (asked,))
+    constant = Expr("literal", type_, value=draw(COMPARED[type_]), nullable=False)
+    found = Expr(draw(st.sampled_from(OPERATORS)), types.BOOLEAN, (asked, constant))
+    return Expr("And", types.BOOLEAN, (found, draw(conditions()))) if draw(st.booleans()) else found
+
+
+def _values(type_: types.Type, values: list[Any]) -> pa.Array:
+    if type_ == SHORT:
+        values = [None if v is None else Decimal(v) for v in values]
+    return pa.array(values, types.arrow(type_))
+
+
+@given(
+    conjuncts=st.lists(conditions(), min_size=1, max_size=2).map(tuple),
+    rows=st.lists(st.tuples(*(st.none() | values for values in COMPARED.values())), max_size=8),
+)
+def test_comparisons(duck: Duck, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]]) -> None:
+    table = pa.table({f"0.c{i}": _values(type_, [row[i] for row in rows]) for i, type_ in enumerate(COMPARED)})
+    check = Check(((conjuncts, 1),))
+    assert check.compared is not None
+    told = duck.run(check.sql, input=table)
+    for condition, said in zip(check.compared, told.columns, strict=True):
+        assert holds(condition, table).tolist() == said.to_pylist()
+
+
+@pytest.mark.parametrize("op", ["Or", "Not", "EqualNullSafe", "Like"])
+def test_another_condition_takes_a_statement(op: str) -> None:
+    asked, constant = column("0.a", types.INT), Expr("literal", types.INT, value=1)
+    simple = Expr("EqualTo", types.BOOLEAN, (asked, constant))
+    assert Check((((Expr(op, types.BOOLEAN, (asked, constant)),), 1), ((simple,), 2))).compared is None
+
+
+def test_a_constant_of_another_type_or_null_takes_a_statement() -> None:
+    asked = column("0.a", types.INT)
+    for constant in (Expr("literal", types.BIGINT, value=1), Expr("literal", types.INT, value=None), asked):
+        assert Check((((Expr("EqualTo", types.BOOLEAN, (asked, constant)),), 1),)).compared is None
