@@ -20,6 +20,7 @@ from viewkeeper.operators import adding, aggregate_sql
 from viewkeeper.operators.comparing import holds
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import layout, with_raw
+from viewkeeper.operators.projecting import is_exact, value_of
 from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.operators.stretches import Check
 
@@ -151,3 +152,58 @@ def test_a_constant_of_another_type_or_null_takes_a_statement() -> None:
     asked = column("0.a", types.INT)
     for constant in (Expr("literal", types.BIGINT, value=1), Expr("literal", types.INT, value=None), asked):
         assert Check((((Expr("EqualTo", types.BOOLEAN, (asked, constant)),), 1),)).compared is None
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def operation(op: str, digits: str, *args: Expr) -> Expr:
+    return Expr(op, types.of(f"decimal({digits})"), args)
+
+
+PRICE, RATE = column("price", types.of("decimal(15,2)")), column("rate", types.of("decimal(6,4)"))
+ONE = Expr("literal", types.of("decimal(1,0)"), value="1", nullable=False)
+EXACT = [
+    operation("Subtract", "7,4", ONE, RATE),
+    operation("Add", "18,4", PRICE, RATE),
+    operation("Multiply", "22,6", PRICE, RATE),
+    operation("Multiply", "23,6", PRICE, operation("Subtract", "7,4", ONE, RATE)),
+    operation("Subtract", "23,6", operation("Multiply", "22,6", PRICE, RATE), PRICE),
+]
+
+
+@given(
+    prices=st.lists(st.none() | decimals(PRICE.type), min_size=1, max_size=6),
+    rates=st.lists(st.none() | decimals(RATE.type), min_size=6, max_size=6),
+)
+def test_columns(duck: Duck, prices: list[Decimal | None], rates: list[Decimal | None]) -> None:
+    """Digit for digit what the statement gives, at the ends of the types too."""
+    given_ = (prices, rates[: len(prices)])
+    rows = pa.table(
+        [pa.array(v, types.arrow(c.type)) for v, c in zip(given_, (PRICE, RATE), strict=True)], ["price", "rate"]
+    )
+    for expr in EXACT:
+        assert is_exact(expr)
+        told = duck.run(f"SELECT {expressions.render(expr)} AS v FROM input", input=rows)["v"]
+        found = value_of(expr, rows)
+        assert found.type == told.type
+        assert found.to_pylist() == told.to_pylist()
+
+
+def test_columns_that_take_a_statement() -> None:
+    """Results that are rounded or may not fit, other types, other operations, and constants alone."""
+    wide = column("w", types.of("decimal(38,10)"))
+    assert is_exact(PRICE)
+    assert is_exact(column("s", types.STRING))
+    for expr in (
+        ONE,
+        operation("Multiply", "38,6", wide, PRICE),
+        operation("Multiply", "22,5", PRICE, RATE),
+        operation("Add", "17,4", PRICE, RATE),
+        operation("Subtract", "2,0", ONE, ONE),
+        operation("Divide", "22,6", PRICE, RATE),
+        operation("Multiply", "26,2", PRICE, column("n", types.INT)),
+        operation("Add", "16,2", PRICE, Expr("literal", PRICE.type, value=None)),
+        Expr("Add", types.INT, (column("a", types.INT), column("b", types.INT))),
+    ):
+        assert not is_exact(expr)

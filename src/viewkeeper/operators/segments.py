@@ -20,6 +20,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family
+from viewkeeper.operators.projecting import is_exact
 
 LATER = "later"
 """Marks, in its metadata, a field that was added when state had been stored under names without it."""
@@ -75,13 +76,11 @@ class Segment:
         return next(c for c in self.columns if c.name == self.key[0])
 
     @cached_property
-    def passes(self) -> tuple[str, ...] | None:
-        """The source's columns that it passes on as they are, unfiltered; None if it does more."""
+    def is_exact(self) -> bool:
+        """Whether it takes no statement: unfiltered columns, picked or worked out as Arrow does."""
         if self.where or self.sign < 0 or self.times or self.ordered:
-            return None
-        if any(n.expr.op != "column" for n in self.exprs):
-            return None
-        return tuple(str(n.expr.value) for n in self.exprs)
+            return False
+        return all(is_exact(n.expr) for n in self.exprs)
 
     def used(self) -> frozenset[str]:
         """The columns it reads of its source."""

@@ -19,6 +19,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import quick_hashes
 from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.operators.projecting import value_of
 from viewkeeper.operators.routes import Found
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.steps import joined
@@ -137,14 +138,17 @@ class Site:
 
 
 def _passed(segment: Segment, output: pa.Table) -> pa.Table | None:
-    """The output through a segment that only picks columns, and hashes some of them; None if DuckDB is needed."""
-    if segment.passes is None:
+    """The output through a segment that takes no statement, and the hashes; None if DuckDB is needed."""
+    if not segment.is_exact:
         return None
-    names = [*(n.name for n in segment.exprs), WEIGHT]
-    delta = output.select([*segment.passes, WEIGHT]).rename_columns(names)
-    if segment.key is None:
-        return delta
-    found = quick_hashes(delta, segment.key)
+    keyed = {n.name: value_of(n.expr, output) for n in segment.exprs if n.name in (segment.key or ())}
+    found = None
+    if segment.key is not None:
+        found = quick_hashes(pa.table({**keyed, WEIGHT: output.column(WEIGHT)}), segment.key)
+        if found is None:
+            return None
+    columns = {n.name: keyed[n.name] if n.name in keyed else value_of(n.expr, output) for n in segment.exprs}
+    delta = pa.table({**columns, WEIGHT: output.column(WEIGHT)})
     if found is None:
-        return None
+        return delta
     return delta.append_column(HASH, pa.array(found >> _GATHERED if segment.gather else found))
