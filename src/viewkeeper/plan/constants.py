@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Context, Decimal
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -95,8 +96,9 @@ class Template:
     """All names and words of the text, in lower case."""
 
 
+@lru_cache(maxsize=1024)
 def template_of(text: str) -> Template | None:
-    """The template of a query; None if none of its constants may be others."""
+    """The template of a query; None if none of its constants may be others. Of many views some are equal."""
     found = list(tokens(text))
     words = [t.value.lower() for t in found if t.kind in ("word", "name")]
     if not _is_plain(found, words):
@@ -125,6 +127,8 @@ class _Reader:
         self.spreads = False
         """Whether a column that occurs again equals a constant."""
         self._text, self._tokens, self._counted = text, found, counted
+        self._words = [t.value.lower() if t.kind == "word" else "" for t in found]
+        self._signs = [t.value if t.kind == "sign" else "" for t in found]
         self._having = False
 
     def read(self) -> None:
@@ -139,8 +143,10 @@ class _Reader:
 
     def _compared(self, at: int) -> int | None:
         """A comparison whose operator is here: its constants are left blank, and what is behind it is next."""
-        column = self._operand(at)
         operator, after = self._operator(at)
+        if not operator:
+            return None
+        column = self._operand(at)
         if operator in ("=", "==", "<=>"):
             self._equates(column, at, after)
         if operator not in _COMPARED:
@@ -294,10 +300,10 @@ class _Reader:
         return self._tokens[at].value if self._kind(at) in ("text", "number") else ""
 
     def _word(self, at: int) -> str:
-        return self._tokens[at].value.lower() if self._kind(at) == "word" else ""
+        return self._words[at] if 0 <= at < len(self._words) else ""
 
     def _sign(self, at: int) -> str:
-        return self._tokens[at].value if self._kind(at) == "sign" else ""
+        return self._signs[at] if 0 <= at < len(self._signs) else ""
 
     def _written(self, at: int) -> str:
         return self._text[self._tokens[at].start : self._tokens[at].end]

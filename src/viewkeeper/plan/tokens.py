@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from viewkeeper.errors import BadStatement, Defect
+from viewkeeper.errors import BadStatement
 
 _TOKEN = re.compile(
     r"""
@@ -32,6 +32,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_PLAIN = frozenset({"word", "sign"})
+"""Kinds that mean what is written, in one line."""
 _COMMENT = re.compile(r"/\*|\*/")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
@@ -50,17 +52,21 @@ def tokens(text: str) -> Iterator[Token]:
     """All tokens of the text but the gaps."""
     at, line = 0, 1
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise Defect(f"No token begins with {text[at]!r}: `sign` takes any character.")
-        kind, written = found.lastgroup or "", found[0]
-        end = _comment_end(text, at, line) if kind == "comment" else found.end()
-        if kind == "sign" and written in "'\"`":
-            raise _unclosed("quote", line)
-        if kind not in ("gap", "comment"):
-            yield Token("text" if kind == "raw" else kind, _value(kind, written, line), at, end, line)
-        line += text.count("\n", at, end)
-        at = end
+        for found in _TOKEN.finditer(text, at):
+            kind, written, at = found.lastgroup or "", found[0], found.end()
+            if kind == "comment":  # it may hold others
+                at = _comment_end(text, found.start(), line)
+                line += text.count("\n", found.start(), at)
+                break
+            if kind in _PLAIN:
+                if kind == "sign" and written in "'\"`":
+                    raise _unclosed("quote", line)
+                yield Token(kind, written, found.start(), at, line)
+            elif kind == "gap":
+                line += written.count("\n")
+            else:
+                yield Token("text" if kind == "raw" else kind, _value(kind, written, line), found.start(), at, line)
+                line += written.count("\n")
 
 
 def open_names(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
