@@ -31,6 +31,8 @@ Ref = tuple[int, str]
 
 BITS = 64
 DELTA = 0
+_COMPARISONS = frozenset({"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"})
+"""None of them is met by NULL."""
 _JUDGED = 1 << 16
 """Rows that are judged at a time."""
 _NO_BITS = np.zeros(0, np.uint64)
@@ -107,10 +109,18 @@ class Check:
         return found
 
 
-def _parts(conjuncts: Iterable[Expr]) -> Iterator[Expr]:
+def _parts(conjuncts: Iterable[Expr]) -> list[Expr]:
+    """The conditions of a conjunction, but for those that say of something compared in another that it is not NULL."""
+    flat = list(_flat(conjuncts))
+    compared = {arg for part in flat if part.op in _COMPARISONS for arg in part.args}
+    left = [part for part in flat if part.op != "IsNotNull" or part.args[0] not in compared]
+    return list(dict.fromkeys(left))
+
+
+def _flat(conjuncts: Iterable[Expr]) -> Iterator[Expr]:
     for conjunct in conjuncts:
         if conjunct.op == "And":
-            yield from _parts(conjunct.args)
+            yield from _flat(conjunct.args)
         else:
             yield conjunct
 
