@@ -89,6 +89,10 @@ class Run:
         """For each of the ascending hashes, the range [start, stop) of its rows."""
         return self._sorted.ranges(hashes)
 
+    def counted(self, hashes: Hashes) -> int:
+        """How many rows the ascending hashes have, which are about to be asked for."""
+        return self._sorted.counted(hashes)
+
     def starts(self, hashes: Hashes) -> Places:
         """For each hash, ascending or not, where its rows begin, or would."""
         return self._sorted.starts(hashes)

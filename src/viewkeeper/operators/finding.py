@@ -40,9 +40,20 @@ class SortedHashes:
         self._hashes = hashes
         self._asked = 0
         """Probes so far, while there is no directory. A count that two threads make at once may be lost."""
+        self._counted: tuple[Hashes, Places, Places] | None = None
+        """What was found by who asked how much there is, for who asks for it next."""
+
+    def counted(self, hashes: Hashes) -> int:
+        """How many rows the ascending hashes have."""
+        start, stop = self.ranges(hashes)
+        self._counted = (hashes, start, stop)
+        return int((stop - start).sum())
 
     def ranges(self, hashes: Hashes) -> tuple[Places, Places]:
         """For each of the ascending hashes, the range [start, stop) where it is."""
+        counted, self._counted = self._counted, None
+        if counted is not None and np.array_equal(counted[0], hashes):
+            return counted[1], counted[2]
         keys, directory = self._hashes, self._directory(len(hashes))
         if directory is None:
             start = np.searchsorted(keys, hashes, "left")

@@ -85,8 +85,7 @@ def touched(site: Site, states: Sequence[Arrangement], ports: Ports) -> int:
     found = 0.0
     for run in (run for state in states for run in state.runs):
         if run.meets(hashes):
-            start, stop = run.ranges(hashes)
-            found += int((stop - start).sum()) * width(run.rows)
+            found += run.counted(hashes) * width(run.rows)
     return int(found)
 
 
