@@ -32,13 +32,15 @@ class Tidying:
     def after(self, changed: Iterable[str], now: bool = False) -> None:
         """After a batch that wrote runs into the `changed` slots."""
         publisher = self._publisher
-        afterwards, merger = publisher.afterwards, publisher.merger
-        published = publisher.state.manifest
-        with afterwards.of("beginning to merge"):
+        if (now or time.monotonic() - self._tidied >= _TIDY_SECONDS) and not publisher.lease.lost:
+            self._tidy()  # whoever has the lease by now does it else
+        with publisher.afterwards.of("beginning to merge"):  # last: it works beside whatever comes after
             faults.point("commit.5.merge")
-            merger.start(publisher.flow, publisher.batch.number, changed)
-        if (not now and time.monotonic() - self._tidied < _TIDY_SECONDS) or publisher.lease.lost:
-            return  # whoever has the lease by now tidies up
+            publisher.merger.start(publisher.flow, publisher.batch.number, changed)
+
+    def _tidy(self) -> None:
+        publisher = self._publisher
+        afterwards, published = publisher.afterwards, publisher.state.manifest
         self._tidied = time.monotonic()
         with afterwards.of(_TRUNCATING):
             self._truncate()
@@ -46,7 +48,7 @@ class Tidying:
             faults.point("commit.5.collect")
             publisher.store.collect()
             if not publisher.loading:
-                kept = published.files() | merger.files | files_of(publisher.sets.values()) | self.in_use()
+                kept = published.files() | publisher.merger.files | files_of(publisher.sets.values()) | self.in_use()
                 publisher.state.collect(keep=kept, upto=publisher.batch.number)
         afterwards.again()
 
