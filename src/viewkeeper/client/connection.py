@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from email.message import Message
 from queue import Empty, Full, Queue
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from viewkeeper.client import wire
+from viewkeeper.client.answers import Answer
 from viewkeeper.client.described import Elsewhere
 from viewkeeper.client.frames import Ended, Frames
 from viewkeeper.client.transport import LOST, Connections, Stream
@@ -84,8 +84,8 @@ class Client:
     ) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none."""
         call = self._made(name, lambda shape: wire.get_call(shape, key, level, after, timeout))
-        status, _, body = self._ask(call)
-        return wire.row_of(status, body)
+        answer = self._ask(call)
+        return wire.row_of(answer.status, answer.body)
 
     def scan(
         self,
@@ -224,22 +224,22 @@ class Client:
         cursor, left = None, limit
         while left is None or left > 0:
             most = wire.PAGE if left is None else min(left, wire.PAGE)
-            status, headers, body = self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout, chosen))
-            wire.check(status, body)
-            page = wire.arrow_of(body)
+            answer = self._ask(wire.page_call(table, ranges, most, cursor, pairs, timeout, chosen))
+            wire.check(answer.status, answer.body)
+            page = wire.arrow_of(answer.body)
             left = None if left is None else left - page.num_rows
             yield page
-            cursor = headers.get("viewkeeper-cursor")
+            cursor = answer.headers.get("viewkeeper-cursor")
             if cursor is None:
                 return
 
     def _checked(self, call: Call) -> tuple[str, bytes]:
         """The kind and the bytes of an answer that is no problem."""
-        status, headers, body = self._ask(call)
-        wire.check(status, body)
-        return headers.get("content-type", ""), body
+        answer = self._ask(call)
+        wire.check(answer.status, answer.body)
+        return answer.headers.get("content-type", ""), answer.body
 
-    def _ask(self, call: Call) -> tuple[int, Message, bytes]:
+    def _ask(self, call: Call) -> Answer:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
         try:
             return self._connections.ask(call.method, call.path, call.body, call.headers, limit)

@@ -17,16 +17,17 @@ import socket
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from viewkeeper.client.answers import Answer, answer_of, received
 from viewkeeper.errors import BadValue, StoreError
 
+T = TypeVar("T")
 LOST = (OSError, HTTPException, UnicodeError)
 """What says that a server was not reached, or not to the end. A host's name that is none cannot be written down."""
 
@@ -67,38 +68,52 @@ class Connections:
         for connection, _ in idle:
             connection.close()
 
-    def ask(
-        self, method: str, path: str, body: Any, headers: Mapping[str, str], seconds: float
-    ) -> tuple[int, Message, bytes]:
+    def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], seconds: float) -> Answer:
         """The answer to one request. `body`: bytes, or what shows some. `seconds`: for each step on the way."""
         connection = self._taken(seconds)
         try:
-            answer = self._sent(connection, method, path, body, headers)
-            found = answer.read()
+            answer = self._asked(connection, received, method, path, body, headers)
         except BaseException:
             connection.close()
             raise
-        if answer.will_close:
+        if answer.ends:
             connection.close()
         else:
             self._keep(connection)
-        return answer.status, answer.headers, found
+        return answer
 
     def stream(self, path: str, headers: Mapping[str, str], connect: float, read: float) -> Stream:
         """An answer that is read as it comes, on a connection of its own."""
         connection = self._made(connect)
         try:
             connection.settimeout(read)
-            return Stream(connection, self._sent(connection, "GET", path, None, headers))
+            return Stream(connection, self._asked(connection, answer_of, "GET", path, None, headers))
         except BaseException:
             connection.close()
             raise
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
-    def _sent(
-        self, connection: socket.socket, method: str, path: str, body: Any, headers: Mapping[str, str]
-    ) -> HTTPResponse:
+    def _asked(
+        self,
+        connection: socket.socket,
+        read: Callable[[socket.socket, str], T],
+        method: str,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str],
+    ) -> T:
+        try:
+            self._send(connection, method, path, body, headers)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            # A server that refuses a body says why, and does not read the rest of it.
+            try:
+                return read(connection, method)
+            except LOST:
+                raise error from None
+        return read(connection, method)
+
+    def _send(self, connection: socket.socket, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         if body is not None:
             lines += f"content-length: {len(body)}\r\n"
@@ -109,17 +124,9 @@ class Connections:
             lines.encode("latin-1"),
         )
         together = body is not None and len(body) <= _TOGETHER
-        try:
-            connection.sendall(b"%s%s" % (head, body) if together else head)
-            if body is not None and not together:
-                connection.sendall(body)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            # A server that refuses a body says why, and does not read the rest of it.
-            try:
-                return _answer(connection, method)
-            except LOST:
-                raise error from None
-        return _answer(connection, method)
+        connection.sendall(b"%s%s" % (head, body) if together else head)
+        if body is not None and not together:
+            connection.sendall(body)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -202,16 +209,6 @@ def _authorities() -> str | None:
     except ImportError:
         return None
     return certifi.where()
-
-
-def _answer(connection: socket.socket, method: str) -> HTTPResponse:
-    answer = HTTPResponse(connection, method=method)
-    try:
-        answer.begin()
-    except BaseException:
-        answer.close()
-        raise
-    return answer
 
 
 def _readable(connection: socket.socket) -> bool:

@@ -41,6 +41,8 @@ def rows_table(table: Table, rows: Any) -> pa.Table:
 
 def given_table(table: Table, rows: Any) -> pa.Table:
     """A user's rows for somebody else to check: Arrow data as it is, others with the columns that they name."""
+    if isinstance(rows, pa.Table):
+        return rows
     if _is_table(rows) and not _is_pandas(rows):
         return pa.table(rows)
     given, count = _columns_of(table, rows)

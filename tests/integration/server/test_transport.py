@@ -14,6 +14,7 @@ import pytest
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
+from viewkeeper.client.answers import received
 from viewkeeper.errors import BadValue, StoreError, TooLarge, Unreachable
 
 ALIVE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"tables":[]}'
@@ -72,6 +73,16 @@ def test_answers_that_end_otherwise(served: Running) -> None:
     ):
         for _ in range(4):
             assert db.tables() == []
+    early = b"HTTP/1.1 100 Continue\r\n\r\n" + ALIVE
+    old = ALIVE.replace(b"HTTP/1.1", b"HTTP/1.0")
+    last = ALIVE.replace(b"Content-Type", b"Connection: Close\r\nContent-Type")
+    twice = ALIVE.replace(b"Content-Type", b"Content-Type: a/b\r\nContent-Type")
+    with (
+        fake([early, twice, ALIVE + b"x"], [old], [last], [ALIVE]) as (address, _),
+        vk.connect(f"http://{address}") as db,
+    ):
+        for _ in range(6):
+            assert db.tables() == []
     for broken in (b"", ALIVE[:-4], b"SSH-2.0-x\r\n\r\n", chunked + pieces[:9]):
         with (
             fake([broken]) as (address, _),
@@ -79,6 +90,23 @@ def test_answers_that_end_otherwise(served: Running) -> None:
             pytest.raises(Unreachable, match="cannot be reached"),
         ):
             db.tables()
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, len(ALIVE)])
+def test_an_answer_that_comes_in_parts(size: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def say() -> None:
+            for at in range(0, len(ALIVE), size):
+                theirs.sendall(ALIVE[at : at + size])
+
+        thread = threading.Thread(target=say)
+        thread.start()
+        found = received(ours, "GET")
+        thread.join(60)
+    assert (found.status, found.body, found.ends) == (200, b'{"tables":[]}', False)
+    assert found.headers == {"content-type": "application/json", "content-length": "13"}
 
 
 def test_what_an_address_may_say() -> None:
