@@ -44,6 +44,35 @@ def test_the_size_is_that_of_the_buffers(rows: list[Any], how: str) -> None:
     assert unpacked_size(written(table, None)) == 0
 
 
+@given(ROWS, st.sampled_from(["lz4", "zstd", None]), st.booleans())
+def test_every_message_is_seen(rows: list[Any], how: str | None, old: bool) -> None:
+    """As pyarrow sees them: a stream with its messages cut off one by one gets smaller by what each brought."""
+    columns = {"n": pa.array([row[0] for row in rows], pa.int64()), "t": pa.array([row[1] for row in rows])}
+    sink, options = io.BytesIO(), pa.ipc.IpcWriteOptions(compression=how, use_legacy_format=old)
+    table = pa.table({**columns, "w": pa.array([row[2] for row in rows], pa.string()).dictionary_encode()})
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=3)
+    stream, messages = sink.getvalue(), 0
+    reader = pa.ipc.MessageReader.open_stream(stream)
+    with suppress(StopIteration):
+        while reader.read_next_message():
+            messages += 1
+    sizes = [unpacked_size(stream[:end]) for end in _ends(stream)]
+    assert len(sizes) == messages
+    assert sizes == sorted(sizes)
+    assert not sizes or sizes[-1] == unpacked_size(stream)
+    assert how is not None or not any(sizes)
+
+
+def _ends(stream: bytes) -> list[int]:
+    """Where each message of a stream ends."""
+    source, found = pa.BufferReader(stream), []
+    with suppress(EOFError, pa.ArrowInvalid):
+        while pa.ipc.read_message(source) is not None:
+            found.append(source.tell())
+    return found
+
+
 @pytest.mark.parametrize("how", ["lz4", "zstd"])
 def test_what_packs_well(how: str) -> None:
     table = pa.table({"n": pa.array([1] * 100_000, pa.int64())})

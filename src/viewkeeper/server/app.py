@@ -6,7 +6,8 @@
     4  the endpoint, its role, its parameters                             404, 405, 403, 400
     5  the answer, or a problem
 
-Everything that waits for a disk or a lock is done in threads. Plain reads by key do not come this way (`point`).
+Everything that waits for a disk or a lock is done in threads. Plain reads by key and plain puts do not come
+this way (`point`, `puts`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from viewkeeper.server.page import Page
 from viewkeeper.server.point import ALWAYS, FRESH, VARY, Point
 from viewkeeper.server.problems import Refused
 from viewkeeper.server.pulse import Pulse
+from viewkeeper.server.puts import Puts
 from viewkeeper.server.routes import Endpoint, endpoints
-from viewkeeper.server.serving import Serving, stopped
+from viewkeeper.server.serving import Serving, given_up, stopped
 from viewkeeper.server.tokens import allows
 
 Scope = dict[str, Any]
@@ -53,6 +55,7 @@ class App:
         self._page = Page()
         serving.description = exact.dumps(openapi.document(self.endpoints))
         self.point = Point(serving, self._hosts)
+        self.puts = Puts(serving, self._hosts, self._problem)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,7 +87,7 @@ class App:
         except asyncio.CancelledError:
             if not serving.stopping.is_set():
                 raise
-            status = await self._problem(_given_up(), scope, send)
+            status = await self._problem(given_up(), scope, send)
         except Exception:
             _log.exception("A request failed: %s %s", scope["method"], scope["path"])
             status = await self._problem(problems.unexpected(), scope, send)
@@ -201,11 +204,6 @@ class App:
         finally:
             left.cancel()
             await body.aclose()
-
-
-def _given_up() -> Overloaded:
-    """What a request is told that was not done within the time that a server has to stop."""
-    return Overloaded("The server stopped before this was done.", hint="It may still be: look before you repeat it.")
 
 
 async def _left(receive: Receive, pump: asyncio.Task[Any]) -> None:

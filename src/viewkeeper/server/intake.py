@@ -29,7 +29,7 @@ def media_of(content_type: str | None, allowed: tuple[str, ...] = BODIES) -> str
     return found
 
 
-def rows_in(table: Table, media: str, body: bytes, limits: Limits) -> Any:
+def rows_in(table: Table, media: str, body: bytes | bytearray, limits: Limits) -> Any:
     """Rows in a shape that the engine takes."""
     if media == ARROW:
         return arrow_in(body, limits)
@@ -39,7 +39,7 @@ def rows_in(table: Table, media: str, body: bytes, limits: Limits) -> Any:
     return typed_objects(table, found)
 
 
-def keys_in(table: Table, media: str, body: bytes, limits: Limits) -> pa.Table | list[Any]:
+def keys_in(table: Table, media: str, body: bytes | bytearray, limits: Limits) -> pa.Table | list[Any]:
     """Keys: objects with the key's columns, arrays of their values, or for a key of one column plain values."""
     if media == ARROW:
         return arrow_in(body, limits)
@@ -64,7 +64,7 @@ def _key(table: Table, key: Any) -> tuple[Any, ...]:
     return tuple(typed_value(table, c, value) for c, value in zip(columns, values, strict=True))
 
 
-def objects_in(media: str, body: bytes) -> list[Any]:
+def objects_in(media: str, body: bytes | bytearray) -> list[Any]:
     """The values of a JSON body: an array's elements, or the one value."""
     try:
         text = body.decode("utf-8")
@@ -76,7 +76,7 @@ def objects_in(media: str, body: bytes) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def arrow_in(body: bytes, limits: Limits) -> pa.Table:
+def arrow_in(body: bytes | bytearray, limits: Limits) -> pa.Table:
     """An Arrow stream's rows; text that is no UTF-8 and offsets that lead nowhere are found here.
 
     Its buffers may be packed, its columns encoded, and a few bytes then stand for as many as one likes: no more are

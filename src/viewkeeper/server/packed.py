@@ -1,10 +1,11 @@
 """How large an Arrow stream becomes, before it does: its buffers unpacked, then its columns decoded.
 
-`unpacked_size` is from its own words. A message of a stream is a flatbuffer, which says where the buffers lie in the
-body that follows. A packed one begins with its size: 8 bytes, little-endian, -1 if it is not packed after all. What
-unpacks the buffers takes as much memory as is said there, and refuses buffers that have another size.
+`unpacked_size` is from its own words. A message of a stream is -1 (not in old ones), a length, a flatbuffer of that
+length, and a body. The flatbuffer says how long the body is, and where the buffers lie in it. A packed one begins with
+its size: 8 bytes, little-endian, -1 if it is not packed after all. What unpacks the buffers takes as much memory as is
+said there, and refuses buffers that have another size.
 
-    Message      header (2), of the kind in header_type (1)
+    Message      header (2), of the kind in header_type (1), bodyLength (3)
     RecordBatch  buffers (2), compression (3)              a vector of (offset, length), each 8 bytes
     Dictionary   data (1), which is a RecordBatch, is_delta (2)
 
@@ -23,31 +24,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _DICTIONARY, _BATCH = 2, 3
+_SHORT, _INT, _COUNT, _LONG, _PLACE = map(struct.Struct, ("<H", "<i", "<I", "<q", "<qq"))
 _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
-def unpacked_size(stream: bytes) -> int:
-    """Bytes that a stream takes beyond its own; ValueError or an error of pyarrow if it is none."""
-    size = words = 0
-    messages = pa.ipc.MessageReader.open_stream(stream)
-    while True:
-        try:
-            message = messages.read_next_message()
-        except StopIteration:
-            return size
-        try:
-            data, body = memoryview(message.metadata), message.body
-            kind, header = _header(data)
-            batch = header
-            if header is not None and kind == _DICTIONARY:
-                inner, delta = _field(data, header, 1), _field(data, header, 2)
-                batch = None if inner is None else _reference(data, inner)
-                if delta is not None and data[delta]:
+def unpacked_size(stream: bytes | bytearray) -> int:
+    """Bytes that a stream takes beyond its own; ValueError if it is damaged. What is no stream at all, pyarrow says."""
+    size = words = at = 0
+    try:
+        while at + 4 <= len(stream):
+            (length,) = _INT.unpack_from(stream, at)
+            at += 4
+            if length == -1:
+                (length,) = _INT.unpack_from(stream, at)
+                at += 4
+            if length <= 0:
+                return size  # its end, or nothing that pyarrow reads
+            kind, header, rest = _header(stream, at)
+            at += length
+            if not 0 <= rest <= len(stream) - at:
+                raise ValueError("a message ends too early")
+            if kind == _BATCH:
+                size += _unpacked(stream, header, at, rest)
+            elif kind == _DICTIONARY:
+                inner, delta = _field(stream, header, 1), _field(stream, header, 2)
+                added = 0 if inner is None else _unpacked(stream, _reference(stream, inner), at, rest)
+                size += added
+                if delta is not None and stream[delta]:
                     size += words
-                words += _unpacked(data, batch, body) + (0 if body is None else body.size)
-            size += _unpacked(data, batch, body)
-        except (struct.error, IndexError):
-            raise ValueError("a message is damaged") from None
+                words += added + rest
+            at += rest
+    except (struct.error, IndexError):
+        raise ValueError("a message is damaged") from None
+    return size
 
 
 def decoded_size(rows: pa.Table) -> int:
@@ -92,44 +101,41 @@ def _lengths(values: pa.Array) -> Any:
 # -- unpacked ----------------------------------------------------------------------------------------------------------
 
 
-def _header(data: memoryview) -> tuple[int, int | None]:
-    """The kind of a message and where its header is; None: a kind without rows."""
-    message = _reference(data, 0)
-    kind, header = _field(data, message, 1), _field(data, message, 2)
+def _header(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
+    """The kind of a message, where its header is, and the bytes of its body. Kind 0: one without rows."""
+    message = _reference(data, at)
+    kind, header, rest = _field(data, message, 1), _field(data, message, 2), _field(data, message, 3)
+    length: int = 0 if rest is None else _LONG.unpack_from(data, rest)[0]
     if kind is None or header is None or data[kind] not in (_DICTIONARY, _BATCH):
-        return 0, None
-    return data[kind], _reference(data, header)
+        return 0, 0, length
+    return data[kind], _reference(data, header), length
 
 
-def _unpacked(data: memoryview, batch: int | None, body: Any) -> int:
-    if batch is None or _field(data, batch, 3) is None:
-        return 0
+def _unpacked(data: bytes | bytearray, batch: int, body: int, length: int) -> int:
+    """Of a batch, whose buffers lie in so many bytes from `body` on."""
     buffers = _field(data, batch, 2)
-    if buffers is None:
+    if _field(data, batch, 3) is None or buffers is None:
         return 0
-    begin = _reference(data, buffers)
-    (count,) = struct.unpack_from("<I", data, begin)
-    packed, size = memoryview(body), 0
+    begin, size = _reference(data, buffers), 0
+    (count,) = _COUNT.unpack_from(data, begin)
     for number in range(count):
-        offset, length = struct.unpack_from("<qq", data, begin + 4 + 16 * number)
-        if length >= 8:
-            (told,) = struct.unpack_from("<q", packed, offset)
-            size += max(told, 0)
+        offset, packed = _PLACE.unpack_from(data, begin + 4 + 16 * number)
+        if packed >= 8:
+            if not 0 <= offset <= length - 8:
+                raise ValueError("a buffer lies elsewhere")
+            size += max(_LONG.unpack_from(data, body + offset)[0], 0)
     return size
 
 
-def _reference(data: memoryview, at: int) -> int:
+def _reference(data: bytes | bytearray, at: int) -> int:
     """What the offset at a place leads to."""
-    (offset,) = struct.unpack_from("<I", data, at)
-    return at + int(offset)
+    return at + int(_COUNT.unpack_from(data, at)[0])
 
 
-def _field(data: memoryview, table: int, number: int) -> int | None:
+def _field(data: bytes | bytearray, table: int, number: int) -> int | None:
     """The place of a field of a table; None if it is not there."""
-    (back,) = struct.unpack_from("<i", data, table)
-    places = table - int(back)
-    (size,) = struct.unpack_from("<H", data, places)
-    if 4 + 2 * number >= size:
+    places = table - int(_INT.unpack_from(data, table)[0])
+    if 4 + 2 * number >= _SHORT.unpack_from(data, places)[0]:
         return None
-    (place,) = struct.unpack_from("<H", data, places + 4 + 2 * number)
+    (place,) = _SHORT.unpack_from(data, places + 4 + 2 * number)
     return table + int(place) if place else None

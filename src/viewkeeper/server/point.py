@@ -25,9 +25,9 @@ ALWAYS = (
 )
 FRESH = (b"cache-control", b"private, no-cache")
 VARY = (b"vary", b"accept, accept-encoding, authorization")
-_SAME = b"".join(b"%s: %s\r\n" % header for header in (FRESH, VARY, *ALWAYS))
-_FOUND = b"HTTP/1.1 200 OK\r\n%scontent-type: application/json\r\n" + _SAME + b"%scontent-length: %d\r\n\r\n%s"
-_UNCHANGED = b"HTTP/1.1 304 Not Modified\r\n%s" + _SAME + b"%s\r\n"
+SAME = b"".join(b"%s: %s\r\n" % header for header in (FRESH, VARY, *ALWAYS))
+_FOUND = b"HTTP/1.1 200 OK\r\n%scontent-type: application/json\r\n" + SAME + b"%scontent-length: %d\r\n\r\n%s"
+_UNCHANGED = b"HTTP/1.1 304 Not Modified\r\n%s" + SAME + b"%s\r\n"
 _ACCEPTS = (None, b"*/*", b"application/json")
 _REFUSED = frozenset((b"transfer-encoding", b"content-length", b"upgrade", b"expect"))
 

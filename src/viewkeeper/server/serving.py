@@ -230,3 +230,8 @@ class Serving:
 def stopped() -> Overloaded:
     """What a request is told that the server has not begun, or has taken back, because it stops."""
     return Overloaded("The server is stopping: nothing was done.", hint="Ask again when it is back.")
+
+
+def given_up() -> Overloaded:
+    """What a request is told that was not done within the time that a server has to stop."""
+    return Overloaded("The server stopped before this was done.", hint="It may still be: look before you repeat it.")

@@ -22,7 +22,7 @@ from viewkeeper.server.paths import key_of
 from viewkeeper.server.problems import Refused
 from viewkeeper.server.serving import Serving
 
-_CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
+CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 
 
 async def put(serving: Serving, asked: Asked) -> Reply:
@@ -69,12 +69,17 @@ async def _written(
 def _refuse_conditions(serving: Serving, asked: Asked) -> None:
     """What would be written whatever its condition says is not written."""
     serving.writable()
-    for name in _CONDITIONS:
+    for name in CONDITIONS:
         if asked.header(name) is not None:
             raise Refused(400, f"A write here has no condition, and {name} is one.", "Send it without, or as SQL.")
 
 
 def _put(serving: Serving, asked: Asked, table: Table, media: str, body: bytes) -> Reply:
+    return put_rows(serving, table, media, body)
+
+
+def put_rows(serving: Serving, table: Table, media: str, body: bytes | bytearray) -> Reply:
+    """The rows of a body as one write call. In a thread."""
     rows = intake.rows_in(table, media, body, serving.limits)
     return _told(serving, "put", serving.db.put(table.name, rows), _count(rows))
 
