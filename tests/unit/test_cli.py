@@ -82,6 +82,15 @@ def test_sql_creates_and_shows(vk: Run, tmp_path: Path) -> None:
     assert vk("sql", "-f", str(script)) == (0, "items\nt\n", "")
 
 
+def test_words_are_printed_as_they_are_and_rows_as_rows(vk: Run) -> None:
+    vk("sql", "CREATE TABLE t (id INT, name STRING, PRIMARY KEY (id))")
+    vk("sql", "INSERT INTO t VALUES (1, 'a'), (2, NULL)")
+    made = vk("sql", "/* how? */ SHOW CREATE TABLE t")[1]
+    assert made == "CREATE TABLE `t` (\n  `id` INT NOT NULL,\n  `name` STRING,\n  PRIMARY KEY (`id`)\n)\n"
+    assert vk("sql", "SELECT name FROM t ORDER BY id")[1] == "name\na\nNULL\n(2 rows)\n"
+    assert json.loads(vk("sql", "SHOW CREATE TABLE t", "-o", "json")[1]) == {"statement": made.rstrip("\n")}
+
+
 def test_of_many_tables_the_number_comes_first(vk: Run) -> None:
     for name in ("a", "b1", "b2"):
         vk("sql", f"CREATE TABLE {name} (k INT, PRIMARY KEY (k))")

@@ -34,12 +34,20 @@ def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], 
     _PRINTERS[form](schema, batches)
 
 
-def print_answer(table: pa.Table, form: str) -> None:
-    """A statement's answer. SHOW's names and EXPLAIN's plan are printed as they are when people read them."""
-    if form == "table" and table.column_names in (["name"], ["plan"]):
+def print_answer(statement: str, table: pa.Table, form: str) -> None:
+    """A statement's answer. SHOW's names and statements and EXPLAIN's plan are printed as they are for people."""
+    if form == "table" and _tells(statement) and table.num_columns == 1:
         typer.echo("\n".join(cell(v) for v in table.column(0).to_pylist()) or "(none)")
     else:
         print_rows(table.schema, [table], form)
+
+
+def _tells(text: str) -> bool:
+    """Whether a statement asks for words of ours, not for rows."""
+    from viewkeeper.plan.words import Words, statements
+
+    first = next(iter(statements(text)), None)
+    return first is not None and any(Words(text, first).at(word) for word in ("SHOW", "EXPLAIN"))
 
 
 def print_report(report: Any, form: str, most: int | None = None) -> None:

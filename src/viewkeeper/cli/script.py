@@ -34,6 +34,6 @@ def run_script(database: Any, text: str, output: str, engine: str) -> None:
             raise
         number += len(group)
         if answer.has_rows:
-            print_answer(answer.to_arrow(), output)
+            print_answer(group[0], answer.to_arrow(), output)
         elif answer.done and output == "table":
             typer.echo(answer.done)

@@ -124,7 +124,7 @@ def _statement(db: Any, text: str, form: str) -> None:
     with waiting_for(text), hushed():
         answer = db.sql(text)
     if answer.has_rows:
-        print_answer(answer.to_arrow(), form)
+        print_answer(text, answer.to_arrow(), form)
     else:
         typer.echo(answer.done or "done")
 
@@ -134,7 +134,8 @@ def _command(db: Any, text: str, form: str) -> None:
     if word == r"\h":
         typer.echo((__doc__ or "").split("\n\n")[1])
     elif word == r"\d" and name:
-        print_answer(db.sql(f"DESCRIBE {name.strip().rstrip(';')}").to_arrow(), form)
+        described = f"DESCRIBE {name.strip().rstrip(';')}"
+        print_answer(described, db.sql(described).to_arrow(), form)
     elif word == r"\d":
         for what in ("TABLES", "VIEWS"):
             names = db.sql(f"SHOW {what}").column(0).to_pylist()
