@@ -120,6 +120,7 @@ def test_divided_batches_are_those_of_the_driver(
     pair: tuple[vk.Database, vk.Database], monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(placing, "FEW_ROWS", few)
+    monkeypatch.setattr(given, "PIECE_ROWS", 4)  # a task reads the log in several pieces
     rng = random.Random(few)
     for turn in range(4):
         for db, seed in zip(pair, [rng.random()] * 2, strict=True):

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -577,7 +576,7 @@ def test_every_damaged_byte_of_an_entry_is_noticed(store: LmdbStore) -> None:
         body = bytes(entry.body)
         for at in range(len(body)):
             with pytest.raises(CorruptState):
-                images([replace(entry, body=body[:at] + bytes([body[at] ^ 0x40]) + body[at + 1 :])])
+                images([entry._replace(body=body[:at] + bytes([body[at] ^ 0x40]) + body[at + 1 :])])
 
 
 def test_a_damaged_catalog_is_reported(store: LmdbStore, path: Path) -> None:

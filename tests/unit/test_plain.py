@@ -107,6 +107,9 @@ class Kept:
         self.keys.append(key)
         self.values.append(value)
 
+    def get(self, key: bytes) -> bytes | None:
+        return dict(zip(self.keys, self.values, strict=True)).get(key)
+
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((k, v) for k, v in zip(self.keys, self.values, strict=True) if k >= start)
 
@@ -129,6 +132,26 @@ def test_few_entries_of_the_log_are_read_one_by_one() -> None:
     kept.values[2] = kept.values[2][:-1] + b"?"
     with pytest.raises(CorruptState, match="Position 5"):
         log.few(kept, 0, 9, 7, 9)  # type: ignore[arg-type]
+
+
+CALLS = st.lists(st.tuples(st.booleans(), st.sampled_from((1, 1, 1, 2, 3, 7, 30))), max_size=12)
+
+
+@given(CALLS, st.integers(0, 3), st.integers(1, 9))
+def test_shares_of_the_log_follow_each_other_and_are_alike(
+    calls: list[tuple[bool, int]], after: int, parts: int
+) -> None:
+    """`calls`: whether each is of the table, and of how many chunks. Each share begins where the one before ends."""
+    one, upto = Images(*(binary([b"x"]) for _ in range(3))), max(1, len(calls) - 1)
+    kept = Kept()
+    for position, (own, chunks) in enumerate(calls, 1):
+        for chunk in range(chunks):
+            log.append(kept, position, chunk, 7 if own else 8, 1.5, one)  # type: ignore[arg-type]
+    whole = [e.position for e in log.entries(kept, after, upto, [7])]  # type: ignore[arg-type]
+    shares = [log.share(kept, after, upto, 7, part, parts) for part in range(parts)]  # type: ignore[arg-type]
+    found = [[e.position for e in log.between(kept, *edges, [7])] for edges in shares]  # type: ignore[arg-type]
+    assert [position for share in found for position in share] == whole
+    assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
 SOME = st.binary(max_size=9)

@@ -54,7 +54,7 @@ class Batches:
             return instead
         limits = [n for n in (max_changes, self._fits, fitting(waiting, publisher.memory.total)) if n is not None]
         self._tried = min([waiting.rows, *limits])
-        if self._tried < waiting.rows:
+        if self._tried < waiting.rows and not waiting.is_one_call:
             cut = max(store.cut_after(before.cut, tables, self._tried), min(self._least, cut))
         faults.point("commit.1.after")
         with afterwards.of(_MERGING):
@@ -62,7 +62,7 @@ class Batches:
         number = before.number + 1
         choice = self.stage.choose(lane, self._tried)
         chosen = choice.lane
-        deltas, seen = self.stage.captured(chosen, flow, before.cut, cut, waiting.rows, before.seen)  # step 2
+        deltas, seen = self.stage.captured(chosen, flow, before.cut, cut, waiting, before.seen)  # step 2
         changes = sum(d.count or 0 for d in deltas.values())
         faults.point("commit.2.before")
         captured = time.perf_counter()

@@ -38,7 +38,7 @@ from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
 from viewkeeper.rounds.site import Site
-from viewkeeper.store.base import Seen, Store, StreamChange, ViewChange
+from viewkeeper.store.base import Pending, Seen, Store, StreamChange, ViewChange
 from viewkeeper.store.budget import budget
 from viewkeeper.store.memory import Memory
 
@@ -153,23 +153,23 @@ class Stage:
             self.store.work_by(None)
 
     def captured(
-        self, lane: str, flow: Flow, after: int, upto: int, rows: int, seen: Mapping[int, Seen]
+        self, lane: str, flow: Flow, after: int, upto: int, all_waiting: Pending, seen: Mapping[int, Seen]
     ) -> tuple[dict[str, Given], dict[int, Seen]]:
         """What happened to each table: in the driver, or, if that is much, where the lane's tasks run.
 
-        `rows`: about how many there are. `seen`: what had been seen up to `after`; given back: up to `upto`.
+        `all_waiting`: what waits for all tables. `seen`: what had been seen up to `after`; given back: up to `upto`.
         """
         left = {}
         if lane == "spark" and self.store.divides_log and self.store.capabilities.before_images:
             for table, columns in flow.used.items():
-                waiting = self.store.pending(after, [table])
+                waiting = all_waiting.of(table) or self.store.pending(after, [table])
                 names = tuple(c.name for c in columns)
                 several = not is_one_call(waiting, upto)
                 found = LogRows(self.store.url, flow.tables[table], names, after, upto, waiting.rows, several)
                 if waiting.calls and not is_few(found):
                     left[table] = found
         here = [t for t in flow.used if t not in left]
-        deltas, now = self.capture.changes(flow, after, upto, seen, here, rows)
+        deltas, now = self.capture.changes(flow, after, upto, seen, here, all_waiting.rows)
         return given_rows(deltas) | {Input(t).id: found for t, found in left.items()}, now
 
     def run(

@@ -25,7 +25,7 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.runs import RunEntry, open_run, wholes
 from viewkeeper.store.base import Store
-from viewkeeper.store.memory import Memory
+from viewkeeper.store.memory import PIECE_ROWS, Memory
 from viewkeeper.store.registry import open_store
 
 
@@ -46,7 +46,7 @@ class Given(Protocol):
         """All rows, as a consolidated delta; in a file, if they are many."""
 
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        """The same rows in up to `parts` shares."""
+        """The same rows in shares for `parts` tasks, dealt out by turns: one for each at most, or as many for each."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,10 @@ class LogRows:
             store.close()
 
     def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
+        """A share that is read at once is one piece: a task has several of them where there is much."""
         whole = (self.url, self.table, self.columns, self.after, self.upto, self.count, self.several)
-        return [LogRows(*whole, part, parts) for part in range(parts)]
+        pieces = parts * max(1, -(-2 * self.count // (parts * PIECE_ROWS)))  # of an update the row before and after
+        return [LogRows(*whole, part, pieces) for part in range(pieces)]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -113,6 +113,20 @@ class Pending:
     """Position of the newest waiting call, where the store knows it."""
     size: int = 0
     """Bytes of what waits, where the store knows it."""
+    by_table: Mapping[int, int] = field(default_factory=dict)
+    """The rows of each table, where the store knows them."""
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether all of it is known to be of one write call, which is not cut."""
+        return self.calls == 1 and bool(self.by_table)
+
+    def of(self, table: int) -> Pending | None:
+        """What of it waits for one of the tables; None where that must be looked for."""
+        if not self.is_one_call:
+            return None
+        rows = self.by_table.get(table)
+        return Pending(0, 0, None) if rows is None else replace(self, rows=rows, by_table={table: rows})
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 
 import pyarrow as pa
@@ -61,11 +61,8 @@ class OrderedFeed(Feed):
         with self._opened.read(only_log=True) as state:
             self._opened.check_kept(state, after)
             table = self._records.shown(state).reading(table)
-            span = (state.log, after, upto, [table.home])
-            found = log.entries(*span)
-            if parts > 1:  # chunks that follow each other: what lies between two states of a key cancels only then
-                count = sum(1 for _ in found)
-                found = islice(log.entries(*span), count * part // parts, count * (part + 1) // parts)
+            start, stop = log.share(state.log, after, upto, table.home, part, parts)
+            found = log.between(state.log, start, stop, [table.home])
             pieces = [_own(table, images) for images in log.gather(found)]
         return net(table, pieces, wanted)
 
@@ -161,10 +158,11 @@ def _own(table: Table, images: Images) -> Images:
 def _more(known: Pending, entries: Iterable[log.Entry]) -> Pending:
     """What waits, with what came after it."""
     calls, rows, oldest, size = known.calls, known.rows, known.oldest, known.size
-    first, last = known.first, known.last
+    first, last, by_table = known.first, known.last, dict(known.by_table)
     for entry in entries:
         calls += entry.position != last
         oldest = entry.time if oldest is None else oldest
         first, last = entry.position if first is None else first, entry.position
         rows, size = rows + entry.rows, size + len(entry.body)
-    return Pending(calls, rows, oldest, first, last, size)
+        by_table[entry.table] = by_table.get(entry.table, 0) + entry.rows
+    return Pending(calls, rows, oldest, first, last, size, by_table)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,17 +44,23 @@ _HEADER = struct.Struct("<BBHIdII")
 _CHECKED = _HEADER.size - 4
 _ENDS = 3 * 4
 _VERSION, _UNCHECKED, _BEFORE, _AFTER = 2, 1, 1, 2
+_END = struct.Struct("<I").unpack_from
+
+Bytes = memoryview | bytes
 
 
-@dataclass(frozen=True)
-class Entry:
+Place = tuple[int, int]
+"""Of a chunk: its call's position, and its number there."""
+
+
+class Entry(NamedTuple):
     """One chunk as it lies in the log; `body` is valid while its transaction is open."""
 
     position: int
     table: int
     time: float
     rows: int
-    body: memoryview | bytes
+    body: Bytes
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -145,21 +151,81 @@ def _ends(offsets: np.ndarray[Any, np.dtype[np.int32]], each: int) -> memoryview
 
 def entries(log: OrderedMap, after: int, upto: int, tables: Sequence[int]) -> Iterator[Entry]:
     """The chunks of these tables in (after, upto]."""
+    return between(log, (after + 1, 0), (upto + 1, 0), tables)
+
+
+def between(log: OrderedMap, start: Place, stop: Place, tables: Sequence[int]) -> Iterator[Entry]:
+    """The chunks of these tables from one on, before another."""
     wanted = frozenset(tables)
-    if after >= upto:
+    if start >= stop:
         return
-    for key, body in log.items(_KEY.pack(after + 1, 0)):
-        position = _KEY.unpack(key)[0]
-        if position > upto:
+    for key, body in log.items(_KEY.pack(*start)):
+        place = _KEY.unpack(key)
+        if place >= stop:
             return
         version, _, check, table, time, rows, _ = _HEADER.unpack_from(body)
         if version not in (_VERSION, _UNCHECKED):
-            raise CorruptState(f"Position {position} of the change log has an unknown format.")
+            raise CorruptState(f"Position {place[0]} of the change log has an unknown format.")
         if table not in wanted:
             if version == _VERSION and _check(body) != check:
-                raise _damaged(position)
+                raise _damaged(place[0])
         else:
-            yield Entry(position, table, time, rows, body)
+            yield Entry(place[0], table, time, rows, body)
+
+
+def share(log: OrderedMap, after: int, upto: int, table: int, part: int, parts: int) -> tuple[Place, Place]:
+    """Where one of `parts` shares of (after, upto] begins and ends; each has about as many chunks of the table.
+
+    They follow each other: what lies between two states of a key cancels only then. Of a call of many chunks the first
+    two are looked at, and how many there are is found by asking for some of the others.
+    """
+    calls = list(_calls(log, after, upto, table)) if parts > 1 else []
+    ends = [0, *accumulate(chunks for _, chunks in calls)]
+
+    def edge(number: int) -> Place:
+        if not 0 < number < parts:
+            return (upto + 1 if number else after + 1, 0)
+        target = ends[-1] * number // parts
+        call = bisect_right(ends, target) - 1
+        return (calls[call][0], target - ends[call]) if call < len(calls) else (upto + 1, 0)
+
+    return edge(part), edge(part + 1)
+
+
+def _calls(log: OrderedMap, after: int, upto: int, table: int) -> Iterator[tuple[int, int]]:
+    """The calls in (after, upto] that begin with a chunk of the table, and how many chunks each has."""
+    start = (after + 1, 0)
+    while start < (upto + 1, 0):
+        found, start, first = log.items(_KEY.pack(*start)), (upto + 1, 0), (-1, False)
+        for key, body in found:
+            position, chunk = _KEY.unpack(key)
+            if position > upto:
+                break
+            if chunk == 0:
+                if first[1]:
+                    yield first[0], 1
+                first = position, _HEADER.unpack_from(body)[3] == table
+            else:
+                if first[1]:
+                    yield position, _chunks(log, position)
+                first, start = (-1, False), (position + 1, 0)
+                break
+        if first[1]:
+            yield first[0], 1
+
+
+def _chunks(log: OrderedMap, position: int) -> int:
+    """How many chunks a call has: they are numbered from 0 on."""
+    least, beyond = 1, 2
+    while log.get(_KEY.pack(position, beyond - 1)) is not None:
+        least, beyond = beyond, 2 * beyond
+    while beyond - least > 1:
+        middle = (least + beyond) // 2
+        if log.get(_KEY.pack(position, middle - 1)) is not None:
+            least = middle
+        else:
+            beyond = middle
+    return least
 
 
 def touched(log: OrderedMap, after: int, upto: int) -> dict[int, Touched]:
@@ -259,22 +325,23 @@ def few(log: OrderedMap, after: int, upto: int, table: int, most: int) -> list[t
 
 
 def images(found: Sequence[Entry]) -> Images:
-    """The images of some chunks as one, checked and copied. A call of one row is a chunk too: no array for each."""
-    ends: tuple[list[bytes], ...] = ([], [], [])
-    data: tuple[list[bytes], ...] = ([], [], [])
-    for entry in found:
-        body = entry.body
-        _, flags, _, _, _, rows, _ = _HEADER.unpack_from(body)
+    """The images of some chunks as one, checked and copied. A call of one row is a chunk too, and one of millions has
+    a chunk for every few: no array for each, and each side is copied once."""
+    ends: tuple[list[Bytes], ...] = ([], [], [])
+    data: tuple[list[Bytes], ...] = ([], [], [])
+    for position, _, _, rows, body in found:
         if not is_whole(body):
-            raise _damaged(entry.position)
-        at, size = _HEADER.size, 4 * rows
-        for kind, there in enumerate((True, flags & _BEFORE, flags & _AFTER)):
-            ends[kind].append(bytes(body[at : at + size]) if there else bytes(size))
-            at += size if there else 0
-        for kind in range(3):
-            size = int.from_bytes(ends[kind][-1][-4:], "little")
-            data[kind].append(bytes(body[at : at + size]))
-            at += size
+            raise _damaged(position)
+        flags, size, at = body[1], 4 * rows, _HEADER.size
+        start = at + size * (1 + (flags & _BEFORE) + flags // _AFTER)
+        for kind, is_there in enumerate((True, flags & _BEFORE, flags & _AFTER)):
+            if is_there:
+                ends[kind].append(body[at : at + size])
+                at += size
+                data[kind].append(body[start : (start := start + _END(body, at - 4)[0])])
+            else:
+                ends[kind].append(bytes(size))
+                data[kind].append(b"")
     counts = [entry.rows for entry in found]
     return Images(*(_array(counts, ends[kind], data[kind]) for kind in range(3)))
 
@@ -291,7 +358,7 @@ def _damaged(position: int) -> CorruptState:
     )
 
 
-def _array(counts: list[int], ends: list[bytes], data: list[bytes]) -> pa.BinaryArray:
+def _array(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> pa.BinaryArray:
     """One array of many chunks' values: each chunk's ends count from where its bytes begin."""
     sizes = np.fromiter(map(len, data), np.int64, len(data))
     offsets = np.zeros(sum(counts) + 1, np.int32)
