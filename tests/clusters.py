@@ -7,24 +7,32 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+TOOL = Path(__file__).parents[1] / "tools" / "cluster"
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment in which `tools/cluster` speaks of one running cluster; its URL under MASTER."""
+
+@contextmanager
+def started(place: Path, **more: str) -> Iterator[dict[str, str]]:
+    """The environment in which `tools/cluster` speaks of one running cluster; its URL under MASTER. `more` variables
+    reach its workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = tmp_path_factory.mktemp("cluster")
-    env = {**os.environ, "CLUSTER_DIR": str(place), "CLUSTER_PORT": str(port), "PYTHON": sys.executable}
-    command = [str(Path(__file__).parents[1] / "tools" / "cluster")]
+    env = {**os.environ, "CLUSTER_DIR": str(place), "CLUSTER_PORT": str(port), "PYTHON": sys.executable, **more}
     try:
-        started = subprocess.run(
-            [*command, "start", "2"], env=env, check=True, capture_output=True, text=True, timeout=400
+        begun = subprocess.run(
+            [str(TOOL), "start", "2"], env=env, check=True, capture_output=True, text=True, timeout=400
         )
-        yield env | {"MASTER": started.stdout.strip()}
+        yield env | {"MASTER": begun.stdout.strip()}
     finally:
-        subprocess.run([*command, "stop"], env=env, check=True, timeout=60)
+        subprocess.run([str(TOOL), "stop"], env=env, check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with started(tmp_path_factory.mktemp("cluster")) as env:
+        yield env

@@ -81,23 +81,46 @@ def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dic
         subprocess.run([*TOOL, "drop", "3"], env=cluster, check=True, timeout=60)  # other tests have none elsewhere
 
 
+SPARK = Path(pyspark.__file__).parent
+AS_JAVA = ["--deploy-mode", "cluster", "--class", "org.apache.spark.deploy.PythonRunner"]
+"""Spark's own way to start a Python program: by itself spark-submit does not take it on a standalone cluster."""
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_command_is_a_spark_application(cluster: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("deploy", ["client", "cluster"])
+def test_a_command_is_a_spark_application(cluster: dict[str, str], tmp_path: Path, deploy: str) -> None:
     """`spark-submit` runs `vk refresh`, whose batch runs on the cluster that it was submitted to."""
     url = f"lmdb:{tmp_path / 'db'}"
     with viewkeeper.open(url) as db:
         db.sql("CREATE TABLE t (id INT, kind INT, PRIMARY KEY (id))")
         db.sql("CREATE INDEX by_kind ON t (kind)")
         db.put("t", [{"id": n, "kind": n % 3} for n in range(100)])
-    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster["MASTER"]]
-    settings = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=500m"]
-    program = [str(Path(viewkeeper.__file__).parent / "__main__.py"), "refresh", "--db", url, "--lane", "spark"]
-    env = cluster | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    done = subprocess.run([*submit, *settings, *program], env=env, capture_output=True, text=True, timeout=500)
+    conf = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "500m",
+        "spark.executor.memory": "500m",
+        "spark.pyspark.python": sys.executable,
+        "spark.standalone.submit.waitAppCompletion": "true",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": tmp_path.as_uri(),
+    }
+    settings = [word for setting in conf.items() for word in ("--conf", "=".join(setting))]
+    command = ["refresh", "--db", url, "--lane", "spark"]
+    program = [str(Path(viewkeeper.__file__).parent / "__main__.py")]
+    if deploy == "cluster":
+        settings += AS_JAVA
+        program = [next(map(str, (SPARK / "jars").glob("py4j*.jar"))), *program, ""]
+    submit = [str(SPARK / "bin" / "spark-submit"), "--master", cluster["MASTER"]]
+    done = subprocess.run(
+        [*submit, *settings, *program, *command], env=cluster, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "spark" in done.stdout
+    assert any('"viewkeeper batch ' in log.read_text() for log in tmp_path.rglob("events*")), "a job of the cluster"
+    with viewkeeper.open(url, mode="r") as db:
+        assert db.status().lag_changes == 0
     with viewkeeper.open(url) as db:
         assert db.audit().differences == 0
 

@@ -1,15 +1,12 @@
 """A distributed HBase that pushes: servers die, regions move and split, files are loaded, WALs deleted.
 
-VK_TURNS: how often a region server is killed (3). VK_HBASE_CLUSTER: the directory of a `tools/hbase-cluster` that runs.
+VK_TURNS: how often a region server is killed (3).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,55 +16,23 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
+from tests.integration.hbase.distributed import Cluster, started
 from tests.integration.hbase.pushed import HOUR, Process, Shop, Writer, eventually, is_pushed, pushed_to
 from tests.integration.hbase.shop import expected, totals
 
 from viewkeeper.store.hbase.layout import MARKED
 from viewkeeper.store.hbase.push import settings
-from viewkeeper.store.hbase.server import HOST
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep]
 
 TURNS = int(os.environ.get("VK_TURNS", "3"))
-TOOL = Path(__file__).parents[3] / "tools" / "hbase-cluster"
 PRICE = struct.pack(">i", 2) + b"\x01"
-
-
-class Cluster:
-    """A running one, by its tool."""
-
-    host = HOST
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-
-    @property
-    def port(self) -> int:
-        return int(json.loads((self.data / "ports.json").read_text())["gateway"])
-
-    def run(self, *arguments: str, said: str = "") -> str:
-        env = {**os.environ, "HBASE_CLUSTER_DIR": str(self.data)}
-        command = [sys.executable, str(TOOL), *arguments]
-        done = subprocess.run(command, env=env, input=said, capture_output=True, text=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
-
-    def serves(self, region: str) -> str:
-        """The region server that has a region, by the tool's name for it."""
-        port = int(region.split(",")[1])
-        known = json.loads((self.data / "ports.json").read_text())
-        return next(name for name, taken in known.items() if taken == port)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two region servers."""
-    given = os.environ.get("VK_HBASE_CLUSTER")
-    found = Cluster(Path(given) if given else tmp_path_factory.mktemp("cluster"))
-    found.run("start", "2")
-    yield found
-    if not given:
-        found.run("stop")
+    with started(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
 
 
 @pytest.fixture
