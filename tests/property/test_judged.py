@@ -26,6 +26,8 @@ def meets(condition: Expr, value: int | None) -> bool:
         return all(meets(part, value) for part in condition.args)
     if condition.op == "IsNull":
         return value is None
+    if condition.op == "Or":
+        return any(meets(part, value) for part in condition.args)
     return value is not None and value > condition.args[1].value
 
 
@@ -46,6 +48,8 @@ def test_bits_are_those_of_each_conjunction_alone(
                 atoms = [above(rng.randrange(10)) for _ in range(rng.randrange(1, 4))]
                 if rng.random() < 0.3:
                     atoms.append(Expr("IsNull", types.BOOLEAN, (X,), nullable=False))
+                if rng.random() < 0.3:  # one that takes a statement
+                    atoms.insert(0, Expr("Or", types.BOOLEAN, (above(rng.randrange(10)), above(rng.randrange(10)))))
                 if rng.random() < 0.3:
                     atoms = [Expr("And", types.BOOLEAN, (atoms[0], atoms[-1])), *atoms]
                 if rng.random() < 0.9:  # or an exit without conditions here

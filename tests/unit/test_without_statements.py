@@ -21,6 +21,7 @@ from viewkeeper.operators.comparing import holds
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import layout, with_raw
 from viewkeeper.operators.projecting import is_exact, value_of
+from viewkeeper.operators.segments import where_sql
 from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.operators.stretches import Check
 
@@ -117,8 +118,17 @@ def conditions(draw: st.DrawFn) -> Expr:
     asked = column(f"0.c{number}", type_)
     if draw(st.booleans()) and draw(st.booleans()):
         return Expr(draw(st.sampled_from(["IsNull", "IsNotNull"])), types.BOOLEAN, (asked,))
-    constant = Expr("literal", type_, value=draw(COMPARED[type_]), nullable=False)
-    found = Expr(draw(st.sampled_from(OPERATORS)), types.BOOLEAN, (asked, constant))
+    constants = [Expr("literal", type_, value=draw(COMPARED[type_]), nullable=False) for _ in range(3)]
+    kinds = ["constant", "constant", "column", "list", "other", *(["within"] if type_ == types.STRING else [])]
+    kind, op = draw(st.sampled_from(kinds)), draw(st.sampled_from(OPERATORS))
+    if kind == "list":
+        return Expr("In", types.BOOLEAN, (asked, *constants[: draw(st.integers(1, 3))]))
+    if kind == "other":
+        return Expr("Not", types.BOOLEAN, (Expr("EqualTo", types.BOOLEAN, (asked, constants[0])),))
+    if kind == "within":
+        return Expr(draw(st.sampled_from(["StartsWith", "EndsWith", "Contains"])), types.BOOLEAN, (asked, constants[0]))
+    other = column(f"0.d{number}", type_) if kind == "column" else constants[0]
+    found = Expr(op, types.BOOLEAN, (asked, other))
     return Expr("And", types.BOOLEAN, (found, draw(conditions()))) if draw(st.booleans()) else found
 
 
@@ -130,28 +140,38 @@ def _values(type_: types.Type, values: list[Any]) -> pa.Array:
 
 @given(
     conjuncts=st.lists(conditions(), min_size=1, max_size=2).map(tuple),
-    rows=st.lists(st.tuples(*(st.none() | values for values in COMPARED.values())), max_size=8),
+    rows=st.lists(st.tuples(*(st.none() | values for _ in range(2) for values in COMPARED.values())), max_size=8),
 )
 def test_comparisons(duck: Duck, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = pa.table({f"0.c{i}": _values(type_, [row[i] for row in rows]) for i, type_ in enumerate(COMPARED)})
+    named = [(f"0.{side}{i}", type_) for side in "cd" for i, type_ in enumerate(COMPARED)]
+    table = pa.table({name: _values(type_, [row[i] for row in rows]) for i, (name, type_) in enumerate(named)})
     check = Check(((conjuncts, 1),))
-    assert check.compared is not None
-    told = duck.run(check.sql, input=table)
-    for condition, said in zip(check.compared, told.columns, strict=True):
-        assert holds(condition, table).tolist() == said.to_pylist()
+    assert not check.others
+    for condition, compared in zip(check.conditions, check.compared, strict=True):
+        said = duck.run(f"SELECT coalesce({where_sql((condition,))}, FALSE) AS s FROM input", input=table)["s"]
+        assert compared is not None
+        assert holds(compared, table).tolist() == said.to_pylist()
 
 
-@pytest.mark.parametrize("op", ["Or", "Not", "EqualNullSafe", "Like"])
+@pytest.mark.parametrize("op", ["Or", "Not", "EqualNullSafe", "Like", "StartsWith"])
 def test_another_condition_takes_a_statement(op: str) -> None:
     asked, constant = column("0.a", types.INT), Expr("literal", types.INT, value=1)
     simple = Expr("EqualTo", types.BOOLEAN, (asked, constant))
-    assert Check((((Expr(op, types.BOOLEAN, (asked, constant)),), 1), ((simple,), 2))).compared is None
+    check = Check((((Expr(op, types.BOOLEAN, (asked, constant)),), 1), ((simple,), 2)))
+    assert (check.others, check.asked) == ((0,), ["0.a"])
 
 
 def test_a_constant_of_another_type_or_null_takes_a_statement() -> None:
     asked = column("0.a", types.INT)
-    for constant in (Expr("literal", types.BIGINT, value=1), Expr("literal", types.INT, value=None), asked):
-        assert Check((((Expr("EqualTo", types.BOOLEAN, (asked, constant)),), 1),)).compared is None
+    for constant in (
+        Expr("literal", types.BIGINT, value=1),
+        Expr("literal", types.INT, value=None),
+        column("0.b", types.BIGINT),
+    ):
+        for op in ("EqualTo", "In"):
+            assert Check((((Expr(op, types.BOOLEAN, (asked, constant)),), 1),)).others == (0,)
+    double = column("0.x", types.DOUBLE)  # NaN is greater than all, and equals itself
+    assert Check((((Expr("LessThan", types.BOOLEAN, (double, double)),), 1),)).others == (0,)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------

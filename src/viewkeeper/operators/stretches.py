@@ -1,7 +1,7 @@
 """What a path is made of: conditions, lookups and ways out, in the order in which rows meet them.
 
     Stretch     what happens to one set of rows, until a lookup makes other rows of them
-    Check       conditions of all views that can be judged at one point, each once, in one statement
+    Check       conditions of all views that can be judged at one point, each once
     Step        a lookup
     Exit        a way out, to one operator of one view
 
@@ -10,15 +10,17 @@ A set of exits is a number, with a bit for each; rows have theirs in words of 64
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr, column
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.types import Type
 from viewkeeper.operators.comparing import Comparison, comparison, holds
 from viewkeeper.operators.duck import Duck
@@ -26,6 +28,7 @@ from viewkeeper.operators.segments import where_sql
 
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 Ref = tuple[int, str]
 """A column of the row at a place: (number of the place, its name there). Place 0 is the delta's."""
 
@@ -74,22 +77,39 @@ class Check:
         return tuple(dict.fromkeys(part for conjuncts, _ in self.tests for part in _parts(conjuncts)))
 
     @cached_property
-    def compared(self) -> tuple[Comparison, ...] | None:
-        """The conditions as comparisons with constants; None if one of them is something else."""
-        found = [comparison(condition) for condition in self.conditions]
-        known = tuple(condition for condition in found if condition is not None)
-        return known if len(known) == len(found) else None
+    def compared(self) -> tuple[Comparison | None, ...]:
+        """The conditions that are comparisons with constants, as such."""
+        return tuple(map(comparison, self.conditions))
+
+    @cached_property
+    def others(self) -> tuple[int, ...]:
+        """The places of the other conditions, which need a statement."""
+        return tuple(i for i, known in enumerate(self.compared) if known is None)
 
     @cached_property
     def sql(self) -> str:
-        """Whether a row meets each of the conditions; NULL does not."""
-        shown = (f"coalesce({where_sql((c,))}, FALSE) AS c{i}" for i, c in enumerate(self.conditions))
+        """Whether a row meets each of those, or NULL."""
+        shown = (f"{where_sql((self.conditions[i],))} AS c{i}" for i in self.others)
         return f"SELECT {', '.join(shown)} FROM input"
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """The columns that the statement reads."""
+        return [f"{place}.{name}" for place, name in refs_of(self.conditions[i] for i in self.others)]
+
+    def left(self, met: Mapping[int, Flags], rows: int) -> Places:
+        """The rows for which it matters whether they meet the other conditions: those that meet what else is asked."""
+        found = np.zeros(rows, np.bool_)
+        for places, _ in self._conjunctions:
+            if any(place not in met for place in places):
+                known = [met[place] for place in places if place in met]
+                found |= np.logical_and.reduce(known) if known else True
+        return np.flatnonzero(found)
 
     @cached_property
     def name(self) -> str:
         """The same for checks that give the same bits."""
-        return f"{self.sql} {self._conjunctions}"
+        return f"{self.conditions} {self._conjunctions}"
 
     @cached_property
     def _conjunctions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
@@ -97,7 +117,7 @@ class Check:
         place = {condition: i for i, condition in enumerate(self.conditions)}
         return tuple((tuple(place[part] for part in _parts(conjuncts)), exits) for conjuncts, exits in self.tests)
 
-    def bits(self, met: Sequence[Flags], rows: int) -> dict[int, Words]:
+    def bits(self, met: Mapping[int, Flags], rows: int) -> dict[int, Words]:
         """For each word of bits that are asked for, the bits of the exits whose conditions a row meets."""
         found = {word: np.zeros(rows, np.uint64) for word in words_of(self.exits)}
         for (first, *others), exits in self._conjunctions:
@@ -126,18 +146,29 @@ def _flat(conjuncts: Iterable[Expr]) -> Iterator[Expr]:
 
 
 def judged(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Words]:
-    """The bits of rows, some at a time: of a thousand views the conditions are hundreds, and each has its column."""
+    """The bits of rows, some at a time: of a thousand views the conditions are hundreds, each with a column."""
     parts = []
     for start in range(0, rows.num_rows, _JUDGED):
         some = rows.slice(start, _JUDGED)
-        if check.compared is not None:
-            met = [holds(condition, some) for condition in check.compared]
-        else:
-            met = [column.to_numpy() for column in duck.run(check.sql, input=some).columns]
-        parts.append(check.bits(met, some.num_rows))
+        parts.append(check.bits(_met(duck, check, some), some.num_rows))
     if len(parts) == 1:
         return parts[0]
     return {word: np.concatenate([_NO_BITS, *(part[word] for part in parts)]) for word in words_of(check.exits)}
+
+
+def _met(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Flags]:
+    """Which rows meet each condition. What needs a statement is told of rows for which it matters only."""
+    met = {i: holds(known, rows) for i, known in enumerate(check.compared) if known is not None}
+    if not check.others:
+        return met
+    left = check.left(met, rows.num_rows)
+    met |= {i: np.zeros(rows.num_rows, np.bool_) for i in check.others}
+    if len(left):
+        input_ = rows.select(check.asked) if check.asked else rows
+        told = duck.run(check.sql, input=input_ if len(left) == rows.num_rows else input_.take(pa.array(left)))
+        for i, column in zip(check.others, told.columns, strict=True):
+            met[i][left] = np.asarray(pc.fill_null(one_chunk(column), False))
+    return met
 
 
 @dataclass(frozen=True)
