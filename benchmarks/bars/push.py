@@ -44,7 +44,7 @@ NEWEST = "CREATE MATERIALIZED VIEW newest AS SELECT writer, max(number) AS numbe
 KEYS = 20_000
 WAYS = ("poll", "push")
 MEASURES = ("freshness", "writers", "idle")
-PAUSE = 20
+PAUSE = 50
 """What `vk hbase push enable` takes."""
 
 

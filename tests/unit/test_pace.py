@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,26 +10,29 @@ import pytest
 
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.maintain.continuous import Maintenance, Pace
+from viewkeeper.maintain.processors import Processors
 
 
 @pytest.mark.parametrize(
-    ("atomic", "priority", "seconds", "spent", "rest"),
+    ("atomic", "priority", "idle", "seconds", "spent", "rest"),
     [
-        (True, "balanced", 0.02, 0.01, 0.02),  # writers wait for all of it
-        (True, "views", 0.02, 0.02, 0.0),
-        (True, "writers", 0.01, 0.01, 0.04),
-        (True, "balanced", 9.0, 9.0, 0.05),  # max_delay
-        (False, "balanced", 0.02, 0.02, 0.02),  # it took all of the processor's time
-        (False, "balanced", 0.05, 0.02, 0.0),  # it left the processor alone for more than half of the time
-        (False, "balanced", 0.03, 0.02, 0.01),
-        (False, "writers", 0.03, 0.01, 0.02),
+        (True, "balanced", 0.5, 0.02, 0.01, 0.02),  # writers wait for all of it
+        (True, "views", 0.0, 0.02, 0.02, 0.0),
+        (True, "writers", 0.0, 0.01, 0.01, 0.04),
+        (True, "balanced", 0.0, 9.0, 9.0, 0.05),  # max_delay
+        (False, "balanced", 0.0, 0.05, 0.02, 0.02),  # writers wait for processors
+        (False, "balanced", 0.3, 0.05, 0.02, 0.0),  # nobody does
+        (False, "balanced", 0.0, 0.02, 0.03, 0.02),  # of two processors, one is the writers'
+        (False, "writers", 0.0, 0.03, 0.01, 0.04),
+        (False, "views", 0.0, 0.03, 0.01, 0.0),
     ],
 )
 def test_a_batch_takes_no_more_than_its_share_of_the_time(
-    atomic: bool, priority: str, seconds: float, spent: float, rest: float
+    atomic: bool, priority: str, idle: float, seconds: float, spent: float, rest: float
 ) -> None:
     store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=atomic))
     made = Maintenance(store, Pace(priority=priority), cast(Any, None))
+    made._processors.idle = idle
     assert made._rest_after(BatchReport(1, 10, "driver", seconds), spent) == pytest.approx(rest)
 
 
@@ -36,3 +40,19 @@ def test_after_a_batch_that_was_as_large_as_may_be_nobody_rests() -> None:
     store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=True))
     made = Maintenance(store, Pace(max_changes=100), cast(Any, None))
     assert made._rest_after(BatchReport(1, 60, "driver", 1.0), 1.0) == 0.0
+
+
+def test_processors_are_idle_for_the_share_of_time_that_was_not_used(tmp_path: Path) -> None:
+    counts = tmp_path / "stat"
+    counts.write_text("cpu  100 0 50 800 50 0 0 0 7 7\ncpu0 1 2 3\n")
+    seen = Processors(counts)
+    assert seen.look() == 0.0  # its first window is not over
+    counts.write_text("cpu  160 0 60 820 60 0 0 0 9 9\ncpu0 1 2 3\n")
+    assert seen.look(window=0.0) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("told", ["", "what is this", None])
+def test_where_the_system_does_not_tell_no_processor_is_idle(tmp_path: Path, told: str | None) -> None:
+    if told is not None:
+        (tmp_path / "stat").write_text(told)
+    assert Processors(tmp_path / "stat").look(window=0.0) == 0.0

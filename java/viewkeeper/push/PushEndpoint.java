@@ -29,7 +29,7 @@ public class PushEndpoint extends BaseReplicationEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(PushEndpoint.class);
     private static final long VISIBLE_WITHIN = 60_000;
     private static final long AGAIN = 60_000;
-    private static final int FIRST = 2;
+    private static final int FIRST = 1;
     private static final int ALWAYS = 10;
 
     private final ConcurrentHashMap<Thread, Wire> wires = new ConcurrentHashMap<>();
@@ -51,7 +51,7 @@ public class PushEndpoint extends BaseReplicationEndpoint {
         server = (RegionServerServices) context.getAbortable();
         // This source's own copy of the settings, read again when its WAL reader is made: how long it sleeps when there
         // is nothing new. HBase's defaults (1 s, and longer each time) would be the latency. Where it sleeps longer each
-        // time in which it finds nothing, it begins with some milliseconds, and an idle WAL is seldom looked at.
+        // time in which it finds nothing, it begins with two milliseconds, and an idle WAL is seldom looked at.
         Configuration own = context.getLocalConfiguration();
         int first = slowsDown() ? Math.min(FIRST, settings.pause) : Math.min(ALWAYS, settings.pause);
         own.setLong("replication.source.sleepforretries", first);

@@ -66,7 +66,7 @@ final class Settings {
             throw new IOException("the peer " + peer + " has no secret of 16 bytes or more");
         }
         ca = configuration.get(PREFIX + "ca");
-        pause = Integer.parseInt(configuration.getOrDefault(PREFIX + "pause", "20"));
+        pause = Integer.parseInt(configuration.getOrDefault(PREFIX + "pause", "50"));
         timeout = Integer.parseInt(configuration.getOrDefault(PREFIX + "timeout", "20000"));
     }
 }

@@ -78,7 +78,7 @@ def enable(
     key: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: the key of that certificate.")] = None,
     pause: Annotated[
         int, typer.Option(min=1, help="Milliseconds at most between two looks at a WAL without news.")
-    ] = 20,
+    ] = 50,
 ) -> None:
     """Add the replication peer for the database's namespace and its tables in others, or bring it up to date.
 

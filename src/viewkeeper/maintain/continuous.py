@@ -3,7 +3,8 @@
     idle      look at the log's head every few milliseconds; a writer of this process also wakes it
     changes   begin a batch at once, unless the last one ended just now: then rest first, until what that batch took
               from writers is no more than its share of the time (`priority`): its time where they wait for its commit,
-              else its processor time; at most `max_delay`, and not at all when it was about as large as it may be
+              else its processor time if all processors are needed; at most `max_delay`, and not at all when it was
+              about as large as it may be
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from viewkeeper.errors import MaintainerBusy, StoreError, Timeout, ViewkeeperError
 from viewkeeper.maintain.holding import Holding
+from viewkeeper.maintain.processors import Processors
 from viewkeeper.model import arguments
 from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Store
@@ -44,6 +46,8 @@ NOTE = "maintenance"
 _STANDBY_PAUSE = 0.1
 _DUE = 1.0
 """Seconds by which a view that is made at intervals may be late, where nobody looks for changes."""
+_IDLE = 0.1
+"""The share of the processors' time from which on they are not all needed."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -95,6 +99,7 @@ class Maintenance:
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._room = threading.Condition()
+        self._processors = Processors()
         self._thread: threading.Thread | None = None
         self._beside: threading.Thread | None = None
         self._maintainer: Maintainer | None = None
@@ -279,14 +284,16 @@ class Maintenance:
     def _rest_after(self, report: BatchReport, spent: float) -> float:
         """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
 
-        `spent`: seconds of the processor. A batch that waits for a store elsewhere takes nothing from anybody
-        meanwhile, so that is rest already, unless its commit is a transaction, which writers wait for.
+        `spent`: seconds of the processor. Where writers do not wait for a transaction, that is what a batch takes from
+        them, and nothing at all while processors are idle.
         """
+        idle = self._processors.look()
         if 2 * report.changes >= self.pace.max_changes:  # more than that may wait
             return 0.0
-        waits = self._store.capabilities.atomic_batch or report.lane == "spark"
-        took = report.seconds if waits else min(spent, report.seconds)
-        return min(self.pace.max_delay, max(0.0, took / SHARES[self.pace.priority] - report.seconds))
+        took = report.seconds
+        if not (self._store.capabilities.atomic_batch or report.lane == "spark"):
+            took = 0.0 if idle > _IDLE else min(spent, report.seconds)
+        return min(self.pace.max_delay, took / SHARES[self.pace.priority] - took)
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:

@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from viewkeeper.errors import CorruptState, FormatTooNew, MaintainerBusy, NotADatabase
@@ -61,7 +61,7 @@ class State(Standing):
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return json.dumps(vars(self) | {"claim": self.claim and vars(self.claim)}, separators=(",", ":")).encode()
 
     @staticmethod
     def from_bytes(value: bytes) -> State:
