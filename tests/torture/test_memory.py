@@ -169,7 +169,8 @@ def test_one_call_that_is_more_than_fits_is_read_in_parts(
         return part_of_changes(self, *span)
 
     monkeypatch.setattr(fitting, "EXPANSION", 1_000_000)
-    monkeypatch.setattr(changes, "_ROWS_IN_PARTS", 100)
+    for name in ("_ROWS_IN_PARTS", "_ROWS_ASIDE", "ROWS_FOR_MORE"):
+        monkeypatch.setattr(changes, name, 100)  # by several threads, each part in a file
     monkeypatch.setattr(Memory, "piece", 4_000)
     monkeypatch.setattr(LmdbStore, "part_of_changes", counted)
     rng = random.Random(2)

@@ -26,8 +26,8 @@ from viewkeeper.store.memory import Memory
 ROWS_FOR_MORE = 20_000
 """Changes from which threads are worth waking: below, one is done before the second has begun."""
 
-_ROWS_IN_PARTS = 1_000_000
-"""A write call of so many rows is read in parts."""
+_ROWS_IN_PARTS, _ROWS_ASIDE = 200_000, 1_000_000
+"""A write call of so many rows is read in parts, side by side; of so many, each waits in a file."""
 
 
 class Capture:
@@ -53,36 +53,53 @@ class Capture:
         `rows`: about how many there are, if that is known.
         """
 
-        has_befores = self._store.capabilities.before_images
+        parts = {t: self._parts(flow.tables[t], after, upto, rows) for t in tables}
 
-        def changed(duck: Duck, table: int) -> tuple[pa.Table, Seen]:
+        def changed(duck: Duck, what: tuple[int, int]) -> tuple[pa.Table, Seen]:
+            table, part = what
             names = [c.name for c in flow.used[table]]
-            delta = self._net(flow.tables[table], names, after, upto, rows) if has_befores else None
+            delta = self._net(flow.tables[table], names, after, upto, part, parts[table], rows)
             if delta is not None:
                 return delta, Seen()
             known = partial(self._known, duck, flow, table, names)
             delta, now = table_changes(self._store, flow.tables[table], names, after, upto, known, seen.get(table))
             return consolidate(duck, delta) if delta.num_rows else delta, now
 
+        asked = [(t, part) for t in tables for part in range(parts[t])]
         if rows is not None and rows < ROWS_FOR_MORE:
             duck = self._crew.alone(1)
-            found = [changed(duck, t) for t in tables]
+            found = [changed(duck, what) for what in asked]
         else:
-            found = self._crew.map(changed, tables)
-        each = list(zip(tables, found, strict=True))
-        return {Input(t).id: delta for t, (delta, _) in each}, {t: now for t, (_, now) in each}
+            found = self._crew.map(changed, asked)
+        deltas: dict[int, list[pa.Table]] = {}
+        for (table, _), (delta, _) in zip(asked, found, strict=True):
+            deltas.setdefault(table, []).append(delta)
+        whole = {t: read[0] if len(read) == 1 else pa.concat_tables(read) for t, read in deltas.items()}
+        seen_now = {t: now for (t, _), (_, now) in zip(asked, found, strict=True)}
+        return {Input(t).id: delta for t, delta in whole.items()}, seen_now
 
-    def _net(self, table: Table, names: list[str], after: int, upto: int, rows: int | None) -> pa.Table | None:
-        """A table's net changes. One call that did much is read in parts: it names a key once, so they are net too."""
-        parts = 1
-        if (rows is None or rows >= _ROWS_IN_PARTS) and self._store.divides_log and table.is_stored:
-            waiting = self._store.pending(after, [table.id])
-            if is_one_call(waiting, upto):
-                parts = -(-waiting.size // self._memory.piece)
+    def _parts(self, table: Table, after: int, upto: int, rows: int | None) -> int:
+        """Into how many parts a table's changes are read. Those of one call can be: it names a key once, so parts of it
+        are net too. As many as fit into memory side by side, and one for each thread."""
+        if not self._store.capabilities.before_images or not self._store.divides_log or not table.is_stored:
+            return 1
+        if rows is not None and rows < _ROWS_IN_PARTS:
+            return 1
+        waiting = self._store.pending(after, [table.id])
+        if waiting.rows < _ROWS_IN_PARTS or not is_one_call(waiting, upto):
+            return 1
+        return max(-(-waiting.size * self._crew.size // self._memory.piece), self._crew.size)
+
+    def _net(
+        self, table: Table, names: list[str], after: int, upto: int, part: int, parts: int, rows: int | None
+    ) -> pa.Table | None:
+        """A part of a table's net changes; None where the store does not know them."""
+        if not self._store.capabilities.before_images:
+            return None
         if parts == 1:
             return self._store.net_changes(table, names, after, upto)
-        read = partial(self._store.part_of_changes, table, names, after, upto)
-        return pa.concat_tables([self._memory.aside(read(part, parts)) for part in range(parts)])
+        delta = self._store.part_of_changes(table, names, after, upto, part, parts)
+        return self._memory.aside(delta) if rows is None or rows >= _ROWS_ASIDE else delta
 
     def _known(self, duck: Duck, flow: Flow, table: int, columns: list[str], keys: pa.Table | None) -> pa.Table:
         """What the table's image by primary key holds for these keys, as the delta that takes it away."""

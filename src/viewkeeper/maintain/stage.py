@@ -229,10 +229,14 @@ class Stage:
             how = (number, flow, active, given, seeds, stopped, fail, together, targets, told)
             ran = run_on_spark(self._on_spark(hidden), *how)
             return Outcome(ran.reached, [e for e in ran.entries if only is None or e.slot in only], ran.changes)
-        # A first load keeps all cores busy inside DuckDB, unless there is a table to sort and to write beside that; a
-        # batch has many short statements.
-        divides = _sorts(flow, active & new) if new else operators_divide(active)
-        small = not new and sum(g.table.num_rows for g in given.values() if isinstance(g, Rows)) < ROWS_FOR_MORE
+        # A first load and a batch of many rows keep all cores busy inside DuckDB, unless there is a table to sort and
+        # to write beside that; a batch of many operators has many short statements.
+        rows = sum(g.table.num_rows for g in given.values() if isinstance(g, Rows))
+        small = not new and rows < ROWS_FOR_MORE
+        if new:
+            divides = _sorts(flow, active & new)
+        else:
+            divides = operators_divide(active) or (rows >= _ROWS_AT_ONCE and _arranges(flow, active, given))
         duck = self.crew.first if divides else self.crew.alone(1 if small else None)
         written: dict[str, list[RunEntry]] = {}
 
@@ -297,6 +301,13 @@ def _sorts(flow: Flow, names: frozenset[str]) -> bool:
     """Whether a load has tables to arrange, and no join that keeps all cores busy by itself."""
     loaded = [flow.operators[name] for name in names]
     return any(o.arranges is not None for o in loaded) and not any(o.only_loads for o in loaded)
+
+
+def _arranges(flow: Flow, names: frozenset[str], given: Mapping[str, Given]) -> bool:
+    """Whether a table that has changes is arranged by one of these."""
+    changed = {flow.operators[name].changes_of for name, rows in given.items() if rows.count != 0}
+    arranged = {flow.operators[name].arranges for name in names}
+    return bool((arranged & changed) - {None})
 
 
 def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:
