@@ -204,10 +204,12 @@ def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None
     same: dict[str, npt.NDArray[np.bool_]] = {}
     for columns, exits in routes.alike:
         is_same = np.ones(len(one), np.bool_)
-        for name in dict.fromkeys([*routes.key, *columns]):
+        for name in dict.fromkeys([*columns, *routes.key]):  # the key at last: it is the same but for collisions
             if name not in same:
                 same[name] = _is_same(one_chunk(delta.column(name)), one, other)
             is_same &= same[name]
+            if not is_same.any():
+                break
         if not is_same.any():
             continue
         first, second = one[is_same], other[is_same]

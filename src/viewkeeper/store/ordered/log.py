@@ -30,8 +30,8 @@ from viewkeeper.store.ordered.images import Images, binary
 from viewkeeper.store.ordered.maps import OrderedMap
 from viewkeeper.store.terms import Touched
 
-CHUNK_BYTES = 4 << 20
-"""Images a chunk, about: what one decode holds in memory."""
+CHUNK_BYTES = 512 << 10
+"""Images a chunk, about. Memory for longer ones is taken from the system anew each time, which takes twice as long."""
 
 GATHER_BYTES = 4 << 20
 """Chunks decoded together: few enough for the processor's cache (256 MB at once took 1.7 times as long)."""
