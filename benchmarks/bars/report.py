@@ -33,9 +33,12 @@ class Bar:
     @property
     def cells(self) -> list[str]:
         side = "≥" if self.at_least else "≤"
-        limit = "–" if self.limit is None else f"{side} {self.limit:.3g}{self.unit}"
-        value = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.3g}"
-        return [self.name, f"{value}{self.unit}", limit, self.verdict, self.detail]
+        limit = "–" if self.limit is None else f"{side} {_number(self.limit)}{self.unit}"
+        return [self.name, f"{_number(self.value)}{self.unit}", limit, self.verdict, self.detail]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def bars(found: Found) -> list[Bar]:
@@ -72,8 +75,13 @@ def _q3(found: Found) -> Iterator[Bar]:
     if "freshness" not in found:
         return
     none, durable = found["freshness"]["none"], found["freshness"]["durable"]
-    yield Bar("freshness p50, no fsync", none["p50_ms"], 15, " ms", f"worst {none['worst_ms']:.0f} ms")
-    yield Bar("freshness p50, durable", durable["p50_ms"], None, " ms", f"worst {durable['worst_ms']:.0f} ms")
+    flush = found["freshness"].get("flush_ms")
+    beside = "" if flush is None else f"; the disk flushes a page in {flush:.2f} ms"
+    yield Bar("freshness p50, no fsync", none["p50_ms"], 10, " ms", f"worst {none['worst_ms']:.0f} ms")
+    yield Bar("freshness p50, durable", durable["p50_ms"], None, " ms", f"worst {durable['worst_ms']:.0f} ms{beside}")
+    large = found["throughput"]
+    detail = f"{large['rows']:,} rows: put {large['put']:.1f} s, refresh {large['refresh']:.1f} s"
+    yield Bar("changes with their durable put", large["rows_per_second_with_put"], 200_000, " rows/s", detail, True)
     rate, with_put = found["throughput"]["rows_per_second"], found["throughput"]["rows_per_second_with_put"]
     peer = found.get("pathway", {})
     if "error" in peer:
