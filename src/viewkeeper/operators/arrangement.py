@@ -145,7 +145,7 @@ class Arrangement:
     def probed(self, hashes: Hashes, columns: Sequence[str], most: int) -> Iterator[tuple[Places, pa.Table]]:
         """The same, at most so many at a time. How many there are is known before any row is taken."""
         _check_type(hashes, np.uint64)
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes)
         ascending = hashes[order]
         ranges = [(run, *run.ranges(ascending)) for run in self.near(ascending).runs]
         met = [(run, start, stop - start) for run, start, stop in ranges if bool((stop > start).any())]
