@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators import adding, aggregate_sql
+from viewkeeper.operators import consolidate as consolidate_
 from viewkeeper.operators.comparing import holds
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import layout, with_raw
@@ -227,3 +229,40 @@ def test_columns_that_take_a_statement() -> None:
         Expr("Add", types.INT, (column("a", types.INT), column("b", types.INT))),
     ):
         assert not is_exact(expr)
+
+
+# -- consolidation ----------------------------------------------------------------------------------------------------
+
+DELTA = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("_w", pa.int64()), ("_h", pa.uint64()), ("day", pa.date32())])
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.none() | st.integers(-1, 2),
+            st.none() | st.integers(0, 1),
+            st.integers(-2, 2),
+            st.sampled_from([0, 1, 1 << 63]),
+            st.none() | st.integers(0, 1),
+        ),
+        min_size=2,
+        max_size=14,
+    ),
+    shown=st.sampled_from([DELTA.names, ["a", "_w", "_h"], ["b", "_w"], ["_h", "_w"]]),
+)
+def test_consolidation(duck: Duck, rows: list[tuple[Any, ...]], shown: list[str]) -> None:
+    sides = zip(DELTA.types, zip(*rows, strict=True), strict=True)
+    arrays = [pa.array(v, pa.int32()).cast(t) if t == pa.date32() else pa.array(v, t) for t, v in sides]
+    delta = pa.Table.from_arrays(arrays, schema=DELTA).select(shown)
+    found = consolidate_.consolidate(duck, delta)
+    told = duck.run(consolidate_.consolidation(delta.schema), delta=delta)
+    assert found.schema.equals(told.schema)
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
+
+
+def test_consolidation_where_hashes_collide(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
+    delta = pa.table({"a": pa.array([1, 2, 1, 3], pa.int64()), "_w": pa.array([1, 1, 1, -1], pa.int64())})
+    monkeypatch.setattr(consolidate_, "quick_hashes", lambda rows, key: np.zeros(rows.num_rows, np.uint64))
+    assert sorted(map(str, consolidate_.consolidate(duck, delta).to_pylist())) == sorted(
+        map(str, [{"a": 1, "_w": 2}, {"a": 2, "_w": 1}, {"a": 3, "_w": -1}])
+    )
