@@ -23,7 +23,7 @@ from typing import Any
 from starlette.routing import compile_path
 
 from viewkeeper.errors import Forbidden, Overloaded, Unauthorized, UnknownName, ViewkeeperError
-from viewkeeper.server import exact, openapi, problems
+from viewkeeper.server import events, exact, formats, openapi, problems
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.hosts import Hosts
 from viewkeeper.server.packing import packed
@@ -189,12 +189,13 @@ class App:
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in body:
-                self._role(dict(scope["headers"]))  # a token that was taken back ends its streams, too
+                self._role(dict(scope["headers"]))  # a token that was taken back or is over ends its streams, too
                 async with asyncio.timeout(self.serving.limits.seconds):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
-        except Unauthorized:
-            await send({"type": "http.response.body", "body": b""})  # who comes back is told why
+        except Unauthorized as error:
+            told = events.event("end", problems.document(error)) if reply.media == formats.EVENTS else b""
+            await send({"type": "http.response.body", "body": told})  # others are told why when they come back
         except TimeoutError:
             _log.info("A client does not read; its connection is closed.")
         except asyncio.CancelledError:

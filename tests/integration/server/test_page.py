@@ -257,6 +257,8 @@ def test_a_thousand_views_on_a_phone_in_the_dark(
         page.fill("input[type=search]", "_50")
         page.wait_for_selector("text=10 of 1000")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        drawn = page.locator("svg.timeline").evaluate("p => [p.viewBox.baseVal.width, p.clientWidth]")
+        assert 200 < drawn[0] == drawn[1] < 390  # so letters are not squeezed
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 16, 24)"
         page.click("#theme")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(14, 16, 24)"

@@ -232,7 +232,10 @@ def test_a_token_that_is_taken_back_ends_its_subscription(
         TokenFile(tmp_path / "tokens").revoke(tokens["reader"].split("_")[1])
         row = {"item_id": 77, "category": "secret", "price": 1}
         assert guarded.http.post("/v1/items/rows", json=row, headers=bearer(tokens["writer"])).status_code == 200
-        assert not any("secret" in line for line in lines)
+        rest = list(lines)
+        assert not any("secret" in line for line in rest)
+        assert rest[-3] == "event: end"
+        assert '"code":"VK702"' in rest[-2]
     assert guarded.http.get("/v1/items/changes", headers=bearer(tokens["reader"])).status_code == 401
 
 

@@ -95,7 +95,7 @@ export async function follow(path, signal, take, state = () => {}) {
       for await (const event of events(answer)) {
         if (event.id) last = event.id;
         take(event);
-        if (event.event === "end" && event.data.code) return;
+        if (event.event === "end" && event.data.code && event.data.code !== "VK702") return; // a token can be given anew
       }
     } catch (error) {
       if (signal.aborted) return;
