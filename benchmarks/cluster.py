@@ -248,9 +248,9 @@ def counting(noted: Path) -> None:
     noted.mkdir()
     results = lane._results
 
-    def spied(spark: Any, messages: Any, levels: Any, parts: int) -> Any:
+    def spied(spark: Any, messages: Any, levels: Any, *tasks: int) -> Any:
         wrapped = [Counted(level, f"{noted}/{time.time_ns()}-{n}") for n, level in enumerate(levels)]
-        return results(spark, messages, wrapped, parts)
+        return results(spark, messages, wrapped, *tasks)
 
     lane._results = spied
 

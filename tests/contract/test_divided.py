@@ -22,7 +22,7 @@ from viewkeeper.maintain.stage import Stage
 from viewkeeper.plan import levels
 from viewkeeper.rounds import given, messages, placing, reach, sessions
 from viewkeeper.rounds import spark as lane
-from viewkeeper.rounds.messages import SINK, unpacked
+from viewkeeper.rounds.messages import SINK, task_of, unpacked
 from viewkeeper.rounds.sessions import Cluster
 from viewkeeper.rounds.worker import Worker
 
@@ -61,7 +61,9 @@ class Sessions:
         return Cluster(4, True)
 
 
-def exchanged(_spark: Any, messages: Any, rounds: Any, parts: int, worked: list[list[int]] | None = None) -> list[Any]:
+def exchanged(
+    _spark: Any, messages: Any, rounds: Any, parts: int, later: int, worked: list[list[int]] | None = None
+) -> list[Any]:
     """Every task of a round after the other; what it sends to a task arrives there in the next.
 
     `worked` gets, for each round, how many rows arrived at each task.
@@ -69,11 +71,12 @@ def exchanged(_spark: Any, messages: Any, rounds: Any, parts: int, worked: list[
     import pyspark
 
     rows = list(messages)
-    for work in rounds:
+    for number, work in enumerate(rounds):
         sent: list[Any] = []
-        for part in range(parts):
+        tasks = later if number else parts
+        for part in range(tasks):
             pyspark.TaskContext.get = lambda part=part: SimpleNamespace(partitionId=lambda: part)  # type: ignore[misc]
-            sent += work(m for m in rows if m[0] == part)
+            sent += work(m for m in rows if task_of(m[0], parts, tasks) == part)
         rows = sent
         if worked is not None:
             came = [m for m in rows if m[3] and (m[1] == SINK or not m[1].startswith("!"))]
@@ -121,6 +124,13 @@ def test_divided_batches_are_those_of_the_driver(
 ) -> None:
     monkeypatch.setattr(placing, "FEW_ROWS", few)
     monkeypatch.setattr(given, "PIECE_ROWS", 4)  # a task reads the log in several pieces
+    fewer: list[bool] = []
+
+    def noted(spark: Any, messages: Any, rounds: Any, parts: int, later: int) -> list[Any]:
+        fewer.append(later < parts)
+        return exchanged(spark, messages, rounds, parts, later)
+
+    monkeypatch.setattr(lane, "_results", noted)
     rng = random.Random(few)
     for turn in range(4):
         for db, seed in zip(pair, [rng.random()] * 2, strict=True):
@@ -129,6 +139,8 @@ def test_divided_batches_are_those_of_the_driver(
         assert [report.lane for report in reports] == ["driver", "spark"]
         for view in VIEWS:
             assert rows(pair[0], view) == rows(pair[1], view), (turn, view)
+    assert not fewer[0], "nobody knows yet how much comes to the later rounds"
+    assert any(fewer)
     assert not list(Path(str(pair[1]._maintain().stage.state.directory)).glob("b*-s-*"))
 
 
@@ -209,14 +221,14 @@ def test_a_load_that_was_interrupted_goes_on_with_what_its_tasks_had_read(
     monkeypatch.setattr(given, "table_at", counted)
     begun: list[int] = []
 
-    def interrupted(_spark: Any, messages: Any, rounds: Any, parts: int) -> list[Any]:
+    def interrupted(_spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:
         def first(arrived: Any) -> Any:
             begun.append(1)
             if len(begun) == 5:
                 raise KeyboardInterrupt
             return rounds[0](arrived)
 
-        return exchanged(_spark, messages, [first, *rounds[1:]], parts)
+        return exchanged(_spark, messages, [first, *rounds[1:]], *tasks)
 
     create = f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}"
     told: list[str] = []

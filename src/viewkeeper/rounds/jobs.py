@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -29,6 +29,8 @@ _NAMED = 8
 """Views that a job's description names."""
 _SENT = 8
 """Flows that stay with the executors: that of the batches, in a few forms, and those of loads beside them."""
+_KNOWN = 256
+"""Kinds of batches whose rounds are remembered."""
 
 
 class Sent:
@@ -36,6 +38,7 @@ class Sent:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[int, tuple[Flow, str, Plan]] = OrderedDict()
+        self._came: dict[tuple[str, frozenset[str]], float] = {}
 
     def plan(self, spark: Any, flow: Flow) -> Plan:
         """The flow as tasks know it; it is sent if they do not."""
@@ -48,6 +51,17 @@ class Sent:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(id(flow))
         return found[2]
+
+    def came(self, plan: Plan, sources: Iterable[str], rows: int) -> float | None:
+        """Bytes that come to the busiest round after the first when these sources change in so many rows, if it is as
+        the last time; None if there was none."""
+        rate = self._came.get((plan.token, frozenset(sources)))
+        return None if rate is None else rate * rows
+
+    def learn(self, plan: Plan, sources: Iterable[str], rows: int, size: int) -> None:
+        if len(self._came) >= _KNOWN:
+            self._came.clear()
+        self._came[plan.token, frozenset(sources)] = size / max(rows, 1)
 
 
 def run_job(

@@ -26,6 +26,8 @@ from viewkeeper.rounds.reach import machine
 SINK, STAGED, CHANGED = "!sink", "!staged", "!changed"
 """Rows of a view: a payload, where they lie, and where puts and deletes lie that were made of them."""
 RUNS, ERROR, DAMAGED, ELSEWHERE = "!runs", "!error", "!damaged", "!elsewhere"
+ARRIVED = "!arrived"
+"""How many bytes came to a task of a later round, which its port tells."""
 
 _FINEST = 16
 """Bits of the hash by which tasks divide the work."""
@@ -76,6 +78,21 @@ def payloads(table: pa.Table) -> Iterator[bytes]:
 
 def unpacked(payload: bytes) -> pa.Table:
     return pa.ipc.open_stream(payload).read_all()
+
+
+def arrived(level: int, size: int) -> Message:
+    """So many bytes came to this task."""
+    return 0, ARRIVED, level, str(size).encode()
+
+
+def task_of(dest: int, parts: int, tasks: int) -> int:
+    """The task that has a part's work, in a round of fewer tasks than parts: each has some that follow each other."""
+    return dest * tasks // parts
+
+
+def first_part(task: int, parts: int, tasks: int) -> int:
+    """The first part whose work such a task has."""
+    return -(-task * parts // tasks)
 
 
 def damaged(operator: str, damage: CorruptState) -> Message:

@@ -34,6 +34,8 @@ ROWS_A_TASK = 100_000
 _TASKS_A_SLOT = 3
 """Tasks for each that can run at once, at most: so that what is slow, or comes later, finds its share of the work."""
 _SETTING = "spark.viewkeeper.rowsPerTask"
+_LITTLE = 32 << 20
+"""Bytes for each slot up to which a later round has no more tasks than slots."""
 
 
 def tasks(given: Mapping[str, Given], slots: int, spark: Any) -> int:
@@ -43,6 +45,14 @@ def tasks(given: Mapping[str, Given], slots: int, spark: Any) -> int:
         return slots
     each = int(spark.sparkContext.getConf().get(_SETTING) or ROWS_A_TASK)
     return min(max(1, -(-sum(c or 0 for c in counts) // max(each, 1))), _TASKS_A_SLOT * slots)
+
+
+def later_tasks(parts: int, slots: int, size: float | None) -> int:
+    """Tasks of each round after the first, to the busiest of which so many bytes come (None: nobody knows).
+
+    A task costs about as much as the sums of a million rows, and those are often all that travels. Where it is little
+    there is a task for each slot, and never fewer: what is known is of the last batch, and this one may bring more."""
+    return parts if size is None or size > slots * _LITTLE else min(parts, slots)
 
 
 @dataclass(frozen=True)

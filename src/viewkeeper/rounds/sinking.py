@@ -17,7 +17,7 @@ import pyarrow as pa
 from viewkeeper.errors import Contradiction, ViewkeeperError
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import Table
-from viewkeeper.rounds import worker
+from viewkeeper.rounds import messages, worker
 from viewkeeper.rounds.blame import NOBODYS, Failed
 from viewkeeper.rounds.messages import CHANGED, SINK, Message, damaged, elsewhere, failed, unpacked
 from viewkeeper.rounds.sink import resolve
@@ -26,6 +26,9 @@ from viewkeeper.rounds.targets import Target
 from viewkeeper.rounds.task import Job
 from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.registry import open_store
+
+_LAST = -1
+"""The level of this round."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,10 @@ class Sinking:
     def __call__(self, arrived: Iterable[Message]) -> Iterator[Message]:
         onward: list[Message] = []
         sunk: dict[int, list[pa.Table]] = defaultdict(list)
+        size = 0
         for message in arrived:
             if message[1] == SINK:
+                size += len(message[3])
                 sunk[message[2]].append(unpacked(message[3]).drop_columns([HASH]))
             else:
                 onward.append(message)
@@ -46,6 +51,7 @@ class Sinking:
             job: Job = self.job.value
             sees = job.reach is None or job.reach.sees()  # an executor may have joined since the round before
             onward += self._resolved(job, sunk) if sees else [elsewhere()]
+            onward.append(messages.arrived(_LAST, size))
         yield from onward
 
     def _resolved(self, job: Job, sunk: Mapping[int, Sequence[pa.Table]]) -> list[Message]:

@@ -33,6 +33,7 @@ from viewkeeper.rounds.blame import Blamed, Failed
 from viewkeeper.rounds.given import Given, Rows, Share, filed
 from viewkeeper.rounds.jobs import Sent, cause, run_job, views_text
 from viewkeeper.rounds.messages import (
+    ARRIVED,
     CHANGED,
     DAMAGED,
     ELSEWHERE,
@@ -43,9 +44,10 @@ from viewkeeper.rounds.messages import (
     Message,
     payloads,
     routed,
+    task_of,
     unpacked,
 )
-from viewkeeper.rounds.placing import is_few, place, tasks
+from viewkeeper.rounds.placing import is_few, later_tasks, place, tasks
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.sinking import Sinking, changes_of
 from viewkeeper.rounds.site import Fed, Site
@@ -200,6 +202,8 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
     messages += [m for consumer, port, delta in seeds for m in routed(consumer, port, delta, parts)]
     arranging = active - {e.slot.split("/")[0] for e in arranged}
     errand = _errand(lane, number, flow, arranging, min(parts, lane.slots) if near else 1, 1)
+    kind = (errand.plan, [n for n, g in given.items() if g.count], sum(g.count or 0 for g in given.values()))
+    later = later_tasks(parts, lane.slots, lane.sent.came(*kind))
     every = Job(
         **errand.__dict__,
         levels=placing.levels,
@@ -208,6 +212,7 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
         arranged={e.slot: e for e in arranged},
         shares=shares,
         parts=parts,
+        later=later,
         url=lane.url,
         netted=placing.netted,
         targets=batch.targets,
@@ -221,9 +226,10 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
     rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
     try:
         with _told(number):
-            job = partial(_results, lane.spark, messages, levels, parts)
+            job = partial(_results, lane.spark, messages, levels, parts, later)
             description = f"viewkeeper batch {number}, {rounds}: {views_text(names)}"
-            results = run_job(lane.spark, description, job, parts * len(levels), batch.told)
+            results = run_job(lane.spark, description, job, parts + later * (len(levels) - 1), batch.told)
+            lane.sent.learn(*kind, _busiest(results))
     finally:
         handle.destroy()
         for path in written:
@@ -261,8 +267,21 @@ def _told(number: int) -> Iterator[None]:
         ) from error
 
 
-def _results(spark: Any, messages: Sequence[Message], levels: Sequence[Level | Sinking], parts: int) -> list[Message]:
-    """The rounds as one job. Nothing counts before its end, so a job that Spark gives up is simply run again.
+def _busiest(results: Iterable[Message]) -> int:
+    """Bytes that came to the busiest round after the first."""
+    came: dict[int, int] = defaultdict(int)
+    for _, node, level, payload in results:
+        if node == ARRIVED:
+            came[level] += int(payload)
+    return max(came.values(), default=0)
+
+
+def _results(
+    spark: Any, messages: Sequence[Message], levels: Sequence[Level | Sinking], parts: int, later: int
+) -> list[Message]:
+    """The rounds as one job, of `parts` tasks the first and of `later` each of the others.
+
+    Nothing counts before its end, so a job that Spark gives up is simply run again.
 
     It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
     they read came from a shuffle, and Spark may not know that it would be the same again.
@@ -275,7 +294,7 @@ def _results(spark: Any, messages: Sequence[Message], levels: Sequence[Level | S
             rdd = spark.sparkContext.parallelize(begun, parts).flatMap(_as_they_are)
             for number, level in enumerate(levels):
                 if number:
-                    rdd = rdd.keyBy(_dest).partitionBy(parts, _as_they_are).values()
+                    rdd = rdd.keyBy(_dest).partitionBy(later, partial(_task_of, parts, later)).values()
                 rdd = rdd.mapPartitions(level)
             return cast(list[Message], rdd.collect())
         except Exception as error:
@@ -290,6 +309,10 @@ def _as_they_are(thing: T) -> T:
 
 def _dest(message: Message) -> int:
     return message[0]
+
+
+def _task_of(parts: int, tasks: int, dest: int) -> int:
+    return task_of(dest, parts, tasks)
 
 
 def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool) -> list[RunEntry]:
@@ -320,6 +343,8 @@ def _collected(
             reached[port].append(taken.table(Staged(*json.loads(payload))))
         elif node == CHANGED:
             changed.append((port, payload))
+        elif node == ARRIVED:
+            pass
         elif node == RUNS:
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:

@@ -23,7 +23,7 @@ from viewkeeper.operators.arrangement import Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds import worker
+from viewkeeper.rounds import messages, worker
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Rows, Share
 from viewkeeper.rounds.messages import (
@@ -33,6 +33,7 @@ from viewkeeper.rounds.messages import (
     damaged,
     elsewhere,
     failed,
+    first_part,
     payloads,
     routed,
     unpacked,
@@ -55,6 +56,8 @@ class Job(Errand):
     arranged: Mapping[str, RunEntry]
     shares: Mapping[tuple[str, int], Share]
     parts: int
+    later: int
+    """Tasks of every round but the first: fewer, where little comes to them."""
     url: str
     """Of the store."""
     netted: frozenset[str]
@@ -79,16 +82,21 @@ class Level:
         if context is None:
             raise Defect("A level runs inside a task.")
         here = context.partitionId()
+        if self.level:
+            here = first_part(here, job.parts, job.later)
         waiting: Waiting = defaultdict(lambda: defaultdict(list))
         fetched: dict[str, list[Share]] = defaultdict(list)
         met: dict[str, list[pa.Table]] = defaultdict(list)
         carried: dict[str, list[pa.Table]] = defaultdict(list)
         onward: list[Message] = []
+        size = 0
         for message in arrived:
             _, node, port, payload = message
             if node.startswith("!"):
                 onward.append(message)
-            elif node.startswith("+"):
+                continue
+            size += len(payload)
+            if node.startswith("+"):
                 carried[node[1:]].append(unpacked(payload))
             elif node.startswith("="):
                 met[node[1:]].append(unpacked(payload).drop_columns([HASH]))
@@ -98,6 +106,8 @@ class Level:
                 onward.append(message)
             else:
                 waiting[node][port].append(unpacked(payload))
+        if self.level:
+            onward.append(messages.arrived(self.level, size))
         if job.reach is not None and not job.reach.sees():  # an executor that has joined since the session began
             yield from [*onward, elsewhere()]
             return
