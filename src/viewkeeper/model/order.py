@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from viewkeeper.model.keys import value_bytes
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 _WORD = 8
 _FEW = 64
@@ -25,34 +26,50 @@ _FEW = 64
 
 def key_order(keys: pa.BinaryArray) -> Places | None:
     """The places of encoded keys in ascending order, equal ones in any; None if they ascend strictly already."""
-    if len(keys) < 2:
-        return None
-    if len(keys) <= _FEW:
-        names = keys.to_pylist()
-        return None if all(map(lt, names, names[1:])) else np.array(sorted(range(len(names)), key=names.__getitem__))
-    if pc.all(pc.less(keys[:-1], keys[1:])).as_py():
-        return None
-    numbers = _numbers(keys)
-    order = pc.sort_indices(keys) if numbers is None else np.argsort(numbers)
-    return np.asarray(order).astype(np.int64, copy=False)
+    return None if _ascend(keys) else _order(keys, _numbers(keys))
 
 
 def last_of_each(keys: pa.BinaryArray) -> Places | None:
     """The places of each key's last occurrence, ascending; None if no key is there twice."""
-    order = key_order(keys)
-    if order is None:
+    if _ascend(keys):
         return None
-    ordered = keys.take(pa.array(order))
-    new = np.asarray(pc.not_equal(ordered[:-1], ordered[1:]))
+    numbers = _numbers(keys)
+    order = _order(keys, numbers)
+    if numbers is None:
+        ordered = keys.take(pa.array(order))
+        new = np.asarray(pc.not_equal(ordered[:-1], ordered[1:]))
+    else:
+        told = numbers[order]
+        new = told[1:] != told[:-1]
     if new.all():
         return None
     last: Places = np.maximum.reduceat(order, np.flatnonzero(np.concatenate([[True], new])))
     return np.sort(last)
 
 
-def _numbers(keys: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Numbers in the order of the keys, if these are of one length and differ in eight bytes at most."""
+def _ascend(keys: pa.BinaryArray) -> bool:
+    if len(keys) < 2:
+        return True
+    if len(keys) <= _FEW:
+        names = keys.to_pylist()
+        return all(map(lt, names, names[1:]))
+    return bool(pc.all(pc.less(keys[:-1], keys[1:])).as_py())
+
+
+def _order(keys: pa.BinaryArray, numbers: Numbers | None) -> Places:
+    if numbers is not None:
+        return np.argsort(numbers)
+    if len(keys) <= _FEW:
+        names = keys.to_pylist()
+        return np.array(sorted(range(len(names)), key=names.__getitem__))
+    return np.asarray(pc.sort_indices(keys)).astype(np.int64, copy=False)
+
+
+def _numbers(keys: pa.BinaryArray) -> Numbers | None:
+    """Numbers in the order of many keys, if these are of one length and differ in eight bytes at most."""
     rows = len(keys)
+    if rows <= _FEW:
+        return None
     offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4)
     width = int(offsets[1] - offsets[0])
     if not width or (np.diff(offsets) != width).any():
