@@ -159,17 +159,18 @@ class Arrangement:
             for first, last, begin, length in portions(start, count, most):
                 yield np.repeat(order[first:last], length), run.take(spans(begin, length), columns)
 
-    def slice(self, hashes: Hashes) -> pa.Table:
-        """The rows whose hash is one of the ascending, distinct `hashes`, with `_w` and `_h`."""
+    def slice(self, hashes: Hashes, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `_h` too) and
+        `_w`."""
         _check_type(hashes, np.uint64)
         found = []
         for run in self.near(hashes).runs:
             start, stop = run.ranges(hashes)
             places = spans(start, stop - start)
             if len(places):
-                whole = len(places) == run.num_rows
-                found.append(run.weighted if whole else run.take(places))
-        return _joined(found) if found else self._no_rows(None)
+                whole = len(places) == run.num_rows and columns is None
+                found.append(run.weighted if whole else run.take(places, columns))
+        return _joined(found) if found else self._no_rows(columns)
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, with `columns` (None: all, `_h` too) and `_w`."""

@@ -174,7 +174,7 @@ def _slice(site: Site, slot: str, segment: Segment, hashes: Hashes) -> pa.Table:
     arrangement = site.fresh(slot)
     if not arrangement.runs:
         return no_rows(segment.columns)
-    return site.duck.run(segment.sql, input=arrangement.slice(hashes))
+    return site.duck.run(segment.sql, input=arrangement.slice(hashes, sorted(segment.used())))
 
 
 def _new(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:
