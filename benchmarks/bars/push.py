@@ -157,7 +157,7 @@ def idle(made: Setting, way: str, seconds: float) -> tuple[float, float]:
     else:
         made.forbid()
     with made.maintained(way):
-        time.sleep(2)
+        time.sleep(seconds)  # what begins with it, and what Java compiles of that
         return rest(made.server, seconds)
 
 
@@ -184,14 +184,15 @@ def measure(
     with setting(server, scratch) as made:
         if "freshness" in only:
             for way in WAYS:  # a Java that has just started spends more on compiling itself than on all the rest
-                freshness(made, way, 1_000, 2.0 if small else 20.0)
+                freshness(made, way, 1_000, 2.0 if small else 40.0 if way == "push" else 20.0)
             for rate in rates:
                 (poll50, poll99), (push50, push99) = (freshness(made, way, rate, seconds) for way in WAYS)
                 results[f"p50@{rate}"] = (push50, poll50, "ms from a plain client's ack until the view shows it")
                 results[f"p99@{rate}"] = (push99, poll99, "ms")
         if "writers" in only:
             written: dict[str, list[float]] = {way: [] for way in WAYS}
-            for way in ("push", "poll", "poll", "push"):  # so that a server that grows warm favours neither
+            turns = ["push", "poll", "poll", "push"]  # so that a server that grows warm favours neither
+            for way in turns if small else turns + ["poll", "push", "push", "poll"]:
                 if way == "push":
                     made.allow()
                 else:
@@ -218,7 +219,7 @@ def resting(made: Setting, counts: Sequence[int], seconds: float) -> Results:
     for which, name in enumerate(("hbase", "gateway")):
         results[name] = (pushed[which], polled[which], f"of these with {counts[-1]} tables, the {name}'s")
     made.forbid()
-    time.sleep(2)
+    time.sleep(seconds)
     alone = sum(rest(made.server, 2 * seconds))
     results["alone"] = (alone, alone, "the same with no peer and while nobody maintains: HBase's own, both columns")
     results["beyond"] = (sum(pushed) - alone, sum(polled) - alone, f"what {counts[-1]} idle tables cost beyond that")
