@@ -192,7 +192,7 @@ def measure(
         if "writers" in only:
             written: dict[str, list[float]] = {way: [] for way in WAYS}
             turns = ["push", "poll", "poll", "push"]  # so that a server that grows warm favours neither
-            for way in turns if small else turns + ["poll", "push", "push", "poll"]:
+            for way in turns if small else [*turns, "poll", "push", "push", "poll"]:
                 if way == "push":
                     made.allow()
                 else:

@@ -21,7 +21,9 @@ from viewkeeper.maintain.processors import Processors
         (True, "writers", 0.0, 0.01, 0.01, 0.04),
         (True, "balanced", 0.0, 9.0, 9.0, 0.05),  # max_delay
         (False, "balanced", 0.0, 0.05, 0.02, 0.02),  # writers wait for processors
-        (False, "balanced", 0.3, 0.05, 0.02, 0.0),  # nobody does
+        (False, "balanced", 0.3, 0.04, 0.02, 0.01),  # nobody does; the store is spared a little
+        (False, "writers", 0.3, 0.04, 0.02, 0.01),
+        (False, "views", 0.3, 0.04, 0.02, 0.0),
         (False, "balanced", 0.0, 0.02, 0.03, 0.02),  # of two processors, one is the writers'
         (False, "writers", 0.0, 0.03, 0.01, 0.04),
         (False, "views", 0.0, 0.03, 0.01, 0.0),

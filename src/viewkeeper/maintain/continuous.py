@@ -3,8 +3,8 @@
     idle      look at the log's head every few milliseconds; a writer of this process also wakes it
     changes   begin a batch at once, unless the last one ended just now: then rest first, until what that batch took
               from writers is no more than its share of the time (`priority`): its time where they wait for its commit,
-              else its processor time if all processors are needed; at most `max_delay`, and not at all when it was
-              about as large as it may be
+              else its processor time, or a quarter of its time while processors are idle; at most `max_delay`, and not
+              at all when it was about as large as it may be
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -48,6 +48,8 @@ _DUE = 1.0
 """Seconds by which a view that is made at intervals may be late, where nobody looks for changes."""
 _IDLE = 0.1
 """The share of the processors' time from which on they are not all needed."""
+_SPARED = 0.8
+"""How much of the time batches may take where none are: larger batches cost a store less, and are seen as soon."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -285,15 +287,18 @@ class Maintenance:
         """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
 
         `spent`: seconds of the processor. Where writers do not wait for a transaction, that is what a batch takes from
-        them, and nothing at all while processors are idle.
+        them; while processors are idle only a store elsewhere, which has work for both, is spared a little.
         """
         idle = self._processors.look()
         if 2 * report.changes >= self.pace.max_changes:  # more than that may wait
             return 0.0
-        took = report.seconds
+        took, share = report.seconds, SHARES[self.pace.priority]
         if not (self._store.capabilities.atomic_batch or report.lane == "spark"):
-            took = 0.0 if idle > _IDLE else min(spent, report.seconds)
-        return min(self.pace.max_delay, took / SHARES[self.pace.priority] - took)
+            if idle > _IDLE:
+                share = max(share, _SPARED)
+            else:
+                took = min(spent, report.seconds)
+        return min(self.pace.max_delay, took / share - took)
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:
