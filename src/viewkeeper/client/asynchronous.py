@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from viewkeeper.client import wire
 from viewkeeper.client.connection import CONNECT, RETRIES, TIMEOUT, T
 from viewkeeper.client.frames import Ended, Frames
+from viewkeeper.client.patience import Patience
 from viewkeeper.client.transport import trusted
 from viewkeeper.client.wire import Call
 from viewkeeper.errors import BadValue, MissingDependency, UnknownName, Unreachable
@@ -132,19 +133,44 @@ class AsyncClient:
         """Run one statement, and give its rows or what it did."""
         return wire.answer_of(*await self._checked(wire.sql_call(text, parameters, engine)))
 
-    async def subscribe(self, name: str, since: Token | str | None = None) -> AsyncIterator[Delta]:
+    async def subscribe(
+        self,
+        name: str,
+        since: Token | str | None = None,
+        *,
+        timeout: float | None = None,
+        progress: float | None = None,
+    ) -> AsyncIterator[Delta]:
         """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
 
         A server that stops or is lost is looked for again, and the subscription goes on where it was.
         """
         table = await self.table(name)
+        patience, deltas = Patience(table, timeout, progress), self._deltas(table, since)
+        coming: asyncio.Future[Delta] | None = None
+        try:
+            while not patience.over:
+                coming = coming or asyncio.ensure_future(anext(deltas))
+                await asyncio.wait({coming}, timeout=patience.left())
+                if coming.done():
+                    found, coming = coming.result(), None
+                    if patience.hear(found):
+                        yield found
+                elif (mark := patience.passed()) is not None:
+                    yield mark
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.wait({coming})
+            await deltas.aclose()
+
+    async def _deltas(self, table: Table, since: Token | str | None) -> AsyncGenerator[Delta, None]:
         lost: float | None = None
         while True:
             try:
                 async for delta in self._follow(table, since):
                     since, lost = delta.token, None
-                    if delta.kind != "progress":
-                        yield delta
+                    yield delta
             except Ended as ended:
                 since, lost = ended.resume, None
             except Unreachable:
@@ -177,6 +203,10 @@ class AsyncClient:
     async def views(self) -> list[Table]:
         """All materialized views, by name."""
         return [one.table for one in wire.described("view", (await self._checked(wire.shapes_call("views")))[1])]
+
+    async def indexes(self) -> list[Table]:
+        """All indexes, by name."""
+        return [one.table for one in wire.described("index", (await self._checked(wire.shapes_call("views")))[1])]
 
     async def explain(self, view: str) -> Plan:
         """The maintenance plan of a view as text, which a notebook shows as a picture."""

@@ -17,10 +17,11 @@ from viewkeeper.client import wire
 from viewkeeper.client.answers import Answer
 from viewkeeper.client.described import Elsewhere
 from viewkeeper.client.frames import Ended, Frames
+from viewkeeper.client.patience import Patience
 from viewkeeper.client.transport import LOST, Connections, Stream
 from viewkeeper.client.wire import Call
 from viewkeeper.errors import BadValue, UnknownName, Unreachable
-from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.handle import Handle
@@ -259,28 +260,18 @@ class _Subscription:
     def deltas(self, timeout: float | None, progress: float | None) -> Iterator[Delta]:
         thread = threading.Thread(target=self._run, name="viewkeeper-subscription", daemon=True)
         thread.start()
-        heard = marked = time.monotonic()
-        last: Delta | None = None
+        patience = Patience(self._table, timeout, progress)
         try:
-            while True:
-                now = time.monotonic()
-                waits = [heard + timeout - now] if timeout is not None else []
-                waits += [marked + progress - now] if progress is not None and last is not None else []
+            while not patience.over:
                 try:
-                    found = self._found.get(timeout=max(0.0, min(waits)) if waits else None)
+                    found = self._found.get(timeout=patience.left())
                 except Empty:
-                    now = time.monotonic()
-                    if progress is not None and last is not None and now - marked >= progress:
-                        marked = now
-                        yield _mark(self._table, last.token)
-                    if timeout is not None and now - heard >= timeout:
-                        return
+                    if (mark := patience.passed()) is not None:
+                        yield mark
                     continue
                 if isinstance(found, BaseException):
                     raise found
-                last = found
-                if found.kind != "progress":
-                    heard = marked = time.monotonic()
+                if patience.hear(found):
                     yield found
         finally:
             self._left.set()
@@ -333,11 +324,6 @@ class _Subscription:
             with suppress(Full):
                 self._found.put(found, timeout=0.2)
                 return
-
-
-def _mark(table: Table, token: Token) -> Delta:
-    nothing = table.outside.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
-    return Delta("progress", table.name, nothing, token, time.time(), table)
 
 
 def connect(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> Client:

@@ -121,7 +121,10 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing() or self.transport.get_write_buffer_size() or self.scheme == "https":
             return None
         if self._descriptor is None:
-            self._descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+            try:
+                self._descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+            except OSError:  # there are no more of them
+                return None
         self._lent += 1
         return self._descriptor
 

@@ -287,6 +287,16 @@ def test_for_asyncio(served: Running) -> None:
             await db.delete("items", 1)
             assert (await anext(deltas)).kind == "changes"
             await deltas.aclose()  # type: ignore[attr-defined]
+            token = await db.put("items", {"item_id": 1, "category": "c1", "price": 102})
+            await db.get("totals", "c1", after=token)
+            marked = db.subscribe("totals", timeout=20, progress=0.1)
+            assert (await anext(marked)).kind == "rows"
+            mark = await anext(marked)
+            assert mark.kind == "progress"
+            assert [d async for d in db.subscribe("totals", mark.token, timeout=0.3)] == []
+            with pytest.raises(UnknownName):
+                await anext(db.subscribe("nothing"))
+            assert await db.indexes() == []
             many = await asyncio.gather(*(db.get("items", i) for i in range(2, 12)))
             assert [row["item_id"] for row in many if row] == list(range(2, 12))
             with pytest.raises(UnknownName):

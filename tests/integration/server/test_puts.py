@@ -14,7 +14,7 @@ from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.client.answers import Answer, received
-from viewkeeper.server import writing
+from viewkeeper.server import process, writing
 from viewkeeper.server.puts import WRITERS, Puts
 from viewkeeper.server.tokens import TokenFile
 
@@ -167,3 +167,30 @@ def test_writers_that_are_busy_and_clients_that_go(
     running.stop()
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:  # what was late was written all the same
         assert db.read("items", where={"category": "w"}).num_rows == WRITERS + 2 + 2
+
+
+def test_a_server_that_stops_gives_up_what_is_not_done_in_its_time(
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
+    running = start()
+    held, go_on = threading.Event(), threading.Event()
+    put_rows = writing.put_rows
+
+    def waiting(*given: Any) -> Any:
+        held.set()
+        assert go_on.wait(60)
+        return put_rows(*given)
+
+    monkeypatch.setattr(writing, "put_rows", waiting)
+    with connected(running) as connection:
+        connection.sendall(request({"item_id": 100, "category": "w", "price": 1}))
+        assert held.wait(60)
+        stopping = threading.Thread(target=running.stop)
+        stopping.start()
+        answer = received(connection, "POST")
+        assert (answer.status, json.loads(answer.body)["code"], answer.ends) == (503, "VK704", True)
+        go_on.set()
+        stopping.join(60)
+        assert not stopping.is_alive()
+    assert taken == [True]
