@@ -1,6 +1,6 @@
 """What a view costs to define when many are there: CREATE of the 10th, the 100th and the 1,000th, over a small table.
 
-    python benchmarks/definitions.py [--views 1000] [--together] [--small] [--json results.json] [--check]
+    python benchmarks/definitions.py [--views 1000] [--together] [--small] [--keep] [--json results.json] [--check]
 
     create    median wall time of the CREATEs up to there, Catalyst included               1,000th ≤ 1.5 × 10th
     catalyst  of which Spark's reading of the query, which does not depend on other views
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -31,6 +32,7 @@ import pyarrow as pa
 
 import viewkeeper
 
+RESULTS = Path(__file__).parent / "results"
 MEASURED = 9
 """CREATEs of which the median is taken."""
 BATCHES = 7
@@ -60,15 +62,18 @@ def main() -> int:
     parser.add_argument("--together", action="store_true", help="let the views become members of a family")
     parser.add_argument("--small", action="store_true", help="100 views")
     parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--keep", action="store_true", help="keep the results in results/definitions.json and .md")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     arguments = parser.parse_args()
-    last = 100 if arguments.small else arguments.views
+    last, busy = 100 if arguments.small else arguments.views, round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="vk-bench-") as directory:
         lines = list(measure(directory, arguments.together, sorted({n for n in (10, 100, 1000) if n < last} | {last})))
     show(lines)
-    if arguments.json:
-        found = {"benchmark": "definitions", "views": last, "lines": [asdict(line) for line in lines]}
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    found = {"benchmark": "definitions", "views": last, "load": busy, "lines": [asdict(line) for line in lines]}
+    for path in (*([arguments.json] if arguments.json else []), *([RESULTS / "definitions.json"] * arguments.keep)):
+        path.write_text(json.dumps(found, indent=2) + "\n")
+    if arguments.keep:
+        (RESULTS / "definitions.md").write_text("\n".join(told(lines, arguments.together, busy)))
     first, most = lines[0], lines[-1]
     missed = most.create > BAR * first.create or most.catalog > BAR * first.catalog
     return int(arguments.check and missed)
@@ -173,6 +178,27 @@ def show(lines: list[Line]) -> None:
     most = lines[-1]
     for name, ratio in (("create", most.create / first.create), ("catalog", most.catalog / first.catalog)):
         print(f"{name} of view {most.views}: {ratio:.2f} × that of view {first.views}; bar {BAR}")
+
+
+def told(lines: list[Line], together: bool, busy: float) -> Iterator[str]:
+    """The same as a page."""
+    first, most = lines[0], lines[-1]
+    how = "those that differ in constants together" if together else "views kept apart (share = false)"
+    yield "# What a view costs to define when many are there: the last run\n"
+    yield f"`python benchmarks/definitions.py --views {most.views}{' --together' * together}`, {os.cpu_count()} cores,"
+    yield f"load of the machine before {busy}, {how}. The figures are those of definitions.json.\n"
+    yield "| views | CREATE | ratio | processor | catalog written | ratio | a row: first | later | processor |"
+    yield "|" + "---:|" * 9
+    for line in lines:
+        create, cpu, begun, later, spent = (
+            f"{1000 * seconds:,.1f} ms"
+            for seconds in (line.create, line.cpu, line.first, line.refresh, line.refresh_cpu)
+        )
+        ratios = f"{line.create / first.create:.2f}", f"{line.catalog / first.catalog:.2f}"
+        cells = (f"{line.views:,}", create, ratios[0], cpu, f"{line.catalog:,} B", ratios[1], begun, later, spent)
+        yield f"| {' | '.join(cells)} |"
+    held = "held" if max(most.create / first.create, most.catalog / first.catalog) <= BAR else "missed"
+    yield f"\nBar: {BAR} at {most.views:,} views, {held}. The row is one that all views add up.\n"
 
 
 if __name__ == "__main__":
