@@ -670,3 +670,40 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
     assert store.pending(0, [ITEMS.id]).calls == 3
     assert [store.cut_after(0, [ITEMS.id], rows) for rows in (1, 10, 3_009, 3_010, 3_011)] == [1, 1, 1, 2, 3]
     assert store.cut_after(1, [ITEMS.id], 5) == 2, "one call is not cut"
+
+
+def test_a_large_call_is_flushed_while_it_is_made(
+    store: LmdbStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a thread that ends with the call, whether that succeeds or fails, and not where nothing is to be flushed."""
+    flushed: list[int] = []
+    has_flushed = threading.Event()
+
+    def flush(descriptor: int) -> None:
+        flushed.append(os.fstat(descriptor).st_ino)
+        has_flushed.set()
+
+    def flushes_then_fails(name: str) -> None:
+        if name == "write.middle":
+            assert has_flushed.wait(60)
+            raise StoreError("midway")
+
+    def at_its_points(work: Callable[[str], None]) -> None:
+        monkeypatch.setattr("viewkeeper.store.ordered.rows.faults.point", work)
+
+    monkeypatch.setattr("viewkeeper.store.lmdb.database.LARGE", 1)
+    monkeypatch.setattr("viewkeeper.store.lmdb.flushing._flush", flush)
+    at_its_points(flushes_then_fails)
+    with pytest.raises(StoreError, match="midway"):
+        put(store, items((1, "a")))
+    assert set(flushed) == {(path / "data.mdb").stat().st_ino}
+    at_its_points(lambda name: None)
+    put(store, items((2, "b")))
+    assert [row["id"] for row in read(store)] == [2]
+    assert not [thread for thread in threading.enumerate() if thread.name == "viewkeeper-flush"]
+    store.close()
+    flushed.clear()
+    careless = LmdbStore(path, durability="none")
+    put(careless, items((3, "c")))
+    careless.close()
+    assert not flushed
