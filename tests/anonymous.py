@@ -16,10 +16,11 @@ _SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that was seen, in MB: of all together, and of the JVMs among them."""
+    """The most that was seen, in MB: of all together, of JVMs among them, and of the program by itself."""
 
     together: int
     java: int
+    own: int
     output: str
 
 
@@ -35,13 +36,14 @@ def watched(
         text=True,
         start_new_session=True,
     )
-    together = java = 0
+    together = java = own = 0
     deadline = time.monotonic() + timeout
     try:
         while process.poll() is None:
             sizes = [_size(pid) for pid in _tree(process.pid)]
             together = max(together, sum(size for size, _ in sizes))
             java = max(java, sum(size for size, is_java in sizes if is_java))
+            own = max(own, sizes[0][0])
             assert together <= most, f"{together} MB of {most} MB, {java} MB of them Java's"
             assert time.monotonic() < deadline, f"not done after {timeout} s"
             time.sleep(_SECONDS)
@@ -50,7 +52,7 @@ def watched(
             os.killpg(process.pid, signal.SIGKILL)
         output = process.communicate()[0]
     assert process.returncode == 0, output[-3_000:]
-    return Peak(together, java, output)
+    return Peak(together, java, own, output)
 
 
 def _tree(root: int) -> list[int]:

@@ -7,6 +7,7 @@ and a JVM that plans take some of it before the first row is read: that is why a
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.anonymous import watched
+from tests.anonymous import Peak, watched
 from tests.integration import fanning_out, many_changes, yardsticks
 
 import viewkeeper as vk
@@ -27,9 +28,14 @@ HERE = Path(__file__).parent
 
 
 def run(program: str, *arguments: str, most: int, **environment: str) -> str:
-    peak = watched([sys.executable, str(HERE / program), *arguments], most, environment)
-    print(f"{program} {' '.join(arguments)}: {peak.together} MB, {peak.java} MB of them Java's")
-    return peak.output
+    return peak(program, *arguments, most=most, **environment).output
+
+
+def peak(program: str, *arguments: str, most: int, **environment: str) -> Peak:
+    found = watched([sys.executable, str(HERE / program), *arguments], most, environment)
+    told = f"{found.together} MB, {found.java} MB of them Java's, {found.own} MB the program's own"
+    print(f"{program} {' '.join(arguments)}: {told}")
+    return found
 
 
 @pytest.mark.slow
@@ -76,6 +82,29 @@ def test_five_million_changes_under_a_gigabyte(tmp_path: Path, calls: str) -> No
             {"t_sum": int(values.sum()), "n_sum": rows}
         ]
         assert db.read("chosen").num_rows == int((values > 990).sum())
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7_200)
+def test_five_million_changed_rows_of_a_view_on_spark_leave_the_driver_small(tmp_path: Path) -> None:
+    """Of eight million. Tasks resolve them and leave them in files. The driver's JVM has a heap of less than a
+    gigabyte; its Python puts the rows into LMDB, in one transaction, whose changed pages are most of what it holds."""
+    url = f"lmdb:{tmp_path / 'every'}"
+    rows, changes = 8 * MILLIONS // 5, MILLIONS + MILLIONS // 500  # of which one in a thousand draws what it had
+    run("many_changes.py", "make", url, "--every", "--rows", str(rows), "--memory", "1GB", most=2_500)
+    run("many_changes.py", "put", url, "--rows", str(changes), "--at-once", str(changes), most=2_500)
+    environment = {"PYSPARK_PYTHON": sys.executable}
+    found = peak("many_changes.py", "refresh", url, "--memory", "1GB", "--heap", "900m", most=6_000, **environment)
+    told = re.search(r"^1 batches, the last of (\d+) changes in the lane spark$", found.output, re.MULTILINE)
+    assert told is not None, found.output[-500:]
+    assert int(told[1]) >= MILLIONS
+    assert found.own < 1_000
+    with vk.open(url, mode="r") as db:
+        kept = db.read("every", columns=["k", "v"])
+        values = many_changes.values(rows, many_changes.AT_ONCE, 1)
+        values[:changes] = many_changes.values(changes, changes, 2)
+        assert np.array_equal(kept["k"].to_numpy(), np.arange(rows))
+        assert np.array_equal(kept["v"].to_numpy(), values)
 
 
 @pytest.fixture(scope="module")
