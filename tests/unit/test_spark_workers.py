@@ -20,7 +20,7 @@ from viewkeeper.operators import runs
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.rounds import sessions, worker
-from viewkeeper.rounds.messages import CHANGED, ELSEWHERE
+from viewkeeper.rounds.messages import ARRIVED, CHANGED, ELSEWHERE
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.sinking import Sinking
 from viewkeeper.rounds.targets import Target, by_key
@@ -43,6 +43,7 @@ def job(directory: Path, reach: Reach | None) -> Job:
         memory=1 << 26,
         reach=reach,
         parts=1,
+        later=1,
         url="lmdb:none",
         targets={1: Target(VIEW, "sink-1")},
     )
@@ -55,10 +56,10 @@ def test_the_last_round_on_an_executor_that_does_not_see_the_state_leaves_nothin
         rows = list(by_key(duck, Target(VIEW, "sink-1"), pa.table({"k": [1, 2], "_w": [1, 1]}), 1))
     reach = Reach("url", str(mounted), "the mark", None)
     told = list(Sinking(SimpleNamespace(value=job(mounted, reach)))([*rows, (0, "!runs", 0, b"[]")]))
-    assert [node for _, node, _, _ in told] == ["!runs", ELSEWHERE]
+    assert [node for _, node, _, _ in told] == ["!runs", ELSEWHERE, ARRIVED]
     assert not mounted.exists()
     told = list(Sinking(SimpleNamespace(value=job(mounted, None)))(rows))
-    assert [node for _, node, _, _ in told] == [CHANGED]
+    assert [node for _, node, _, _ in told] == [CHANGED, ARRIVED]
 
 
 def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
