@@ -136,7 +136,7 @@ def test_requests_that_follow_each_other_are_answered_in_their_order(served: Run
 def test_writers_that_are_busy_and_clients_that_go(
     shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: list[bool]
 ) -> None:
-    running = start(limits={"seconds": 1.0})
+    running = start(limits={"seconds": 5.0})
     held, go_on = threading.Semaphore(0), threading.Event()
     put_rows = writing.put_rows
 
