@@ -6,7 +6,7 @@ A state is a transaction. Handles of sub-databases are opened before it begins: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from viewkeeper.model.schema import Table
 from viewkeeper.store.lmdb import rows
 from viewkeeper.store.lmdb.environment import FORMAT, Environment
 from viewkeeper.store.lmdb.failures import translate, translated
-from viewkeeper.store.lmdb.flushing import LARGE, flushing
 from viewkeeper.store.lmdb.sharing import detach, in_use
 from viewkeeper.store.ordered import records
 from viewkeeper.store.ordered.images import NOTHING, Images
@@ -127,18 +126,6 @@ class LmdbState(State):
         return LmdbRows(self._txn, self._tables.get(table_id), self._environment.meta, table_id)
 
 
-class LmdbWriting(LmdbState):
-    """A write transaction; what `beside` holds ends after it."""
-
-    def __init__(self, txn: Any, environment: Environment, tables: Mapping[int, Any], beside: ExitStack) -> None:
-        super().__init__(txn, environment, tables)
-        self._beside = beside
-
-    def expect(self, size: int) -> None:
-        if size >= LARGE and self._environment.durability != "none":
-            self._beside.enter_context(flushing(self._environment.path))
-
-
 class LmdbPinned(LmdbState, PinnedMap):
     """A read transaction that is kept open. The price: pages of this state are not used again meanwhile."""
 
@@ -204,8 +191,8 @@ class LmdbDatabase(Database):
     def write(self, tables: Sequence[int] = ()) -> Iterator[LmdbState]:
         environment = self._environment
         opened = {table: environment.table(table, create=True) for table in tables}
-        with ExitStack() as beside, environment.write() as txn:
-            yield LmdbWriting(txn, environment, opened, beside)
+        with environment.write() as txn:
+            yield LmdbState(txn, environment, opened)
 
     def pin(self) -> LmdbPinned:
         return LmdbPinned(self._environment)

@@ -35,7 +35,6 @@ class Call:
     def __init__(self, state: State, size: int = 0) -> None:
         """`size`: bytes of the rows that it is about to change, about."""
         self.state = state
-        state.expect(size)
         in_page = state.log.most_in_page if _is_much(size) else None
         self._chunk_bytes = log.CHUNK_BYTES if in_page is None else in_page
         self.time = time.time()

@@ -88,10 +88,6 @@ class State(Protocol):
 
     def rows(self, table_id: int) -> TableRows: ...
 
-    def expect(self, size: int) -> None:
-        """About so many bytes of rows are going to be written: a map may make ready for them."""
-        return None
-
 
 class PinnedMap(State, Protocol):
     """A state that stays readable until it is closed."""
