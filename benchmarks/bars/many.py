@@ -14,11 +14,12 @@ from typing import Any
 RESULTS = Path(__file__).parents[1] / "results"
 HEAD = """# Thousands of views: what was run
 
-A batch is 25,000 changed lines, durable; seconds are the median of three, cpu is processor time; changes/s counts the
-put and the batch, one after the other. `apart` is one of the views by itself, times their number. Some views of each
-line were compared with the same views made WITH (share = false), after the load and after the batches: `differ` says
-how many were not the same. Bars for 10,000 views at scale 1: defining 60 s; load 15 s (Q6), 20 s (Q1), 60 s (Q3 and
-Q10, drawn constants); a batch 1 s (Q6, Q1); memory 6 GB.
+A batch is 25,000 changed lines, durable; seconds are the median of three (with nothing shared, from
+500 different views on: of one), cpu is processor time; changes/s counts the put and the batch, one after the other.
+`apart` is one of the views by itself, times their number. Some views of each line were compared with the same
+views made WITH (share = false), after the load and after the batches: `differ` says how many were not the same. Bars
+for 10,000 views at scale 1: defining 60 s; load 15 s (Q6), 20 s (Q1), 60 s (Q3 and Q10, drawn constants);
+a batch 1 s (Q6, Q1); memory 6 GB.
 """
 
 
