@@ -88,12 +88,15 @@ def spark() -> Iterator[Any]:
     """One quiet local session for the whole run: two cores, and a task that dies is retried."""
     from pyspark.sql import SparkSession
 
+    from viewkeeper.plan.catalyst import local
+
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("viewkeeper-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.defaultJavaOptions", local._SETTINGS["spark.driver.defaultJavaOptions"])
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")

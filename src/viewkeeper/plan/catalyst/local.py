@@ -17,8 +17,10 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Out of memory in one of its own threads Spark lives on and answers nothing: better an end that is seen. (The
-    # default options stand beside the extra ones, which are a user's.)
-    "spark.driver.defaultJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+    # default options stand beside the extra ones, which are a user's.) But Java also says so of a large array after two
+    # tries, while other threads that it waits for hold off its collector: on a busy machine it shall try longer.
+    "spark.driver.defaultJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+IgnoreUnrecognizedVMOptions"
+    " -XX:+UnlockDiagnosticVMOptions -XX:GCLockerRetryAllocationCount=1000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
 }
