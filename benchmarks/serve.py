@@ -35,7 +35,7 @@ CONNECTIONS = 16
 TABLE = "CREATE TABLE items (item_id BIGINT, category STRING, price DECIMAL(12,2), amount INT, PRIMARY KEY (item_id))"
 VIEW = "SELECT category, count(*) AS n, sum(price) AS total FROM items GROUP BY category"
 PARTS = {"reads": "point reads by JSON", "subscribers": "subscribers", "puts": "puts by Arrow stream"}
-TURNS = {1_000: 61, 10_000: 31, 100_000: 15}
+TURNS = {1_000: 241, 10_000: 91, 100_000: 31}
 """Of puts by size: a median of short ones needs more of them to be of the same worth."""
 BARS = {"requests_per_second": 5_000, "p99_ms": 20.0, "lost": 0, "doubled": 0, "put_ratio": 1.3}
 
