@@ -13,7 +13,7 @@ from viewkeeper.errors import TooLarge
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import ViewChange
-from viewkeeper.store.ordered import images, together
+from viewkeeper.store.ordered import calls, images, together
 from viewkeeper.store.ordered.calls import encoded
 from viewkeeper.store.ordered.images import by_key
 from viewkeeper.store.ordered.together import encoded_changes
@@ -83,3 +83,26 @@ def test_a_row_that_is_too_large_is_named_by_its_table(monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "LARGEST_KEY", 400)
     with pytest.raises(TooLarge, match="v2"):
         list(encoded_changes(changes))
+
+
+def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, chance = table(1, ("i", "k")), Random(8)
+    numbers = chance.sample(range(1000), 500)
+    rows = [{"k_1": f"k{n % 7}", "i_1": n, "d_1": Decimal(n), "n_1": None if n % 5 else n} for n in numbers]
+    puts, gone = pa.Table.from_pylist(rows[:400], of.arrow), pa.Table.from_pylist(rows[400:], of.arrow)
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 37)
+    by_two = list(encoded(of, puts, gone.select(["i_1", "k_1"])))
+    monkeypatch.setattr(calls, "_SLICES_FOR_MORE", 1000)
+    by_one = list(encoded(of, puts, gone.select(["i_1", "k_1"])))
+    assert len(by_two) == 11 + 3
+    assert [(k.to_pylist(), a.to_pylist()) for k, a in by_two] == [(k.to_pylist(), a.to_pylist()) for k, a in by_one]
+    keys = [key for piece, _ in by_two[:11] for key in piece.to_pylist()]
+    assert keys == sorted(keys)
+
+
+def test_a_row_that_is_too_large_is_refused_from_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = table(1, ("k",))
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 2)
+    rows = [{"k_1": "x" * (1 << 17) if n == 11 else f"k{n}", "i_1": n, "d_1": None, "n_1": None} for n in range(20)]
+    with pytest.raises(TooLarge, match="key of v1"):
+        list(encoded(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))

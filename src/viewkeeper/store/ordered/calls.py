@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from viewkeeper.model.codec import decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
-from viewkeeper.model.order import key_order
+from viewkeeper.model.order import Places, key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.store.arrow import typed
 from viewkeeper.store.budget import LEAST, budget
@@ -23,10 +24,16 @@ from viewkeeper.store.terms import StreamChange, Written
 
 _SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
 """Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
+_SLICES_FOR_MORE = 4
+"""So many slices are encoded by two threads."""
 _LARGE = 128 << 20
 _MUCH = 16
 """A call of this part of the budget is much: its part of the log, twice as large, is written so that it need not wait
 in memory until the commit. That takes several times as long."""
+
+Bytes = tuple[pa.BinaryArray, pa.BinaryArray]
+"""Keys, and their rows."""
+_Work = Callable[[Table, pa.Table], Bytes]
 
 
 class Call:
@@ -72,15 +79,38 @@ def _is_much(size: int) -> bool:
     return size >= LEAST // _MUCH and size >= budget() // _MUCH  # what a small call has not to look up
 
 
-def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[Bytes]:
     """Keys and rows (empty: delete), some at a time."""
-    for piece in _slices(table, puts, table.arrow.names):
-        keys, after = encode_keys(table, piece), encode_rows(table, piece)
-        refuse_large(table, piece, keys, after)
-        yield keys, after
-    for piece in _slices(table, deletes, [column.name for column in table.key_columns]):
-        keys = encode_keys(table, piece)
-        yield keys, no_rows(len(keys))
+    yield from _encoded(table, puts, table.arrow.names, _as_bytes)
+    yield from _encoded(table, deletes, [column.name for column in table.key_columns], _as_keys)
+
+
+def _encoded(table: Table, given: pa.Table, names: Sequence[str], work: _Work) -> Iterator[Bytes]:
+    """A slice after the other. Many are made at once by two threads, unless they are much: the transaction comes after
+    them, in which Python's lock changes hands at every row, so that another thread would only be in its way."""
+    if not given.num_rows:
+        return
+    data = typed(table, given, names)
+    slices = _slices(table, data)
+    if len(slices) < _SLICES_FOR_MORE or _is_much(data.nbytes):
+        yield from (work(table, _taken(data, places)) for places in slices)
+        return
+    with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
+        made = list(threads.map(lambda places: work(table, _taken(data, places)), slices))
+    made.reverse()
+    while made:  # what is written is let go of
+        yield made.pop()
+
+
+def _as_bytes(table: Table, piece: pa.Table) -> Bytes:
+    keys, after = encode_keys(table, piece), encode_rows(table, piece)
+    refuse_large(table, piece, keys, after)
+    return keys, after
+
+
+def _as_keys(table: Table, piece: pa.Table) -> Bytes:
+    keys = encode_keys(table, piece)
+    return keys, no_rows(len(keys))
 
 
 def stream(change: StreamChange) -> Images:
@@ -99,15 +129,11 @@ def stream(change: StreamChange) -> Images:
     return join(pieces)
 
 
-def _slices(table: Table, given: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The named columns, in slices that follow each other in key order: a page that two touch is written twice."""
-    if not given.num_rows:
-        return
-    data = typed(table, given, names)
+def _slices(table: Table, data: pa.Table) -> Sequence[slice | Places]:
+    """Places that follow each other in key order, some at a time: a page that two touch is written twice."""
     parts = max(-(-data.num_rows // _SLICE_ROWS), -(-data.nbytes // _SLICE_BYTES))
     if parts <= 1 or data.num_rows < 2:
-        yield data
-        return
+        return [slice(0, data.num_rows)]
     keys = encode_keys(table, data)
     large = keys.nbytes > _LARGE
     order = key_order(keys)
@@ -115,8 +141,14 @@ def _slices(table: Table, given: pa.Table, names: Sequence[str]) -> Iterator[pa.
     if large:
         release()  # all keys at once were much; from here on it is a slice at a time, and LMDB's own pages
     step = -(-data.num_rows // parts)
-    for start in range(0, data.num_rows, step):
-        yield data.slice(start, step) if order is None else data.take(pa.array(order[start : start + step]))
+    ranges = [slice(start, start + step) for start in range(0, data.num_rows, step)]
+    return ranges if order is None else [order[places] for places in ranges]
+
+
+def _taken(data: pa.Table, places: slice | Places) -> pa.Table:
+    if isinstance(places, slice):
+        return data.slice(places.start, places.stop - places.start)
+    return data.take(pa.array(places))
 
 
 def delta(table: Table, images: Images, wanted: list[str], sign: int) -> pa.Table:
