@@ -52,6 +52,16 @@ def test_runs_come_back_as_they_were(written: tuple[Path, list[RunEntry], dict[s
         assert (again.low, again.high, again.num_rows) == (entry.low, entry.high, entry.rows)
 
 
+def test_a_run_has_the_same_bytes_whether_written_by_one_call_or_by_many(
+    written: tuple[Path, list[RunEntry], dict[str, Run]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, entries, runs = written
+    monkeypatch.setattr(module, "_AT_ONCE", -1)
+    again = write_container(directory, "many", runs, fsync=False)
+    assert (directory / "many").read_bytes() == (directory / "b1-t0.vkr").read_bytes()
+    assert [replace(e, file="b1-t0.vkr") for e in again] == entries
+
+
 def test_reading_copies_nothing(tmp_path: Path) -> None:
     (entry,) = write_container(tmp_path, "f", {"s": run(100_000)}, fsync=False)
     before = pa.total_allocated_bytes()

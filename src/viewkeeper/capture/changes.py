@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 
 from viewkeeper.capture.feed import table_changes
-from viewkeeper.model.schema import Table
+from viewkeeper.model.schema import WEIGHT, Column, Table
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.crew import Crew
@@ -38,6 +38,8 @@ class Capture:
         self._crew = crew
         self._memory = memory
         self._arrangement = arrangement
+        self._nothing: dict[int, tuple[Sequence[Column], pa.Table]] = {}
+        """For each table no changes of the columns that are used."""
 
     def changes(
         self,
@@ -46,17 +48,19 @@ class Capture:
         upto: int,
         seen: Mapping[int, Seen],
         tables: Sequence[int],
-        rows: int | None = None,
+        waiting: Pending | None = None,
     ) -> tuple[dict[str, pa.Table], dict[int, Seen]]:
         """What happened to each of these tables, consolidated before any expression runs, and what was seen of them.
 
-        `rows`: about how many there are, if that is known.
+        `waiting`: what waits for all base tables, if that is known.
         """
-
+        rows = None if waiting is None else waiting.rows
         parts = {t: self._parts(flow.tables[t], after, upto, rows) for t in tables}
 
         def changed(duck: Duck, what: tuple[int, int]) -> tuple[pa.Table, Seen]:
             table, part = what
+            if self._is_quiet(flow.tables[table], waiting):
+                return self._none(flow, table), Seen()
             names = [c.name for c in flow.used[table]]
             delta = self._net(flow.tables[table], names, after, upto, part, parts[table], rows)
             if delta is not None:
@@ -77,6 +81,19 @@ class Capture:
         whole = {t: read[0] if len(read) == 1 else pa.concat_tables(read) for t, read in deltas.items()}
         seen_now = {t: now for (t, _), (_, now) in zip(asked, found, strict=True)}
         return {Input(t).id: delta for t, delta in whole.items()}, seen_now
+
+    def _is_quiet(self, table: Table, waiting: Pending | None) -> bool:
+        """Whether it is known that nothing happened to a table: most batches change one of many."""
+        if waiting is None or not waiting.by_table or table.is_view or not self._store.capabilities.before_images:
+            return False
+        return table.id not in waiting.by_table
+
+    def _none(self, flow: Flow, table: int) -> pa.Table:
+        known = self._nothing.get(table)
+        if known is None or known[0] is not flow.used[table]:
+            schema = pa.schema([flow.tables[table].arrow.field(c.name) for c in flow.used[table]])
+            known = self._nothing[table] = flow.used[table], schema.append(pa.field(WEIGHT, pa.int64())).empty_table()
+        return known[1]
 
     def _parts(self, table: Table, after: int, upto: int, rows: int | None) -> int:
         """Into how many parts a table's changes are read. Those of one call can be: it names a key once, so parts of it

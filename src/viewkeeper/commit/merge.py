@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from viewkeeper import faults
-from viewkeeper.commit.state import State
+from viewkeeper.commit.state import KEPT_ROWS, State
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.merges import choose_merges
@@ -47,7 +47,7 @@ class Merger:
         self._memory = memory
         self.durable = durable
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
-        self._work: Future[list[RunEntry]] | None = None
+        self._work: Future[tuple[list[RunEntry], Mapping[str, Run]]] | None = None
         self._tasks: Sequence[_Task] = ()
         self._file: str | None = None
         self._behind: set[str] = set()
@@ -98,7 +98,8 @@ class Merger:
         self._work, self._tasks, self._file = None, (), None
         try:
             written: dict[str, list[RunEntry]] = defaultdict(list)
-            for entry in work.result():
+            entries, runs = work.result()
+            for entry in entries:
                 written[entry.slot].append(entry)
         except Exception:
             # The runs that were to be merged are there and count; a later batch begins again.
@@ -109,6 +110,7 @@ class Merger:
             # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
             if set(task.entries) <= set(manifest.runs.get(task.slot, ())):
                 manifest = manifest.replaced(task.slot, task.entries, written[task.slot])
+                self.state.keep(written[task.slot], runs)
         self.state.adopt(manifest)
         faults.point("merge.adopted")
 
@@ -122,7 +124,7 @@ class Merger:
         if "_duck" in self.__dict__:
             self._duck.close()
 
-    def _merge(self, tasks: Sequence[_Task], file: str) -> list[RunEntry]:
+    def _merge(self, tasks: Sequence[_Task], file: str) -> tuple[list[RunEntry], Mapping[str, Run]]:
         began, started = time.time(), time.perf_counter()
         self._duck.limit(self._memory.ducks)
         merged: Mapping[str, Run] = {t.slot: _merged(self._duck, self._memory, t) for t in tasks}
@@ -132,7 +134,7 @@ class Merger:
         took = time.perf_counter() - started
         self._merged, self._seconds = self._merged + len(tasks), self._seconds + took
         self._last = [*self._last[-15:], (began, took)]
-        return written
+        return written, {slot: run for slot, run in merged.items() if run.num_rows <= KEPT_ROWS}
 
 
 def _merged(duck: Duck, memory: Memory, task: _Task) -> Run:

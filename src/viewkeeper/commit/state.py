@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.operators.arrangement import Arrangement, Run
@@ -12,7 +12,7 @@ from viewkeeper.store.elsewhere import side_by_side
 from viewkeeper.store.files import Directory
 from viewkeeper.store.sweeping import sweep
 
-_KEPT_ROWS = 100_000
+KEPT_ROWS = 100_000
 
 
 class State:
@@ -51,11 +51,16 @@ class State:
             return []
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
         entries = write_container(self.directory, name, runs, fsync=durable)
-        # A small run stays in memory as it is; a large one is mapped when it is needed, so that it can be paged out.
-        # (One that was written in pieces is no piece of itself.)
-        self._open |= {e: runs[e.slot] for e in entries if e.rows == runs[e.slot].num_rows <= _KEPT_ROWS}
+        self.keep(entries, runs)
         self._written += entries
         return entries
+
+    def keep(self, entries: Iterable[RunEntry], runs: Mapping[str, Run]) -> None:
+        """Runs that were just written. A small one stays in memory as it is; a large one is mapped when it is needed,
+        so that it can be paged out. (One that was written in pieces is no piece of itself.)"""
+        self._open |= {
+            e: runs[e.slot] for e in entries if e.slot in runs and e.rows == runs[e.slot].num_rows <= KEPT_ROWS
+        }
 
     def mapped(self, entry: RunEntry) -> Run:
         """A run that this process has just written, from its file: in memory it would stay."""

@@ -22,10 +22,12 @@ from viewkeeper.maintain.schedule import Remade
 from viewkeeper.maintain.stage import Stage, given_rows
 from viewkeeper.model.catalog import View
 from viewkeeper.plan.flow import Flow
-from viewkeeper.store.base import Seen, Store
+from viewkeeper.store.base import Pending, Seen, Store
 from viewkeeper.store.memory import Memory
 
 _log = logging.getLogger("viewkeeper")
+_FEW = Pending(0, 1, None)
+"""Its changes are read by one thread: others work beside it."""
 
 
 class Alone:
@@ -69,7 +71,7 @@ class Alone:
                 "%s: merging runs of %s failed and is tried again: %s", self._store.url, view.table.name, error
             )
         at, seen = self._seen
-        deltas, now = self._stage.capture.changes(self.flow, after, cut, seen if at == after else {}, tables, 1)
+        deltas, now = self._stage.capture.changes(self.flow, after, cut, seen if at == after else {}, tables, _FEW)
         self._seen = cut, now
         if cut == upto and not any(d.num_rows for d in deltas.values()):
             return None

@@ -169,7 +169,7 @@ class Stage:
                 if waiting.calls and not is_few(found):
                     left[table] = found
         here = [t for t in flow.used if t not in left]
-        deltas, now = self.capture.changes(flow, after, upto, seen, here, all_waiting.rows)
+        deltas, now = self.capture.changes(flow, after, upto, seen, here, all_waiting)
         return given_rows(deltas) | {Input(t).id: found for t, found in left.items()}, now
 
     def run(

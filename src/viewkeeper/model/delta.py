@@ -14,9 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.chunks import same_words
 from viewkeeper.model.schema import WEIGHT
 
 _MANY_ROWS = 1_000_000
+_FEW_ROWS = 100_000
+"""Rows of which all columns are taken by one call."""
 
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
@@ -43,9 +46,14 @@ def identical(one: pa.Table, other: pa.Table, *, but: str = "") -> npt.NDArray[n
         left, right = one.column(name), other.column(name)
         if name == but:
             continue
+        if left.num_chunks == right.num_chunks == 1 and left.type == right.type:
+            bits = same_words(left.chunk(0), right.chunk(0))
+            if bits is not None:
+                same &= bits
+                continue
         if pa.types.is_floating(left.type):
-            bits = pa.int64() if left.type == pa.float64() else pa.int32()
-            left, right = (pa.chunked_array([c.view(bits) for c in side.chunks], bits) for side in (left, right))
+            whole = pa.int64() if left.type == pa.float64() else pa.int32()
+            left, right = (pa.chunked_array([c.view(whole) for c in side.chunks], whole) for side in (left, right))
         equal = pc.equal(left, right)
         if left.null_count or right.null_count:
             both = pc.and_(pc.is_null(left), pc.is_null(right))
@@ -67,6 +75,9 @@ def rearranged(
         done = whole if places is None else whole.take(places)
         return done if aside is None else aside(pa.table([done], names=[""])).column(0).chunk(0)
 
+    if 0 < table.num_rows < _FEW_ROWS and aside is None:
+        whole = table.combine_chunks()
+        return whole if places is None else whole.take(places)
     if table.num_rows < _MANY_ROWS or aside is not None:
         columns = [moved(c) for c in table.columns]
     else:  # Arrow copies outside of Python's lock

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import weights_of
 from viewkeeper.operators.groups import firsts, same_keys
@@ -66,7 +66,8 @@ def vectors(spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
             is_some |= (total.low != 0) | (total.high != 0)
             columns[name] = total.decimals(_HUGE, np.ones(len(start), np.bool_))
     first = order[start]
-    whole = pa.table({name: rows.column(name).take(pa.array(first)) for name in keys} | columns)
+    places = pa.array(first)
+    whole = pa.table({name: taken(one_chunk(rows.column(name)), places) for name in keys} | columns)
     whole = whole.append_column(HASH, pa.array(found[first]))
     return whole if is_some.all() or not keys or plan.values else whole.filter(pa.array(is_some))
 

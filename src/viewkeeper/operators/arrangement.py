@@ -29,6 +29,7 @@ from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places, SortedHashes
 from viewkeeper.store.elsewhere import side_by_side
+from viewkeeper.store.memory import bytes_of
 
 _ALL = np.iinfo(np.int64).max
 _STRETCHES = 64
@@ -60,7 +61,7 @@ class Run:
 
     @property
     def num_bytes(self) -> int:
-        return int(self.rows.nbytes)
+        return bytes_of(self.rows)
 
     @property
     def is_open(self) -> bool:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.chunks import one_chunk, taken, words
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, Run, portions, spans, weights_of
 from viewkeeper.operators.duck import Duck
@@ -191,15 +191,15 @@ class Picked:
         if not parts:
             return one_chunk(self._lying.runs[0].rows.column(name)).slice(0, 0)
         if len(parts) == 1:
-            return arrays[0] if parts[0].inside is None else arrays[0].take(parts[0].within)
-        numbers = [n for array in arrays if (n := _numbers(array)) is not None]
+            return arrays[0] if parts[0].inside is None else taken(arrays[0], parts[0].within)
+        numbers = [n for array in arrays if (n := words(array)) is not None]
         if len(numbers) < len(arrays):
-            taken = [array.take(part.within) for array, part in zip(arrays, parts, strict=True)]
-            return pa.concat_arrays(taken).take(self._back)
-        found = np.empty(len(self._places), numbers[0].dtype)
+            found = [taken(array, part.within) for array, part in zip(arrays, parts, strict=True)]
+            return taken(pa.concat_arrays(found), self._back)
+        whole = np.empty(len(self._places), numbers[0].dtype)
         for values, part in zip(numbers, parts, strict=True):
-            found[part.mine] = values if part.inside is None else values[part.inside]
-        return pa.Array.from_buffers(arrays[0].type, len(found), [None, pa.py_buffer(found)])
+            whole[part.mine] = values if part.inside is None else values[part.inside]
+        return pa.Array.from_buffers(arrays[0].type, len(whole), [None, pa.py_buffer(whole)])
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -241,21 +241,6 @@ class Part:
     @cached_property
     def within(self) -> pa.Array:
         return pa.array(np.arange(self.run.num_rows) if self.inside is None else self.inside)
-
-
-_WIDTHS = {bits: np.dtype(f"V{bits // 8}" if bits > 64 else f"u{bits // 8}") for bits in (8, 16, 32, 64, 128)}
-
-
-def _numbers(array: pa.Array) -> npt.NDArray[Any] | None:
-    """A column of a fixed width without NULLs as it lies in memory; None of any other."""
-    try:
-        width = array.type.bit_width
-    except ValueError:
-        return None
-    if width not in _WIDTHS or array.null_count or pa.types.is_nested(array.type):
-        return None
-    found: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], _WIDTHS[width])[array.offset :][: len(array)]
-    return found
 
 
 def _placed(listed: Places | None, places: Places) -> Places:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
-from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.delta import identical
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.ahead import Ahead, Look
@@ -221,5 +221,5 @@ def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None
 
 
 def _is_same(values: pa.Array, one: Places, other: Places) -> npt.NDArray[np.bool_]:
-    left, right = (pa.table({"v": values.take(pa.array(places))}) for places in (one, other))
+    left, right = (pa.table({"v": taken(values, pa.array(places))}) for places in (one, other))
     return identical(left, right)

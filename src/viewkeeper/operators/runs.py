@@ -34,12 +34,15 @@ from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.finding import Hashes
 from viewkeeper.store.files import Directory, flush_directory
+from viewkeeper.store.memory import bytes_of
 
 MAGIC = b"VKRUNS\r\n"
 VERSION = 1
 PIECE_ROWS = 1 << 20
 """About so many rows are a piece, in a directory behind a URL."""
 _MOST_PIECES = 64
+_AT_ONCE = 1 << 20
+"""Bytes of a run that is written by one call."""
 _ALIGNMENT = 64
 _HEADER = (MAGIC + VERSION.to_bytes(4, "little")).ljust(_ALIGNMENT, b"\0")
 
@@ -56,6 +59,9 @@ class RunEntry:
     low: int
     high: int
     checksum: int
+
+    def __hash__(self) -> int:
+        return hash((self.file, self.offset))
 
     def has(self, low: int, high: int) -> bool:
         """Whether some of its hashes may lie between these, both included."""
@@ -241,12 +247,23 @@ def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], whole: bool
     for slot, run in pieces:
         offset = sink.position
         sink.checksum.reset()
-        with pa.ipc.new_stream(sink, run.rows.schema) as writer:
-            writer.write_table(run.rows)
+        if bytes_of(run.rows) <= _AT_ONCE:
+            sink.write(_streamed(run.rows))
+        else:
+            with pa.ipc.new_stream(sink, run.rows.schema) as writer:
+                writer.write_table(run.rows)
         length, checksum = sink.position - offset, sink.checksum.intdigest()
         sink.pad(_ALIGNMENT)
         entries.append(RunEntry(slot, name, offset, length, run.num_rows, run.low, run.high, checksum))
     return entries
+
+
+def _streamed(rows: pa.Table) -> pa.Buffer:
+    """In memory: Arrow asks Python to write every buffer of a column, and there are dozens."""
+    whole = pa.BufferOutputStream()
+    with pa.ipc.new_stream(whole, rows.schema) as writer:
+        writer.write_table(rows)
+    return whole.getvalue()
 
 
 def _pieces(run: Run) -> Iterator[Run]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange, distinct_hashes, hashes_of, succession
 from viewkeeper.operators.operator import Operator, Ports, Site, slots
-from viewkeeper.store.memory import width
+from viewkeeper.store.memory import bytes_of, width
 
 Step = Callable[[list[pa.Table | None]], tuple[pa.Table, list[pa.Table]]]
 """From what arrived at the ports to the output, and what to add to each slot."""
@@ -49,7 +49,7 @@ def arranged(site: Site, operator: Operator, ports: Ports) -> Iterator[pa.Table]
     if not ports[0]:
         return iter(())
     aside = site.memory.aside
-    if sum(int(table.nbytes) for table in ports[0]) <= site.memory.waiting:
+    if sum(map(bytes_of, ports[0])) <= site.memory.waiting:
         site.add(operator, [arrange(joined(ports[0]))])
     else:
         runs = [Run(aside(arrange(part[0]).rows)) for part in ranges(site, ports) if part[0] is not None]
@@ -68,10 +68,11 @@ def stepped(site: Site, operator: Operator, ports: Ports, step: Step, size: int 
         for runs, delta in zip(grown, added, strict=True):
             if delta.num_rows:
                 run = arrange(delta)
-                if held + run.rows.nbytes > site.memory.waiting:  # each range's may be small, and all of them are not
+                size = bytes_of(run.rows)
+                if held + size > site.memory.waiting:  # each range's may be small, and all of them are not
                     run = Run(aside(run.rows))
                 else:
-                    held += run.rows.nbytes
+                    held += size
                 runs.append(run)
         yield output
     site.add(operator, [runs[0] if len(runs) == 1 else succession(runs, aside) if runs else _NOTHING for runs in grown])
@@ -91,7 +92,7 @@ def touched(site: Site, states: Sequence[Arrangement], ports: Ports) -> int:
 
 def ranges(site: Site, ports: Ports, size: int = 0) -> Iterator[list[pa.Table | None]]:
     """What arrived at the ports, by ascending ranges of the hash if it is much, or needs so many bytes beside it."""
-    size += sum(int(table.nbytes) for tables in ports for table in tables)
+    size += sum(bytes_of(table) for tables in ports for table in tables)
     bits = min(_WIDEST, (size // (_PIECES * site.memory.piece)).bit_length())
     if not bits:
         yield [joined(tables) for tables in ports]

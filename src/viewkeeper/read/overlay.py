@@ -164,12 +164,12 @@ class Overlays:
         flow = flows.maintained(self._store, pinned.catalog)
         kept = pinned.catalog.keeper(view)
         cut, tables = pinned.batch.cut, list(flow.views[kept.table.id].tables)
-        rows = self._store.pending(cut, tables).rows
-        if rows > MOST_ROWS:
+        waiting = self._store.pending(cut, tables)
+        if waiting.rows > MOST_ROWS:
             return None
         stage = self._at(Manifest.from_json(pinned.batch.record["manifest"]))
         duck = stage.crew.alone(1)
-        given, _ = stage.capture.changes(flow, cut, pinned.head, {}, tables, rows)
+        given, _ = stage.capture.changes(flow, cut, pinned.head, {}, tables, waiting)
         active = frozenset(flow.in_batches & flow.behind([flow.sink(kept.table.id).id]))
         one = One.of(pinned.catalog, view) if view.is_member else None
         old = stage.state.arrangement if one is None else one.state(flow, active, stage.state.arrangement)

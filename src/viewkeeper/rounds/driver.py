@@ -29,7 +29,7 @@ from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given, is_empty
 from viewkeeper.rounds.order import order_of
 from viewkeeper.rounds.site import Fed, Feed, Site
-from viewkeeper.store.memory import width
+from viewkeeper.store.memory import bytes_of, width
 
 OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
@@ -231,7 +231,7 @@ class _Schedule:
     def bring(self, site: Site, task: _Task, outputs: Iterable[Fed]) -> None:
         """Deltas to ports, where they wait: beyond what may wait in memory, in a file."""
         for consumer, port, delta in outputs:
-            size = int(delta.nbytes)
+            size = bytes_of(delta)
             if self._held + size > site.memory.waiting:
                 delta, size = site.memory.aside(delta), 0
             operator = self._flow.operators[consumer]

@@ -23,7 +23,7 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.wide import Ints
 from viewkeeper.store.base import StreamChange, ViewChange
-from viewkeeper.store.memory import Memory
+from viewkeeper.store.memory import Memory, bytes_of
 
 _PIECES = 1
 """Pieces that are one part's work: its rows are copied several times, its keys encoded and compared."""
@@ -43,7 +43,7 @@ def resolve(
         return None
     delta = pa.concat_tables(deltas, promote_options="permissive")
     delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
-    parts = -(-int(delta.nbytes) // (_PIECES * memory.piece))
+    parts = -(-bytes_of(delta) // (_PIECES * memory.piece))
     if parts <= 1 or not table.key:
         return _resolved(duck, store, table, delta.combine_chunks())
     found = (

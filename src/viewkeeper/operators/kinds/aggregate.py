@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
 from viewkeeper.operators import adding, aggregate_shelves, extremes, facts, few, finish
@@ -310,7 +310,8 @@ def _difference(
     parts = []
     for measures, present, weight in (([*before, *unfit[0]], was, -1), ([*after, *unfit[1]], now, 1)):
         rows = np.flatnonzero(present & changed)
-        columns = [c.take(pa.array(rows)) for c in (*keys, *measures)]
+        places = pa.array(rows)
+        columns = [taken(c, places) for c in (*keys, *measures)]
         parts.append(pa.table([*columns, pa.array(np.full(len(rows), weight, np.int64))], schema=schema))
     return pa.concat_tables(parts).combine_chunks()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,9 +47,17 @@ def join(pieces: Sequence[Images]) -> Images:
 
 def present(values: pa.BinaryArray) -> pa.BinaryArray:
     """The images that are not empty."""
-    lengths = pc.binary_length(values)
-    there = pc.greater(lengths, 0)
-    return values if there.true_count == len(values) else values.filter(there)
+    there = is_present(values)
+    return values if there.all() else values.filter(pa.array(there))
+
+
+def is_present(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    """Which images are not empty."""
+    if not len(values):
+        return np.zeros(0, np.bool_)
+    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
+    found: npt.NDArray[np.bool_] = offsets[1:] > offsets[:-1]
+    return found
 
 
 def within(images: Images, start: bytes | None, stop: bytes | None) -> Images:

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from viewkeeper.model.codec import decode_rows
 from viewkeeper.model.delta import identical
 from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import WEIGHT, Table
-from viewkeeper.store.ordered.images import Images, join, present
+from viewkeeper.store.ordered.images import Images, is_present, join, present
 
 
 def net(table: Table, pieces: Sequence[Images], wanted: list[str]) -> pa.Table:
@@ -58,7 +57,7 @@ def _ascend(pieces: Sequence[pa.BinaryArray]) -> bool:
 
 
 def _net(table: Table, images: Images, wanted: list[str]) -> pa.Table:
-    was, now = (np.asarray(pc.binary_length(side)) > 0 for side in (images.before, images.after))
+    was, now = is_present(images.before), is_present(images.after)
     before, after = int(was.sum()), int(now.sum())
     rows = decode_rows(table, pa.concat_arrays([present(images.before), present(images.after)]), wanted)
     weights = np.repeat(np.array([-1, 1]), [before, after])

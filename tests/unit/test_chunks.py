@@ -1,0 +1,60 @@
+"""Columns as the words in which they lie, against what Python says of their values."""
+
+from __future__ import annotations
+
+import struct
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from viewkeeper.model.chunks import same_words, taken, words
+from viewkeeper.model.delta import identical
+
+COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
+    "integers": (pa.int64(), [1, 2, -3, 2**62], [1, 5, -3, -(2**62)]),
+    "small": (pa.int8(), [1, 2, -3, 4], [1, 2, 3, 4]),
+    "dates": (pa.date32(), [date(2024, 2, 29)] * 4, [date(2024, 2, 29), date(2024, 3, 1)] * 2),
+    "decimals": (pa.decimal128(38, 2), [Decimal("1.00"), Decimal(10**30), Decimal(-1), Decimal(0)], [Decimal(1)] * 4),
+    "doubles": (pa.float64(), [0.0, float("nan"), 1.5, -0.0], [-0.0, float("nan"), 1.5, -0.0]),
+    "floats": (pa.float32(), [0.0, float("nan"), 1.5, -0.0], [0.0, 1.0, 1.5, 0.0]),
+    "booleans": (pa.bool_(), [True, False, True, False], [True, True, True, False]),
+    "strings": (pa.string(), ["a", "", "b", "c"], ["a", "", "x", "c"]),
+    "with NULL": (pa.int32(), [1, None, None, 4], [1, None, 3, None]),
+    "in a dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a", "b"], ["b", "a", "a", "b"]),
+    "none": (pa.int64(), [], []),
+}
+
+
+def _seen(value: Any) -> Any:
+    """What tells a value apart from others: of a float its bits."""
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_rows_are_identical_as_their_values_are(name: str) -> None:
+    kind, one, other = COLUMNS[name]
+    if "dictionary" in name:  # never in a delta: only that its numbers are not taken for its values
+        assert words(pa.array(one, kind)) is None
+        return
+    expected = [_seen(a) == _seen(b) for a, b in zip(one, other, strict=True)]
+    padded = [pa.array([*v[:1], *v, *v[:1]], kind)[1 : 1 + len(v)] if v else pa.array(v, kind) for v in (one, other)]
+    for left, right in ((pa.array(one, kind), pa.array(other, kind)), padded):
+        assert identical(pa.table({"v": left}), pa.table({"v": right})).tolist() == expected
+        found = same_words(left, right)
+        assert found is None or found.tolist() == expected
+    chunks = pa.chunked_array([pa.array(one[:1], kind), pa.array(one[1:], kind)], kind)
+    assert identical(pa.table({"v": chunks}), pa.table({"v": pa.array(other, kind)})).tolist() == expected
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_taken_is_take(name: str) -> None:
+    kind, values, _ = COLUMNS[name]
+    array = pa.array(values, kind)
+    places = pa.array(np.array([2, 0, 0, 3][: len(values)], np.int64))
+    assert taken(array, places).equals(array.take(places))
+    with pytest.raises(pa.ArrowIndexError):
+        taken(array, pa.array([len(values)]))
