@@ -70,8 +70,9 @@ class LmdbMap(OrderedMap):
 class LmdbRows(TableRows):
     """A table's sub-database in a transaction; `db` is None if nothing was ever written to it."""
 
-    def __init__(self, txn: Any, db: Any, meta: Any, table_id: int) -> None:
-        self._txn, self._db, self._meta, self._id = txn, db, meta, table_id
+    def __init__(self, txn: Any, db: Any, environment: Environment, table_id: int) -> None:
+        self._txn, self._db, self._id = txn, db, table_id
+        self._meta, self._path = environment.meta, environment.path
 
     def find(self, key: bytes) -> bytes | None:
         return None if self._db is None else rows.find(self._txn, self._db, key)
@@ -105,7 +106,9 @@ class LmdbRows(TableRows):
         return int(self._txn.stat(self._db)["entries"]) + rows.shared_buckets(self._txn, self._meta, self._id)
 
     def split_points(self, parts: int) -> list[bytes]:
-        return [] if self._db is None else rows.split_points(self._txn, self._db, parts)
+        if self._db is None:
+            return []
+        return rows.split_points(self._txn, self._db, self._id, self._path / "data.mdb", parts)
 
 
 class LmdbState(State):
@@ -123,7 +126,7 @@ class LmdbState(State):
         return LmdbMap(self._txn, self._environment.log)
 
     def rows(self, table_id: int) -> LmdbRows:
-        return LmdbRows(self._txn, self._tables.get(table_id), self._environment.meta, table_id)
+        return LmdbRows(self._txn, self._tables.get(table_id), self._environment, table_id)
 
 
 class LmdbPinned(LmdbState, PinnedMap):

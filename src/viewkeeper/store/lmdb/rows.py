@@ -20,12 +20,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import ne, not_
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model.schema import Table
+from viewkeeper.store.lmdb import branches
 from viewkeeper.store.ordered.images import Images, binary, by_key, join
 
 LONGEST_KEY = 510
@@ -228,16 +230,9 @@ def _rows_of(key: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
     return _open_bucket(value) if len(key) > LONGEST_KEY else [(key, value)]
 
 
-def split_points(txn: Any, db: Any, parts: int) -> list[bytes]:
-    """Keys that cut the table into `parts` ranges of equal row count: one walk over the keys."""
-    step = txn.stat(db)["entries"] // parts
-    if not step:
-        return []
-    cursor = txn.cursor(db=db)
-    cursor.first()
-    keys = itertools.islice(cursor.iternext(values=False), step, None, step)
+def split_points(txn: Any, db: Any, table_id: int, data: Path, parts: int) -> list[bytes]:
     # Cut to the prefix, so that records which are sorted while scanning stay together.
-    points = [key[:PREFIX] for key in itertools.islice(keys, parts - 1)]
+    points = (key[:PREFIX] for key in branches.split_points(txn, db, b"t%d" % table_id, data, parts))
     return sorted(set(points))
 
 
