@@ -238,14 +238,16 @@ def _whole(pieces: Iterable[pa.Table], probe: pa.Table) -> pa.Table:
     return pa.concat_tables([none, *pieces])
 
 
-@given(seed=st.integers(0, 2**32), directory=st.booleans())
-def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, directory: bool) -> None:
+@given(seed=st.integers(0, 2**32), how=st.sampled_from(["bisected", "guessed", "directory"]))
+def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str) -> None:
     rng = Random(seed)
     hashes = [0, 1, 2**63, 2**63 + 1, 2**64 - 1, 2**53 + 1, *(rng.getrandbits(64) for _ in range(5))]
     with pytest.MonkeyPatch.context() as patch:
-        if directory:
-            patch.setattr("viewkeeper.operators.finding._DIRECTORY_ROWS", 1)
-            patch.setattr("viewkeeper.operators.finding._DIRECTORY_PROBES", 1)
+        if how != "bisected":
+            patch.setattr("viewkeeper.operators.finding._GUESSED_ROWS", 1)
+            patch.setattr("viewkeeper.operators.finding._GUESSED_PROBES", 1)
+            patch.setattr("viewkeeper.operators.finding._ASKED", 10**9 if how == "directory" else 0)
+            patch.setattr("viewkeeper.operators.finding._NARROW", rng.choice([1, 2, 64]))
             patch.setattr("viewkeeper.operators.finding._BUCKET_ROWS", rng.choice([1, 3]))
         tables = [consolidate(duck, _hashed(rng, rng.choice([0, 1, 5, 40]), hashes)) for _ in range(4)]
         arrangement = Arrangement().plus(*(arrange(t) for t in tables))

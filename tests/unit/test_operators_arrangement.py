@@ -152,40 +152,38 @@ def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
     assert merge(duck, runs, ["n"], keep_zero=True).num_rows == 2
 
 
-@pytest.mark.parametrize(("kind", "many"), [("_fine", 10**9), ("_coarse", 0), (None, 0)])
-def test_a_directory_finds_what_bisection_finds(monkeypatch: pytest.MonkeyPatch, kind: str | None, many: int) -> None:
-    monkeypatch.setattr(finding, "_DIRECTORY_ROWS", 1 if kind else 10**9)
-    monkeypatch.setattr(finding, "_DIRECTORY_PROBES", 1)
-    monkeypatch.setattr(finding, "_MANY_PROBES", many)
-    monkeypatch.setattr(finding, "_COARSE_ROWS", 16)
+@pytest.mark.parametrize("how", ["bisected", "guessed", "directory"])
+def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(finding, "_GUESSED_ROWS", 10**9 if how == "bisected" else 1)
+    monkeypatch.setattr(finding, "_GUESSED_PROBES", 1)
+    monkeypatch.setattr(finding, "_ASKED", 10**9 if how == "directory" else 0)
     rng = np.random.default_rng(0)
-    spread = rng.integers(0, 2**64, 3_000, dtype=np.uint64)
-    crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 300)
-    for keys in (spread, crowded, np.zeros(500, np.uint64), np.full(3, 2**64 - 1, np.uint64), spread[:1]):
+    spread = rng.integers(0, 2**64, 30_000, dtype=np.uint64)
+    crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 3_000)
+    together = rng.integers(2**62, 2**62 + 10**6, 20_000, dtype=np.uint64)
+    one_side = np.concatenate([spread[:100], spread >> np.uint64(40)])
+    ends = np.array([0, 0, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 1], np.uint64)
+    none, same = np.zeros(500, np.uint64), np.full(3, 2**64 - 1, np.uint64)
+    for keys in (spread, crowded, together, one_side, ends, none, same, spread[:1]):
         run = arrange(pa.table({"_h": keys}))
-        probes = np.sort(
-            np.concatenate(
-                [keys[::7], rng.integers(0, 2**64, 200, dtype=np.uint64), np.array([0, 2**64 - 1], np.uint64)]
-            )
-        )
-        start, stop = run.ranges(probes)
-        made = run._sorted.__dict__.keys() & {"_fine", "_coarse"}
-        assert made == ({kind} if kind else set())
-        assert (run.starts(probes[::-1]) == start[::-1]).all()
-        assert (start == np.searchsorted(run.hashes, probes, "left")).all()
-        assert (stop == np.searchsorted(run.hashes, probes, "right")).all()
+        beside = np.concatenate([keys[::7] + np.uint64(1), keys[::7] - np.uint64(1)])
+        probes = np.sort(np.concatenate([keys[::7], beside, rng.integers(0, 2**64, 200, dtype=np.uint64), ends]))
+        for _ in range(3):  # a window that did not do is not tried again
+            start, stop = run.ranges(probes)
+            assert (run.starts(probes[::-1]) == start[::-1]).all()
+            assert (start == np.searchsorted(run.hashes, probes, "left")).all()
+            assert (stop == np.searchsorted(run.hashes, probes, "right")).all()
+        assert ("_directory" in run._sorted.__dict__) == (how == "directory")
 
 
-def test_a_coarse_directory_is_made_when_lookups_were_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "_DIRECTORY_PROBES", 1)
+def test_a_directory_is_made_when_lookups_were_worth_it() -> None:
     keys = np.sort(np.random.default_rng(0).integers(0, 2**64, 1 << 14, dtype=np.uint64))
     column = finding.SortedHashes(keys)
     for _ in range(4):
-        column.ranges(keys[:60])
-        assert "_coarse" not in column.__dict__
-    column.ranges(keys[:60])
-    assert "_coarse" in column.__dict__
-    assert "_fine" not in column.__dict__
+        column.ranges(keys[:500])
+        assert "_directory" not in column.__dict__
+    column.ranges(keys[:500])
+    assert "_directory" in column.__dict__
 
 
 class TestChoosingMerges:
