@@ -139,6 +139,25 @@ def test_batches_that_follow_each_other_miss_nothing(shop: Shop) -> None:
     assert shop.by() == "push"
 
 
+def test_a_batch_counts_rows_however_often_they_were_written(shop: Shop) -> None:
+    eventually(shop.is_pushed)
+    cut, tables = shop.store.published().cut, [shop.db._catalog().table("items").id]
+    for price in range(4, 10):
+        for number in (30, 31, 32):
+            shop.put(number, price=price)
+    waiting = shop.store.pending(cut, tables)
+    assert (waiting.rows, waiting.calls > 3) == (3, True)
+    assert shop.store.cut_after(cut, tables, 3) >= waiting.last
+    some = shop.store.cut_after(cut, tables, 2)
+    assert waiting.first < some < waiting.last
+    report = shop.db._maintain().refresh(max_changes=2)
+    assert (report.changes, report.more) == (2, True)
+    report = shop.db._maintain().refresh(max_changes=3)
+    assert report.more is False
+    assert [shop.db.get("dear", number)["price"] for number in (30, 31, 32)] == [9, 9, 9]
+    shop.check()
+
+
 def test_cells_that_were_dated_back_are_found(shop: Shop) -> None:
     now = shop.store.head()
     shop.plain(50, 7, now - HOUR)

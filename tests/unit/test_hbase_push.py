@@ -398,6 +398,30 @@ def test_a_region_server_that_comes_or_goes_is_news(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_batch_takes_the_rows_that_were_touched_up_to_its_cut_and_the_next_one_the_others(tmp_path: Path) -> None:
+    spool = Spool(Directory(tmp_path))
+    agreed = Agreed("p", ("192.0.2.1:1",), ("n",))
+    found = Inflow(agreed, spool, SECRET, lambda: [])
+    for keys, at in (((b"1", b"2"), 10), ((b"2", b"3"), 20), ((b"4",), 30)):
+        spool.append(touched.write({"n:x": rows(*keys, at=at)}))
+    first, mark, _ = found.take("n:x", {}, 19, 1_000)  # of the second, one cell is of 19 and one of 20
+    assert inflow.keys_of(first).to_pylist() == [b"1", b"2", b"3"]
+    second, mark, _ = found.take("n:x", mark, 28, 1_000)
+    assert inflow.keys_of(second).to_pylist() == [b"2", b"3"]
+    third, mark, _ = found.take("n:x", mark, 40, 1_000)
+    assert inflow.keys_of(third).to_pylist() == [b"4"]
+    assert len(found.take("n:x", mark, 50, 1_000)[0]) == 0
+    every, _, _ = found.take("n:x", {}, None, 1_000)  # where rows are read as they are
+    assert inflow.keys_of(every).to_pylist() == [b"1", b"2", b"3", b"4"]
+    found.close()
+
+
+def test_a_row_that_was_touched_often_waits_once_from_its_first_touch() -> None:
+    keys = pa.array([b"1", b"2", b"1", b"3", b"2"], pa.binary())
+    assert inflow.firsts(keys, np.array([5, 6, 4, 9, 7])).tolist() == [4, 6, 9]
+    assert inflow.firsts(keys[:0], np.empty(0, np.int64)).tolist() == []
+
+
 def test_the_address_of_a_receiver_is_host_and_port() -> None:
     assert settings.address("[::1]:9191") == ("::1", 9191)
     for wrong in ("host", "host:", ":1", "host:70000", "host:x"):

@@ -26,3 +26,5 @@ class BatchReport:
     """What came after publication and failed. The batch is published; this is tried again after a later one."""
     why: str = ""
     """Why this lane was taken."""
+    more: bool = False
+    """Whether more waited than it could take."""

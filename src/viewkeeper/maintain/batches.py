@@ -54,7 +54,8 @@ class Batches:
             return instead
         limits = [n for n in (max_changes, self._fits, fitting(waiting, publisher.memory.total)) if n is not None]
         self._tried = min([waiting.rows, *limits])
-        if self._tried < waiting.rows and not waiting.is_one_call:
+        more = self._tried < waiting.rows and not waiting.is_one_call
+        if more:
             cut = max(store.cut_after(before.cut, tables, self._tried), min(self._least, cut))
         faults.point("commit.1.after")
         with afterwards.of(_MERGING):
@@ -88,7 +89,9 @@ class Batches:
         changed = {c.table.name: size_of(c) for c in views}
         self.stage.learn(choice, changes, done - started)
         seconds = time.perf_counter() - started
-        return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=choice.why)
+        return BatchReport(
+            number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=choice.why, more=more
+        )
 
     def reach(self, position: int) -> None:
         """However few changes the next batch may have, it comes to this position."""

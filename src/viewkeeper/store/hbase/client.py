@@ -10,7 +10,7 @@ lost raises OutcomeUnknown. Times of one row must grow: a value at or below the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -238,7 +238,7 @@ class Client:
             asked = scanning.fitting(cells.rows, len(cells.frame), asked)
             self._fits[table] = min(asked, 10 * scanning.FIRST_ROWS)
 
-    def scan(self, table: str, wanted: Scan | None = None) -> Iterator[Cells]:
+    def scan(self, table: str, wanted: Scan | None = None) -> Generator[Cells, None, None]:
         """Rows in key order; goes on after a lost scanner where it stopped."""
         return scanning.scan(self.pool, table, wanted or Scan())
 

@@ -30,6 +30,7 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.known import Known
 from viewkeeper.store.hbase.layout import Layout, Rows
 from viewkeeper.store.hbase.layouts import Layouts, if_there
+from viewkeeper.store.hbase.nearby import Tried, rows_of
 from viewkeeper.store.hbase.push.arrivals import Arrivals
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Records
@@ -57,6 +58,7 @@ class Feed:
         self._rejects = Rejects(records)
         self._head = 0
         self._looks: dict[int, Look] = {}
+        self._tried: dict[str, Tried] = {}
         self.arrivals = Arrivals()
 
     def head(self) -> int:
@@ -167,7 +169,7 @@ class Feed:
             seen = told.get(table.id)
             waits = self.arrivals.waiting(layout, seen if isinstance(seen, Noted) else None, after, now)
             if len(waits.positions):
-                rows, calls = rows + len(waits.positions), calls + len(np.unique(waits.positions))
+                rows, calls = rows + len(waits.firsts), calls + len(np.unique(waits.positions))
                 low, high = int(waits.positions.min()), int(waits.positions.max())
                 first, last = low if first is None else min(first, low), max(last or 0, high)
             if not waits.complete:
@@ -194,7 +196,7 @@ class Feed:
         for table in self._tables(tables):
             layout = self._layouts.of(table)
             waits = self.arrivals.waiting(layout, None, after, now)
-            found.append(waits.positions)
+            found.append(waits.firsts)
             if not waits.complete:
                 found.append(self._look(layout, after, now).sight(after, now).oldest)
         times = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
@@ -247,7 +249,8 @@ class Feed:
 
     def _rows(self, layout: Layout, keys: pa.Array, columns: list[str], span: TimeRange | None) -> Rows:
         if self.spread is None or not len(keys):
-            return self._reader.rows(layout, keys, columns, span)
+            tried = self._tried.setdefault(layout.name, Tried())
+            return rows_of(self._client, layout, keys, columns, span, tried)
         return regions.rows(self.spread, self._url, self._client, layout, keys, columns, span)
 
     def _tables(self, ids: Sequence[int]) -> list[Table]:

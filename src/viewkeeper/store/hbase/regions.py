@@ -24,7 +24,8 @@ from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.clients import client_of
 from viewkeeper.store.hbase.layout import Layout, Rows, layout_of
 from viewkeeper.store.hbase.layouts import if_there
-from viewkeeper.store.hbase.reading import join_rows, read_rows
+from viewkeeper.store.hbase.nearby import Tried, rows_of
+from viewkeeper.store.hbase.reading import join_rows
 from viewkeeper.store.hbase.url import parse
 from viewkeeper.store.hbase.windows import Look
 
@@ -77,7 +78,7 @@ def rows(
     columns: Sequence[str],
     span: TimeRange | None,
 ) -> Rows:
-    """`Reader.rows`, each region by itself."""
+    """`nearby.rows_of`, each region by itself."""
     starts = [region.start for region in client.tables.regions(layout.name)]
     ordered = keys.sort()
     edges = [0, *(bisect_left(ordered, start, key=lambda key: key.as_py()) for start in starts[1:]), len(ordered)]
@@ -96,7 +97,7 @@ def _look(piece: LookPiece) -> Look:
 
 def _rows(piece: RowsPiece) -> Rows:
     client, layout = _opened(piece.url, piece.table)
-    return read_rows(client, layout, piece.keys, piece.columns, piece.span)
+    return rows_of(client, layout, piece.keys, piece.columns, piece.span, Tried())
 
 
 def _opened(url: str, table: Table) -> tuple[Client, Layout]:

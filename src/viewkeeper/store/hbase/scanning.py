@@ -12,7 +12,7 @@ Without a time range such a scan is not one state of the table: it sees writes t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,7 +66,7 @@ class Scan:
         )
 
 
-def scan(pool: Pool, table: str, wanted: Scan) -> Iterator[Cells]:
+def scan(pool: Pool, table: str, wanted: Scan) -> Generator[Cells, None, None]:
     """The rows of a scan, in key order, up to some thousand at a time."""
     if (wanted.stop and wanted.start >= wanted.stop) or wanted.limit == 0:
         return

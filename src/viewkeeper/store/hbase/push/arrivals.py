@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.store.hbase.layout import Layout
-from viewkeeper.store.hbase.push.inflow import Inflow, keys_of, positions
+from viewkeeper.store.hbase.push.inflow import Inflow, firsts, keys_of
 from viewkeeper.store.hbase.push.pushed import Pushed
 from viewkeeper.store.hbase.push.reach import Reached
-from viewkeeper.store.hbase.push.touched import NOTHING
+from viewkeeper.store.hbase.push.touched import NOTHING, Times
 from viewkeeper.store.terms import Seen
 
 NO_TIMES = np.empty(0, np.int64)
@@ -41,9 +40,11 @@ class Came:
 
 @dataclass(frozen=True)
 class Waits:
-    """Positions of what came and is in no batch. `complete`: nothing else waits."""
+    """Positions of what came and is in no batch, and the first one of each row: a batch reads a row once, however often
+    it was touched. `complete`: nothing else waits."""
 
-    positions: npt.NDArray[np.int64]
+    positions: Times
+    firsts: Times
     complete: bool = False
 
 
@@ -88,19 +89,24 @@ class Arrivals:
         """What waits after the cut `after`, of which `told` was seen."""
         pushed, inflow = _pushed(told), self._of(layout)
         if inflow is None:
-            return Waits(NO_TIMES)
+            return Waits(NO_TIMES, NO_TIMES)
         complete = now <= self._complete
+        anything = np.array([after + 1])
         if told is not None and (pushed is None or pushed.life != inflow.life):
-            return Waits(np.array([after + 1]), complete)
+            return Waits(anything, anything, complete)
         mark = pushed.mark if pushed is not None else inflow.mark_at(after)
         if mark is None:
-            return Waits(NO_TIMES)
+            return Waits(NO_TIMES, NO_TIMES)
         rows = inflow.touched(layout.name, mark)
-        found = positions(rows, after, now)
-        if rows.loaded:
-            found = np.append(found, after + 1)
+        came = np.maximum(rows.newest, after + 1)  # what was dated back came after the last cut
         # Without a whole push a window shows what is newer than the cut; what is older only came.
-        return Waits(found if complete else found[found == after + 1], complete)
+        which = rows.newest <= (now if complete else min(now, after + 1))
+        if not which.all():
+            rows, came = rows.only(which), came[which]
+        first = firsts(rows.keys, came)
+        if rows.loaded:
+            came, first = np.append(came, anything), np.append(first, anything)
+        return Waits(came, first, complete)
 
     def late(self, layout: Layout, told: Seen | None, cut: int, exact: bool, now: int) -> Came:
         """What a load at a cut has had, of which `told` was seen before; `gap`: something of then came after that.

@@ -27,7 +27,7 @@ from viewkeeper.store.hbase.push.reach import Asked, Reached
 from viewkeeper.store.hbase.push.receiver import Receiver
 from viewkeeper.store.hbase.push.settings import Agreed, address
 from viewkeeper.store.hbase.push.spool import Mark, Spool, least
-from viewkeeper.store.hbase.push.touched import Touched
+from viewkeeper.store.hbase.push.touched import Times, Touched
 from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
 
 FAR = 2000
@@ -163,8 +163,9 @@ class Inflow:
 
         `upto` is None where rows are read as they are.
 
-        A row with a cell of a time after the cut is not read whole by that batch. Usually the next one does: the mark
-        stays before its file. A time that is far ahead of HBase's own clock may never come: that row is kept apart.
+        A row with a cell of a time after the cut is not read whole by that batch, and not at all if that is so of all
+        its cells. Usually the next one does: the mark stays before its file. A time that is far ahead of HBase's own
+        clock may never come: that row is kept apart.
         """
         known = self._spool.mark()
         found, reached, held = [], dict(known), set[str]()
@@ -174,7 +175,7 @@ class Inflow:
             far = rows.newest > max(now, upto or 0) + FAR
             waits = segment.later and len(rows) > 0 and bool(ahead.all())
             if not waits:
-                found.append(rows)
+                found.append(rows if upto is None or not ahead.any() else rows.only(rows.oldest <= upto))
             if segment.writer in held:
                 continue
             if waits or bool((ahead & ~far).any()):
@@ -227,6 +228,11 @@ def keys_of(rows: Touched) -> pa.Array:
     return rows.keys.unique() if len(rows) else rows.keys
 
 
-def positions(rows: Touched, after: int, now: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """When the rows of cells up to now came, as positions: what was dated back came after the last cut."""
-    return np.maximum(rows.newest[rows.newest <= now], after + 1)
+def firsts(keys: pa.Array, positions: Times) -> Times:
+    """The first position of each of the keys."""
+    if len(keys) < 2:
+        return positions
+    which = keys.dictionary_encode()
+    found = np.full(len(which.dictionary), np.iinfo(np.int64).max)
+    np.minimum.at(found, np.asarray(which.indices), positions)
+    return found

@@ -1,0 +1,134 @@
+"""Rows of changed keys are the same, read one by one or by scans, on a real HBase and on the small one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.contract.small_hbase import SmallHBase
+
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.store.hbase import nearby
+from viewkeeper.store.hbase.client import Client
+from viewkeeper.store.hbase.connection import Gateway
+from viewkeeper.store.hbase.layout import Layout, Rows, layout_of
+from viewkeeper.store.hbase.nearby import Tried, rows_of
+from viewkeeper.store.hbase.reading import read_rows
+from viewkeeper.store.hbase.tables import Family
+
+ROWS = 3_000
+COLUMNS = ["id", "a", "b"]
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow]), "small"])
+def where(request: pytest.FixtureRequest) -> Iterator[Client]:
+    server: Any = request.getfixturevalue("hbase") if request.param == "hbase" else SmallHBase()
+    with Client(Gateway(server.host, server.port)) as client:
+        yield client
+    if request.param == "small":
+        server.close()
+
+
+class Kept:
+    """A table with versions, deletes of rows and columns, values nobody can read, and one that keeps no versions."""
+
+    def __init__(self, client: Client, versions: int) -> None:
+        self.client = client
+        namespace = f"vk_{secrets.token_hex(6)}"
+        client.tables.create_namespace(namespace)
+        columns = tuple(Column(name, types.of("bigint")) for name in COLUMNS)
+        self.layout: Layout = layout_of(namespace, Table(7, "kept", columns, (KeyPart("id"),)))
+        client.tables.create(self.layout.name, [Family(b"c", max_versions=versions, keep_deleted_cells=versions > 1)])
+        self.draw = np.random.default_rng(3)
+        self._put(np.arange(0, 2 * ROWS, 2), NOW)
+        for later in range(1, 6):
+            self._put(self.draw.choice(2 * ROWS, 400, replace=False), NOW + 10 * later)
+            gone = self.keys(self.draw.choice(2 * ROWS, 200, replace=False))
+            client.delete_many(self.layout.name, gone, (), time=NOW + 10 * later + 3)
+            less = self.keys(self.draw.choice(2 * ROWS, 100, replace=False))
+            client.delete_many(self.layout.name, less, (b"c:a",), time=NOW + 10 * later + 4)
+        odd = self.keys(self.draw.choice(2 * ROWS, 60, replace=False))
+        client.put_many(self.layout.name, odd, {b"c:b": pa.array([b"?"] * len(odd))}, time=NOW + 70)
+
+    def _put(self, ids: Any, at: int) -> None:
+        rows = pa.table({"id": ids, "a": ids + at, "b": pa.array(ids, mask=ids % 5 == 0)})
+        keys, cells = self.layout.encode(rows.cast(self.layout.table.arrow))
+        self.client.put_many(self.layout.name, keys, cells, time=at)
+
+    def keys(self, ids: Any) -> pa.Array:
+        return self.layout.row_keys(pa.table({"id": pa.array(np.asarray(ids), pa.int64())}))
+
+    def one_by_one(self, keys: pa.Array, span: tuple[int, int] | None) -> Rows:
+        return read_rows(self.client, self.layout, keys, COLUMNS, span)
+
+    def together(self, keys: pa.Array, span: tuple[int, int] | None, tried: Tried | None = None) -> Rows:
+        return rows_of(self.client, self.layout, keys, COLUMNS, span, tried or Tried())
+
+
+def same(left: Rows, right: Rows) -> bool:
+    assert len(left.keys.unique()) == len(left.keys) == left.rows.num_rows
+    order = [found.rows.sort_by("id") for found in (left, right)]
+    return order[0].equals(order[1]) and sorted(left.rejects) == sorted(right.rejects)
+
+
+@pytest.mark.parametrize("versions", [50, 1])
+def test_rows_read_by_ranges_are_those_read_by_keys(
+    where: Client, versions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(where, versions)
+    asked: list[int] = []
+
+    def counted(*what: Any) -> Rows:
+        asked.append(len(what[2]))
+        return read_rows(*what)
+
+    monkeypatch.setattr(nearby, "read_rows", counted)
+    every = np.arange(2 * ROWS)
+    many = {
+        "all": every,
+        "half": kept.draw.choice(2 * ROWS, ROWS, replace=False),
+        "few": kept.draw.choice(2 * ROWS, 60, replace=False),
+        "a stretch": every[1_000:1_900],
+        "a stretch among few": np.r_[kept.draw.choice(1_000, 30, replace=False), every[2_000:3_500], [5_998, 5_999]],
+        "beyond the end": np.arange(2 * ROWS - 50, 2 * ROWS + 500),
+        "not there": np.arange(3 * ROWS, 3 * ROWS + 200),
+    }
+    gets = {}
+    for name, ids in many.items():
+        keys = kept.keys(ids).take(pa.array(kept.draw.permutation(len(ids))))
+        for span in (None, (0, NOW + 1), (0, NOW + 34)):
+            asked.clear()
+            assert same(kept.together(keys, span), kept.one_by_one(keys, span)), (name, span)
+            gets[name] = sum(asked)
+    assert gets["all"] == gets["half"] == gets["a stretch"] == 0
+    assert gets["few"] >= 40
+
+
+def test_where_keys_lie_far_apart_it_is_seldom_tried(where: Client) -> None:
+    kept, tried = Kept(where, 50), Tried()
+    far = kept.keys(np.arange(0, 2 * ROWS, 40))
+    assert same(kept.together(far, None, tried), kept.one_by_one(far, None))
+    left = tried.left
+    assert left > 0
+    kept.together(far, None, tried)
+    assert tried.left == left - len(far)
+    while tried.left >= len(far):
+        kept.together(far, None, tried)
+    kept.together(far, None, tried)
+    assert tried.left > left  # tried again, and now it waits longer
+    kept.together(kept.keys(np.arange(2 * ROWS)), None, tried)
+    assert (tried.left, tried.after) == (0, Tried().after)
+
+
+def test_a_table_of_ours_that_was_never_made_has_no_rows(where: Client) -> None:
+    layout = layout_of(
+        "default", Table(7, f"never_{secrets.token_hex(4)}", (Column("id", types.of("bigint")),), (KeyPart("id"),))
+    )
+    keys = layout.row_keys(pa.table({"id": pa.array(range(100), pa.int64())}))
+    assert rows_of(where, layout, keys, ["id"], None, Tried()).rows.num_rows == 0
