@@ -22,11 +22,17 @@ from viewkeeper.maintain.processors import Processors
         (True, "balanced", 0.0, 9.0, 9.0, 0.05),  # max_delay
         (False, "balanced", 0.0, 0.05, 0.02, 0.02),  # writers wait for processors
         (False, "balanced", 0.3, 0.04, 0.02, 0.01),  # nobody does; the store is spared a little
+        (False, "balanced", 0.3, 9.0, 9.0, 0.05),
         (False, "writers", 0.3, 0.04, 0.02, 0.01),
         (False, "views", 0.3, 0.04, 0.02, 0.0),
         (False, "balanced", 0.0, 0.02, 0.03, 0.02),  # of two processors, one is the writers'
         (False, "writers", 0.0, 0.03, 0.01, 0.04),
         (False, "views", 0.0, 0.03, 0.01, 0.0),
+        (False, "balanced", 0.0, 0.06, 0.02, 0.03),  # what the store did, too
+        (False, "balanced", 0.0, 0.5, 0.1, 0.5),
+        (False, "writers", 0.0, 0.5, 0.1, 0.5),  # no longer than the batch was
+        (False, "views", 0.0, 0.5, 0.1, 0.0),
+        (False, "balanced", 0.0, 9.0, 2.0, 1.0),
     ],
 )
 def test_a_batch_takes_no_more_than_its_share_of_the_time(
@@ -38,10 +44,10 @@ def test_a_batch_takes_no_more_than_its_share_of_the_time(
     assert made._rest_after(BatchReport(1, 10, "driver", seconds), spent) == pytest.approx(rest)
 
 
-def test_after_a_batch_that_was_as_large_as_may_be_nobody_rests() -> None:
+def test_after_a_batch_that_left_some_of_it_waiting_nobody_rests() -> None:
     store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=True))
     made = Maintenance(store, Pace(max_changes=100), cast(Any, None))
-    assert made._rest_after(BatchReport(1, 60, "driver", 1.0), 1.0) == 0.0
+    assert made._rest_after(BatchReport(1, 60, "driver", 1.0, more=True), 1.0) == 0.0
 
 
 def test_processors_are_idle_for_the_share_of_time_that_was_not_used(tmp_path: Path) -> None:

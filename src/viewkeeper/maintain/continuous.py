@@ -3,8 +3,9 @@
     idle      look at the log's head every few milliseconds; a writer of this process also wakes it
     changes   begin a batch at once, unless the last one ended just now: then rest first, until what that batch took
               from writers is no more than its share of the time (`priority`): its time where they wait for its commit,
-              else its processor time, or a quarter of its time while processors are idle; at most `max_delay`, and not
-              at all when it was about as large as it may be
+              else processor time, its own and the store's, or a quarter of its time while processors are idle; at most
+              `max_delay`, or what a long batch took of processors that were all needed; and not at all when more
+              waited than it could take
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -50,6 +51,8 @@ _IDLE = 0.1
 """The share of the processors' time from which on they are not all needed."""
 _SPARED = 0.8
 """How much of the time batches may take where none are: larger batches cost a store less, and are seen as soon."""
+_LONGEST = 1.0
+"""Seconds of rest at most, however long a batch was."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -244,6 +247,7 @@ class Maintenance:
                     self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
                     continue
                 self._stopping.wait(max(0.0, ended + rest - time.monotonic()))
+                self._processors.look()  # after a long rest: what follows is of the batch
                 spent = time.process_time()
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
                 spent = time.process_time() - spent
@@ -287,18 +291,21 @@ class Maintenance:
         """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
 
         `spent`: seconds of the processor. Where writers do not wait for a transaction, that is what a batch takes from
-        them; while processors are idle only a store elsewhere, which has work for both, is spared a little.
+        them, and what the store does for it: a batch that is longer than `max_delay` has it read many rows. While
+        processors are idle only a store elsewhere, which has work for both, is spared a little. While none are, a long
+        batch is followed by a long rest: the longer, the more changes of a row are one.
         """
         idle = self._processors.look()
-        if 2 * report.changes >= self.pace.max_changes:  # more than that may wait
+        if report.more:
             return 0.0
-        took, share = report.seconds, SHARES[self.pace.priority]
+        took, share, most = report.seconds, SHARES[self.pace.priority], self.pace.max_delay
         if not (self._store.capabilities.atomic_batch or report.lane == "spark"):
             if idle > _IDLE:
                 share = max(share, _SPARED)
             else:
-                took = min(spent, report.seconds)
-        return min(self.pace.max_delay, took / share - took)
+                took = min(took, spent + max(0.0, took - most))
+                most = max(most, min(took, _LONGEST))
+        return min(most, took / share - took)
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:
