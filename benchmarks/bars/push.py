@@ -3,7 +3,8 @@
     freshness   a plain client puts at an offered rate; from its acknowledgement until a reader that looks every 3 ms
                 has read it in the view: p50, p99
     idle        CPU of HBase and its gateway while tables lie idle and the database is maintained; what they take alone
-    writers     rows a second that plain clients put, with the push on and off
+    writers     rows a second that a plain client puts flat out while the database is maintained, with the push on and
+                off; and what each process takes of the processors for a written row
 
 The bars: pushed p50 at most 80 ms at 1,000 changes a second and at most half of polling's; idle CPU with 100 tables at
 most a tenth of polling's; writers at least 0.95. The maintainer is `vk run` in a process of its own; writer and watcher
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import statistics
 import struct
 import subprocess
 import sys
@@ -48,6 +48,12 @@ PAUSE = 50
 """What `vk hbase push enable` takes."""
 
 
+Results = dict[str, tuple[float, float, str]]
+"""By name: pushed, polled (or off), and what it is."""
+
+_WHOSE = ("of HBase", "of its gateway", "of the maintainer", "of the writer")
+
+
 @dataclass
 class Setting:
     """A database in a namespace of its own, to which HBase pushes."""
@@ -70,12 +76,12 @@ class Setting:
             self.admin.remove(self.agreed.peer)
 
     @contextmanager
-    def maintained(self, way: str) -> Iterator[None]:
-        """`vk run`, until left; it has made its first batches when this is entered."""
+    def maintained(self, way: str) -> Iterator[int]:
+        """`vk run`, until left; it has made its first batches when this is entered. Gives its process."""
         command = [sys.executable, "-m", "viewkeeper", "run", "--db", f"{self.url}&capture={way}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             time.sleep(8)
-            yield
+            yield process.pid
             process.terminate()
 
 
@@ -161,7 +167,7 @@ def idle(made: Setting, way: str, seconds: float) -> tuple[float, float]:
         return rest(made.server, seconds)
 
 
-def writers(made: Setting, seconds: float) -> float:
+def written(made: Setting, seconds: float) -> float:
     """Rows a second of one plain client that puts 500 at a time."""
     with made.client() as client:
         done, began, number = 0, time.perf_counter(), time.time_ns()
@@ -171,8 +177,30 @@ def writers(made: Setting, seconds: float) -> float:
         return done / (time.perf_counter() - began)
 
 
-Results = dict[str, tuple[float, float, str]]
-"""By name: pushed, polled (or off), and what it is."""
+def writers(made: Setting, seconds: float, turns: int) -> Results:
+    """Both ways by turns, each with a maintainer of its own; a first turn of each is for Java's compiler."""
+    found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+    order = [("push", "poll"), ("poll", "push")]  # so that a server that grows warm favours neither
+    for turn in range(turns + 1):
+        for way in order[turn % 2]:
+            if way == "push":
+                made.allow()
+            else:
+                made.forbid()
+            with made.maintained(way) as maintainer:
+                status = made.server.status()
+                asked = [p for p in (status.hbase_pid, status.gateway_pid, maintainer, os.getpid()) if p]
+                written(made, seconds / 5)  # until batches are as they will be
+                before = [_cpu(process) for process in asked]
+                rate = written(made, seconds)
+                spent = [_cpu(process) - then for process, then in zip(asked, before, strict=True)]
+            if turn:
+                found[way].append([rate, *(1e6 * each / (rate * seconds) for each in spent)])
+    on, off = (np.median(found[way], axis=0) for way in ("push", "poll"))
+    units = ["rows/s of one plain client, the median of turns; second column: push off"]
+    units += [f"microseconds of the processor for a row that it writes, {whose}" for whose in _WHOSE]
+    names = ["writers", *(f"w {whose.split()[-1]}" for whose in _WHOSE)]
+    return {name: (float(a), float(b), unit) for name, a, b, unit in zip(names, on, off, units, strict=True)}
 
 
 def measure(
@@ -190,17 +218,7 @@ def measure(
                 results[f"p50@{rate}"] = (push50, poll50, "ms from a plain client's ack until the view shows it")
                 results[f"p99@{rate}"] = (push99, poll99, "ms")
         if "writers" in only:
-            written: dict[str, list[float]] = {way: [] for way in WAYS}
-            turns = ["push", "poll", "poll", "push"]  # so that a server that grows warm favours neither
-            for way in turns if small else [*turns, "poll", "push", "push", "poll"]:
-                if way == "push":
-                    made.allow()
-                else:
-                    made.forbid()
-                with made.maintained(way):
-                    written[way].append(writers(made, seconds / 2))
-            on, off = (statistics.mean(written[way]) for way in ("push", "poll"))
-            results["writers"] = (on, off, "rows/s of one plain client; second column: push off")
+            results |= writers(made, seconds / 2, 1 if small else 6)
         if "idle" in only:
             results |= resting(made, (1, 10) if small else (1, 10, 100), seconds)
     return results
@@ -228,15 +246,15 @@ def resting(made: Setting, counts: Sequence[int], seconds: float) -> Results:
 
 def rest(server: Server, seconds: float) -> tuple[float, float]:
     """CPU seconds a second of HBase, and of its gateway."""
-    before = _cpu(server)
-    time.sleep(seconds)
-    return tuple((now - then) / seconds for now, then in zip(_cpu(server), before, strict=True))  # type: ignore[return-value]
-
-
-def _cpu(server: Server) -> tuple[float, float]:
     status = server.status()
-    found = []
-    for process in (status.hbase_pid, status.gateway_pid):
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        found.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-    return found[0], found[1]
+    asked = [process for process in (status.hbase_pid, status.gateway_pid) if process]
+    before = [_cpu(process) for process in asked]
+    time.sleep(seconds)
+    hbase, gateway = ((_cpu(process) - then) / seconds for process, then in zip(asked, before, strict=True))
+    return hbase, gateway
+
+
+def _cpu(process: int) -> float:
+    """Seconds of the processor that it has had."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
