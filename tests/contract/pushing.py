@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +57,18 @@ class Pushing:
             return
         self.secret = settings.secret(settings.place(store.state_path), make=True)
         store.put_note(settings.NOTE, Agreed(PEER, (self.receiver,), ("small",)).to_json())
-        for serve in (self._data, self._control):
-            threading.Thread(target=self._serve, args=(serve,), daemon=True).start()
+        for role, work in (("data", self._data), ("control", self._control)):
+            threading.Thread(target=self._serve, args=(role, work), daemon=True).start()
 
-    def _serve(self, role: Any) -> None:
+    def _serve(self, role: str, work: Callable[[Wire, str], None]) -> None:
         while not self.stopped.is_set():
             with suppress(OSError, EOFError, wire.Refused):
-                role()
+                caller = Caller(role, NAME, PEER, self.epoch)
+                with closing(wire.call(settings.address(self.receiver), self.secret, caller, timeout=60)) as opened:
+                    work(opened, caller.epoch)
             time.sleep(0.01)
 
-    def _call(self, role: str) -> Wire:
-        caller = Caller(role, NAME, PEER, self.epoch)
-        return wire.call(settings.address(self.receiver), self.secret, caller, timeout=60)
-
-    def _data(self) -> None:
-        opened, epoch = self._call("data"), self.epoch
+    def _data(self, opened: Wire, epoch: str) -> None:
         while not self.stopped.is_set() and epoch == self.epoch:
             self.sending.wait(0.01)
             upto = len(self.entries)
@@ -82,7 +80,6 @@ class Pushing:
                 opened.send(b"D" + frame)
                 assert opened.receive() == b"A"
             self.shipped = upto
-        opened.close()
 
     def _frame(self, entries: list[tuple[str, bytes, int]]) -> bytes:
         tables = {}
@@ -95,8 +92,7 @@ class Pushing:
             tables[self.loads.pop()] = Touched(pa.array([], pa.binary()), none, none, 0, loaded=True)
         return touched.write(tables)
 
-    def _control(self) -> None:
-        opened, epoch = self._call("control"), self.epoch
+    def _control(self, opened: Wire, epoch: str) -> None:
         while not self.stopped.is_set() and epoch == self.epoch:
             opened.settimeout(0.2)
             try:
@@ -118,7 +114,6 @@ class Pushing:
             else:
                 answer += [f"live {NAME}", f"queue {NAME} {PEER} {WAL} {self.shipped}", *self.others]
             opened.send("\n".join(answer).encode())
-        opened.close()
 
 
 def pushing(directory: Path, request: pytest.FixtureRequest) -> Pushing:
