@@ -12,8 +12,10 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -670,3 +672,25 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
     assert store.pending(0, [ITEMS.id]).calls == 3
     assert [store.cut_after(0, [ITEMS.id], rows) for rows in (1, 10, 3_009, 3_010, 3_011)] == [1, 1, 1, 2, 3]
     assert store.cut_after(1, [ITEMS.id], 5) == 2, "one call is not cut"
+
+
+def test_the_log_of_a_call_is_the_same_however_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noted after all rows, by two threads; by one; and at once, slice by slice."""
+    monkeypatch.setattr("viewkeeper.store.ordered.calls.time", SimpleNamespace(time=lambda: 5.0))
+    monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICE_ROWS", 40)
+    logs = []
+    for number, (least, many) in enumerate([(1 << 40, 4), (1 << 40, 1000), (0, 1000)]):
+        monkeypatch.setattr("viewkeeper.store.ordered.calls.LEAST", least)
+        monkeypatch.setattr("viewkeeper.store.ordered.calls.budget", lambda: 0)
+        monkeypatch.setattr("viewkeeper.store.ordered.calls._is_much", lambda size: False)
+        monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICES_FOR_MORE", many)
+        with closing(LmdbStore(tmp_path / str(number))) as store:
+            store.change_catalog(lambda catalog: catalog.with_table(ITEMS))
+            put(store, items(*((n, f"a{n}") for n in range(0, 800, 2))))
+            put(store, items(*((n, f"b{n}" if n % 6 else f"a{n}") for n in range(799, -1, -1))))
+            delete(store, ids(*range(0, 900, 3)))
+            with store._opened.read() as state:
+                logs.append([(position, bytes(body)) for position, body in raw(state.log)])
+            assert summed(store.changes(ITEMS, ["id"], 0, 3)) == {(n,): 1 for n in range(800) if n % 3}
+    assert len(logs[0]) == 10 + 20 + 8
+    assert logs[0] == logs[1] == logs[2]

@@ -14,9 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import same_words
+from viewkeeper.model.chunks import one_chunk, same_words, words
 from viewkeeper.model.schema import WEIGHT
 
+Places = npt.NDArray[np.int64]
+
+_WORD = 8
 _MANY_ROWS = 1_000_000
 _FEW_ROWS = 100_000
 """Rows of which all columns are taken by one call."""
@@ -60,6 +63,26 @@ def identical(one: pa.Table, other: pa.Table, *, but: str = "") -> npt.NDArray[n
             equal = pc.fill_null(pc.or_kleene(equal, both), False)
         same &= np.asarray(equal)
     return same
+
+
+def identical_at(rows: pa.Table, one: Places, other: Places, *, but: str = "") -> npt.NDArray[np.bool_]:
+    """The same of rows of one table, told by their places."""
+    same, others = np.ones(len(one), np.bool_), []
+    for name in rows.column_names:
+        if name == but:
+            continue
+        found = words(one_chunk(rows.column(name)))
+        if found is None:
+            others.append(name)
+        elif found.dtype.itemsize <= _WORD:
+            same &= found[one] == found[other]
+        else:
+            halves = found.view(np.uint64).reshape(-1, 2)
+            same &= (halves[one] == halves[other]).all(axis=1)
+    if not others or not same.any():
+        return same
+    left, right = (rows.select(others).take(pa.array(places)) for places in (one, other))
+    return same & identical(left, right)
 
 
 def rearranged(

@@ -59,7 +59,7 @@ class Run:
         """The greatest hash; 0 in an empty run."""
         return int(self.hashes[-1]) if self.num_rows else 0
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         return bytes_of(self.rows)
 

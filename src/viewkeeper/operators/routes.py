@@ -28,8 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
-from viewkeeper.model.chunks import one_chunk, taken
-from viewkeeper.model.delta import identical
+from viewkeeper.model.delta import identical_at
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.ahead import Ahead, Look
 from viewkeeper.operators.arrangement import Run, weights_of
@@ -206,7 +205,7 @@ def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None
         is_same = np.ones(len(one), np.bool_)
         for name in dict.fromkeys([*columns, *routes.key]):  # the key at last: it is the same but for collisions
             if name not in same:
-                same[name] = _is_same(one_chunk(delta.column(name)), one, other)
+                same[name] = identical_at(delta.select([name]), one, other)
             is_same &= same[name]
             if not is_same.any():
                 break
@@ -218,8 +217,3 @@ def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None
             both = bits[first] & bits[second] & bits_of(exits, word)
             bits[first] &= ~both
             bits[second] &= ~both
-
-
-def _is_same(values: pa.Array, one: Places, other: Places) -> npt.NDArray[np.bool_]:
-    left, right = (pa.table({"v": taken(values, pa.array(places))}) for places in (one, other))
-    return identical(left, right)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.model.delta import identical
+from viewkeeper.model.delta import identical_at
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT, TIMES, WEIGHT, quoted
 from viewkeeper.model.schema import Table
@@ -114,7 +114,7 @@ def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChan
     rows = delta.drop_columns([WEIGHT])
     keys = rows.select([k.column for k in table.key])
     # Of rows without columns Arrow's `take` forgets how many there are: the one row of a view without a key would stay.
-    gone_keys = keys.take(pa.array(gone)) if table.key else keys.slice(0, len(gone))
+    gone_keys = keys.take(pa.array(gone)) if table.key and len(gone) else keys.slice(0, len(gone))
     return ViewChange(table, rows.take(pa.array(puts)), gone_keys)
 
 
@@ -138,7 +138,7 @@ def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
     if np.count_nonzero(new >= 0) + np.count_nonzero(old >= 0) < len(weights):
         return None
     both = np.flatnonzero((new >= 0) & (old >= 0))
-    same = both[identical(delta.take(pa.array(new[both])), delta.take(pa.array(old[both])), but=WEIGHT)]
+    same = both[identical_at(delta, new[both], old[both], but=WEIGHT)]
     new[same] = old[same] = -1
     return new, old
 

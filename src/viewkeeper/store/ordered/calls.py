@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,11 +26,16 @@ from viewkeeper.store.terms import StreamChange, Written
 _SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
 """Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
 _SLICES_FOR_MORE = 4
-"""So many slices are encoded by two threads."""
+"""So many slices are encoded by two threads, and so are their chunks of the log."""
 _LARGE = 128 << 20
 _MUCH = 16
 """A call of this part of the budget is much: its part of the log, twice as large, is written so that it need not wait
 in memory until the commit. That takes several times as long."""
+
+_HELD = 1 / 8
+"""Of the budget: what may wait to be noted in the log."""
+_AHEAD = 4
+"""Slices whose chunks are made ahead of those that are written."""
 
 Bytes = tuple[pa.BinaryArray, pa.BinaryArray]
 """Keys, and their rows."""
@@ -44,6 +50,11 @@ class Call:
         self.state = state
         in_page = state.log.most_in_page if _is_much(size) else None
         self._chunk_bytes = log.CHUNK_BYTES if in_page is None else in_page
+        self._waits = in_page is None
+        self._later: deque[tuple[int, Images]] = deque()
+        """What is still to be noted, by table: after all rows. A map that gives out pages in ascending order then has
+        those of the rows first, one beside the other, and those of the log behind them (decision 73)."""
+        self._held = 0
         self.time = time.time()
         self.head: int = records.read_number(state.meta, records.HEAD)
         self.changed = self.chunk = 0
@@ -57,12 +68,15 @@ class Call:
     def append(self, table: Table, images: Images) -> None:
         """Note changed rows in the log."""
         if len(images):
-            where = (self.head + 1, self.chunk, table.id, self.time)
-            self.chunk = log.append(self.state.log, *where, images, self._chunk_bytes)
             self.changed += len(images)
+            self._later.append((table.id, images))
+            self._held += int(images.before.nbytes + images.after.nbytes)
+            if not self._waits or (self._held >= LEAST and self._held >= budget() * _HELD):
+                self._note()
 
     def append_few(self, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]) -> None:
         """The same for rows that Python has."""
+        self._note()
         where = (self.head + 1, self.chunk, table.id, self.time)
         self.chunk = log.append_few(self.state.log, *where, (keys, before, after), self._chunk_bytes)
         self.changed += len(keys)
@@ -71,8 +85,29 @@ class Call:
         """The call's position; one that changed nothing has none, unless `always`."""
         if not self.changed and not always:
             return Written(self.head, 0, atomic=True)
+        self._note()
         records.put_number(self.state.meta, records.HEAD, self.head + 1)
         return Written(self.head + 1, self.changed, atomic=True)
+
+    def _note(self) -> None:
+        """Append to the log what waits for it; of many slices two threads make the chunks that come next."""
+        later, self._held = self._later, 0
+        if len(later) < _SLICES_FOR_MORE:
+            while later:
+                self._put(self._chunks(*later.popleft()))
+            return
+        with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-log") as threads:
+            ahead: deque[Future[list[bytes]]] = deque()
+            while later or ahead:
+                while later and len(ahead) < _AHEAD:
+                    ahead.append(threads.submit(self._chunks, *later.popleft()))
+                self._put(ahead.popleft().result())
+
+    def _chunks(self, table: int, images: Images) -> list[bytes]:
+        return list(log.encoded(table, self.time, images, self._chunk_bytes))
+
+    def _put(self, chunks: list[bytes]) -> None:
+        self.chunk = log.put(self.state.log, self.head + 1, self.chunk, chunks)
 
 
 def _is_much(size: int) -> bool:

@@ -70,7 +70,12 @@ def append(
     log: OrderedMap, position: int, chunk: int, table: int, time: float, images: Images, most: int = CHUNK_BYTES
 ) -> int:
     """Append the images as chunks of about `most` bytes from number `chunk` on; the next free number."""
-    for entry in encoded(table, time, images, most):
+    return put(log, position, chunk, encoded(table, time, images, most))
+
+
+def put(log: OrderedMap, position: int, chunk: int, entries: Iterable[bytes]) -> int:
+    """Append chunks that are encoded already; the next free number."""
+    for entry in entries:
         log.put(_KEY.pack(position, chunk), entry, last=True)
         chunk += 1
     return chunk
