@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,7 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.ranges import in_ranges
 from viewkeeper.operators.runs import RunEntry, wholes, write_container
 from viewkeeper.plan.flow import Flow
+from viewkeeper.store.elsewhere import side_by_side
 from viewkeeper.store.memory import Memory
 
 MOST_RUNS = 16
@@ -36,7 +37,8 @@ class _Task:
     slot: str
     operator: Operator
     entries: tuple[RunEntry, ...]
-    runs: tuple[Run, ...]
+    opening: tuple[Callable[[], Run], ...]
+    """A run may have to be mapped and verified: no batch waits for that."""
 
 
 class Merger:
@@ -77,7 +79,7 @@ class Merger:
             newest = choose_merges([sum(e.rows for e in pieces) for pieces in runs])
             if newest and operator is not None:
                 merged = tuple(e for pieces in runs[-newest:] for e in pieces)
-                tasks.append(_Task(slot, operator, merged, self.state.arrangement(slot).runs[-len(merged) :]))
+                tasks.append(_Task(slot, operator, merged, tuple(map(self.state.opening, merged))))
         self._behind.clear()
         if tasks:
             self._tasks = tasks
@@ -139,4 +141,5 @@ class Merger:
 
 def _merged(duck: Duck, memory: Memory, task: _Task) -> Run:
     slot = int(task.slot.split("/")[1])
-    return in_ranges(task.runs, memory, lambda runs: task.operator.merged(duck, slot, runs))
+    runs = side_by_side(lambda opened: opened(), task.opening)
+    return in_ranges(runs, memory, lambda runs: task.operator.merged(duck, slot, runs))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.operators.arrangement import Arrangement, Run
@@ -61,6 +62,11 @@ class State:
         self._open |= {
             e: runs[e.slot] for e in entries if e.slot in runs and e.rows == runs[e.slot].num_rows <= KEPT_ROWS
         }
+
+    def opening(self, entry: RunEntry) -> Callable[[], Run]:
+        """How another thread comes by a run, beside the batches: it keeps what it opens to itself."""
+        run = self._open.get(entry)
+        return partial(open_run, self.directory, entry, verify=True) if run is None else lambda: run
 
     def mapped(self, entry: RunEntry) -> Run:
         """A run that this process has just written, from its file: in memory it would stay."""
