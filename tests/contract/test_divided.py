@@ -6,7 +6,9 @@ The same changes go through a database in the driver lane; after each batch both
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +22,20 @@ from viewkeeper.capture import parts
 from viewkeeper.maintain.lanes import Choice
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.plan import levels
-from viewkeeper.rounds import given, messages, placing, reach, sessions
+from viewkeeper.rounds import early, given, messages, placing, reach, sessions
 from viewkeeper.rounds import spark as lane
 from viewkeeper.rounds.messages import SINK, task_of, unpacked
 from viewkeeper.rounds.sessions import Cluster
 from viewkeeper.rounds.worker import Worker
+from viewkeeper.store.ordered import publishing
 
-VIEWS = {"totals": planned.TOTALS, "bosses": planned.BOSSES, "whole": planned.WHOLE, "kinds_of": planned.KINDS}
+VIEWS = {
+    "totals": planned.TOTALS,
+    "bosses": planned.BOSSES,
+    "whole": planned.WHOLE,
+    "kinds_of": planned.KINDS,
+    "dear": planned.DEAR,
+}
 
 
 class Context:
@@ -142,6 +151,102 @@ def test_divided_batches_are_those_of_the_driver(
     assert not fewer[0], "nobody knows yet how much comes to the later rounds"
     assert any(fewer)
     assert not list(Path(str(pair[1]._maintain().stage.state.directory)).glob("b*-s-*"))
+
+
+@pytest.mark.parametrize(
+    ("few", "calls", "travelling"),
+    [(0, 1, {"kinds_of"}), (0, 2, {"kinds_of"}), (1_000, 1, {"kinds_of", "whole", "dear"})],
+    ids=["one call", "several calls", "from the driver"],
+)
+def test_rows_of_a_key_that_are_one_tasks_already_do_not_travel(
+    pair: tuple[vk.Database, vk.Database],
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    calls: int,
+    travelling: set[str],
+) -> None:
+    """Groups have come to their owners, and a share of the log has all changes of a key; of several calls from the
+    round on in which they meet. What the driver deals out is cut anywhere; equal rows of a bag have different keys."""
+    monkeypatch.setattr(placing, "FEW_ROWS", few)
+    monkeypatch.setattr(early, "ROWS", 1)
+    sent: set[int] = set()
+    given_early: set[str] = set()
+    close = early.Early.close
+    monkeypatch.setattr(early.Early, "close", lambda self: (given_early.update(self.rows), close(self)))
+
+    def noted(spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:
+        def heard(work: Any, arrived: Any) -> Any:
+            for message in work(arrived):
+                if message[1] == SINK:
+                    sent.add(message[2])
+                yield message
+
+        return exchanged(spark, messages, [partial(heard, work) for work in rounds], *tasks)
+
+    monkeypatch.setattr(lane, "_results", noted)
+    for db, chosen in zip(pair, ("driver", "spark"), strict=True):
+        for turn in range(calls):
+            db.put("items", [{"item_id": n, "category": "gfedcba"[n % 7], "price": n + turn + 1} for n in range(40)])
+        db.refresh(chosen)
+    for view in VIEWS:
+        assert rows(pair[0], view) == rows(pair[1], view)
+    names = pair[1]._maintain().publisher.catalog.names
+    assert {names[view] for view in sent} == travelling
+    assert given_early == ({"whole", "dear"} if (few, calls) == (0, 1) else set())
+
+
+@pytest.mark.parametrize("wrong", ["the job", "the store", "the time"])
+def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
+    pair: tuple[vk.Database, vk.Database], monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """A job that fails after its tasks have reported publishes nothing, and lets writers go on; a store that refuses
+    rows ahead, or has waited for too long, is given them again, with all others."""
+    monkeypatch.setattr(placing, "FEW_ROWS", 0)
+    monkeypatch.setattr(early, "ROWS", 1)
+    applied: list[int] = []
+    apply = publishing._Begun.apply
+
+    def noted(self: Any, change: Any) -> None:
+        apply(self, change)
+        applied.append(change.puts.num_rows)
+        if wrong == "the store":
+            raise vk.errors.StoreError("It is full.", hint="")
+
+    monkeypatch.setattr(publishing._Begun, "apply", noted)
+    if wrong == "the time":
+        monkeypatch.setattr(early, "_PATIENCE", -1_000.0)
+        given_up, give_up = threading.Event(), publishing._Begun.give_up
+        monkeypatch.setattr(publishing._Begun, "give_up", lambda self: (give_up(self), applied and given_up.set()))
+
+        def late(*given: Any) -> Any:
+            found = exchanged(*given)
+            assert given_up.wait(60)
+            return found
+
+        monkeypatch.setattr(lane, "_results", late)
+    looked = early.Early.left
+
+    def failing(self: Any, changes: Any) -> Any:
+        found = looked(self, changes)
+        raise RuntimeError(f"{len(found)} are left")
+
+    before = rows(pair[1], "whole")
+    for db in pair:
+        db.put("items", [{"item_id": n, "category": "a", "price": 7} for n in range(40)])
+    pair[0].refresh("driver")
+    if wrong == "the job":
+        with monkeypatch.context() as patched:
+            patched.setattr(early.Early, "left", failing)
+            with pytest.raises(RuntimeError):
+                pair[1].refresh("spark")
+        assert applied
+        assert rows(pair[1], "whole") == before
+        pair[1].put("items", [{"item_id": 0, "category": "a", "price": 7}])  # nobody holds the store
+    pair[1].refresh("spark")
+    assert applied
+    for view in VIEWS:
+        assert rows(pair[0], view) == rows(pair[1], view)
+    assert not list(Path(str(pair[1]._maintain().stage.state.directory)).glob("b*-e-*"))
 
 
 def change(db: vk.Database, turn: int, rng: random.Random) -> None:

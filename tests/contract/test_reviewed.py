@@ -30,9 +30,9 @@ from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.nodes import Aggregate, Filter, Project
 from viewkeeper.rounds import sink
+from viewkeeper.rounds.resolving import Target
 from viewkeeper.rounds.sinking import changes_of
 from viewkeeper.rounds.staged import Staging, Taken
-from viewkeeper.rounds.targets import Target
 from viewkeeper.store import elsewhere
 from viewkeeper.store.base import ViewChange
 from viewkeeper.store.files import Directory
@@ -99,7 +99,7 @@ def test_the_row_of_a_view_without_a_key_goes_through_staged_files(tmp_path: Pat
     where = [staging.add(rows) for rows in (change.puts, change.deletes)]
     staging.close()
     taken = Taken(Directory(tmp_path))
-    [found] = changes_of([(7, json.dumps(where).encode())], {7: Target(table, "s")}, taken)
+    [found] = changes_of([(7, json.dumps({"where": where}).encode())], {7: Target(table, "s")}, taken)
     assert isinstance(found, ViewChange)
     assert (found.puts.num_rows, found.deletes.num_rows) == (0, 1)
     taken.clear()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from viewkeeper.plan import levels
-from viewkeeper.rounds import placing, reach
+from viewkeeper.rounds import early, placing, reach
 
 from .compare import difference
 from .reduction import report
@@ -30,6 +30,7 @@ def test_both_lanes_give_the_same_views(seed: int, spark: Any, monkeypatch: pyte
     monkeypatch.setattr(reach, "all_near", lambda *_: seed % 2 == 0)
     monkeypatch.setattr(levels, "BROADCAST_BYTES", 0 if seed % 4 == 1 else levels.BROADCAST_BYTES)
     monkeypatch.setattr(placing, "FEW_ROWS", 0 if seed % 4 == 1 else 5)
+    monkeypatch.setattr(early, "ROWS", 1)
     scenario = generate(seed, views=6, batches=3)
     in_driver, refused = run(scenario, spark, "driver")
     on_spark, failed = run(scenario, spark, "spark")

@@ -22,8 +22,8 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.rounds import sessions, worker
 from viewkeeper.rounds.messages import ARRIVED, CHANGED, ELSEWHERE
 from viewkeeper.rounds.reach import Reach
+from viewkeeper.rounds.resolving import Target, by_key
 from viewkeeper.rounds.sinking import Sinking
-from viewkeeper.rounds.targets import Target, by_key
 from viewkeeper.rounds.task import Job
 from viewkeeper.rounds.worker import Worker
 
@@ -46,6 +46,7 @@ def job(directory: Path, reach: Reach | None) -> Job:
         later=1,
         url="lmdb:none",
         targets={1: Target(VIEW, "sink-1")},
+        at_home=frozenset(),
     )
 
 

@@ -36,7 +36,7 @@ from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.plan import flows
 from viewkeeper.plan.flow import Flow
-from viewkeeper.store.base import Batch, Seen, Store, StreamChange, ViewChange
+from viewkeeper.store.base import Batch, Begun, Seen, Store, StreamChange, ViewChange
 from viewkeeper.store.memory import Memory, forget_spilled, release
 
 _LOST = {"runs": {}, "fingerprint": ""}
@@ -165,8 +165,10 @@ class Publisher:
         views: list[ViewChange | StreamChange],
         change: Callable[[Catalog], Catalog] | None = None,
         seen: Mapping[int, Seen] | None = None,
+        begun: Begun | None = None,
     ) -> None:
-        """Steps 3 and 4. `seen`: by the capture that led to the cut; None: it is the last batch's cut."""
+        """Steps 3 and 4. `seen`: by the capture that led to the cut; None: it is the last batch's cut. `begun`: what
+        the store was given of it already."""
         catalog, flow = self.catalog, self.flow
         if change is not None:
             catalog = change(catalog)
@@ -192,7 +194,7 @@ class Publisher:
             release()  # what the rounds needed is free now, and the store is about to need as much
         try:
             with storing(v.table for v in views):
-                self.store.commit(batch, views, change)  # steps 3 and 4
+                self.store.commit(batch, views, change, begun)  # steps 3 and 4
             self.afterwards.done(_PUBLISHING)
         except MaintainerBusy:
             raise

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,6 +20,7 @@ from viewkeeper.maintain.fitting import fitting
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.wishes import wishes
+from viewkeeper.rounds.early import Early
 from viewkeeper.rounds.sink import resolve
 from viewkeeper.store.base import StreamChange, ViewChange
 
@@ -70,15 +74,18 @@ class Batches:
         asked = wishes(publisher.catalog)
         resolving = {view: found.table for view, found in publisher.catalog.views_by_id.items()}
         how = (number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)
-        outcome = self.stage.run(*how, wishes=asked, resolving=resolving)
-        faults.point("commit.2.after")
-        ran = time.perf_counter()
-        views, entries = [*self._resolve(outcome.reached), *outcome.changes], outcome.entries
-        del deltas, outcome  # the store needs memory too
-        recent = publisher.recent
-        recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)
-        recent.looked_ahead(number, self.stage.skipped)
-        publisher.publish(number, cut, publisher.state.manifest.plus(entries), views, seen=seen)
+        with closing(Early(partial(store.begin, number))) as early:
+            outcome = self.stage.run(*how, wishes=asked, resolving=resolving, early=early)
+            faults.point("commit.2.after")
+            ran = time.perf_counter()
+            views, entries = [*self._resolve(outcome.reached), *outcome.changes], outcome.entries
+            del deltas, outcome  # the store needs memory too
+            recent = publisher.recent
+            recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)
+            recent.looked_ahead(number, self.stage.skipped)
+            manifest = publisher.state.manifest.plus(entries)
+            publisher.publish(number, cut, manifest, views, seen=seen, begun=early.begun)
+            changed = dict(early.rows + Counter({c.table.name: size_of(c) for c in views}))
         done = time.perf_counter()
         recent.committed(done - ran)
         recent.timed(self.stage.clock, self.stage.made)
@@ -86,7 +93,6 @@ class Batches:
         if self._fits is not None:  # what was short may not be any more
             self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
         self._tidying.after({e.slot for e in entries})
-        changed = {c.table.name: size_of(c) for c in views}
         self.stage.learn(choice, changes, done - started)
         seconds = time.perf_counter() - started
         return BatchReport(

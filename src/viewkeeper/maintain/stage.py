@@ -43,6 +43,7 @@ from viewkeeper.store.budget import budget
 from viewkeeper.store.memory import Memory
 
 if TYPE_CHECKING:
+    from viewkeeper.rounds.early import Early
     from viewkeeper.rounds.jobs import Sent
     from viewkeeper.rounds.spark import Lane
 
@@ -185,15 +186,16 @@ class Stage:
         told: Callable[[int, int], None] | None = None,
         wishes: Wishes = _NO_WISHES,
         resolving: Mapping[int, Table] | None = None,
+        early: Early | None = None,
     ) -> Outcome:
         """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
 
         `told` hears how many operators have run, or tasks on Spark, and of how many. In a batch the paths of different
         views are made together, as far as these wish it. If that fails, each is made alone: then it is known whose
         error it is. `resolving`: tables of views whose deltas become puts and deletes in the lane's tasks, if it has
-        several.
+        several, some of them `early`.
         """
-        rest = (active, given, names, new, only, told, resolving or {})
+        rest = (active, given, names, new, only, told, resolving or {}, early)
         if new or active != flow.in_batches:
             return self._run(number, lane, flow, None, *rest)
         changed = {flow.operators[name].changes_of for name, g in given.items() if g.count != 0}
@@ -216,17 +218,18 @@ class Stage:
         only: frozenset[str] | None,
         told: Callable[[int, int], None] | None,
         resolving: Mapping[int, Table],
+        early: Early | None,
     ) -> Outcome:
         hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
         if lane == "spark":
+            from viewkeeper.rounds.resolving import Target
             from viewkeeper.rounds.spark import run_on_spark
-            from viewkeeper.rounds.targets import Target
 
             stopped = [names.get(view, "a new view") for view in flow.views]
             targets = {v: Target(table, flow.sink(v).id) for v, table in resolving.items() if v in flow.views}
-            how = (number, flow, active, given, seeds, stopped, fail, together, targets, told)
+            how = (number, flow, active, given, seeds, stopped, fail, together, targets, told, early)
             ran = run_on_spark(self._on_spark(hidden), *how)
             return Outcome(ran.reached, [e for e in ran.entries if only is None or e.slot in only], ran.changes)
         # A first load and a batch of many rows keep all cores busy inside DuckDB, unless there is a table to sort and

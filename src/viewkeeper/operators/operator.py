@@ -193,6 +193,12 @@ class Operator:
         raise Defect(f"A {self.kind} adds nothing up.")
 
     @property
+    def groups_by(self) -> tuple[str, ...] | None:
+        """Columns of its output that are its key too: rows that agree in them are made where the key's rows have come
+        to. None if its output does not show by what its rows were distributed."""
+        return None
+
+    @property
     def known_by(self) -> tuple[str, ...]:
         """The columns of its output by which a person knows a row; none if all of them say something."""
         return ()

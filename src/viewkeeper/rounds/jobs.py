@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -65,12 +66,18 @@ class Sent:
 
 
 def run_job(
-    spark: Any, description: str, job: Callable[[], T], tasks: int = 1, told: Callable[[int, int], None] | None = None
+    spark: Any,
+    description: str,
+    job: Callable[[], T],
+    tasks: int = 1,
+    told: Callable[[int, int], None] | None = None,
+    meanwhile: Callable[[threading.Event], None] | None = None,
 ) -> T:
     """A job of this thread, which is called so in Spark's pages and logs.
 
     `told` hears of its tasks, how many are done and of how many; what it raises ends the job, and is raised here. So
-    does an interruption of this thread: nobody waits for the job any more.
+    does an interruption of this thread: nobody waits for the job any more. `meanwhile` is what this thread does until
+    the event says that the job is over.
     """
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
@@ -80,13 +87,31 @@ def run_job(
     watch = _Watch(context, tag, tasks, told)
     try:
         with watch:
-            return job()
+            return job() if meanwhile is None else _beside(job, meanwhile)
     except BaseException as error:
         context.cancelJobsWithTag(tag)
         raise watch.error or error from None
     finally:
         context.removeJobTag(tag)
         context.setLocalProperty(_DESCRIPTION, before)
+
+
+def _beside(job: Callable[[], T], meanwhile: Callable[[threading.Event], None]) -> T:
+    """The job in another thread."""
+    over = threading.Event()
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(job())
+        except BaseException as error:
+            done.set_exception(error)
+        finally:
+            over.set()
+
+    InheritableThread(target=work, daemon=True).start()
+    meanwhile(over)
+    return done.result()
 
 
 class _Watch:

@@ -31,8 +31,9 @@ FEW_ROWS = 65_536
 
 ROWS_A_TASK = 100_000
 """Changed rows up to which a batch is one task: divided, its statements and stages would cost more than its rows."""
-_TASKS_A_SLOT = 3
-"""Tasks for each that can run at once, at most: so that what is slow, or comes later, finds its share of the work."""
+_TASKS_A_SLOT, _WORTH = 3, 2.5
+"""Tasks for each that can run at once, at most: so that what is slow, or comes later, finds its share of the work. One
+fewer if each would have less than so many times the rows that are worth a task: it would be an eighth of its time."""
 _SETTING = "spark.viewkeeper.rowsPerTask"
 _LITTLE = 32 << 20
 """Bytes for each slot up to which a later round has no more tasks than slots."""
@@ -43,8 +44,10 @@ def tasks(given: Mapping[str, Given], slots: int, spark: Any) -> int:
     counts = [g.count for g in given.values()]
     if None in counts:
         return slots
-    each = int(spark.sparkContext.getConf().get(_SETTING) or ROWS_A_TASK)
-    return min(max(1, -(-sum(c or 0 for c in counts) // max(each, 1))), _TASKS_A_SLOT * slots)
+    rows = sum(c or 0 for c in counts)
+    each = max(1, int(spark.sparkContext.getConf().get(_SETTING) or ROWS_A_TASK))
+    most = _TASKS_A_SLOT * slots
+    return min(max(1, -(-rows // each)), most if rows >= _WORTH * each * most else most - slots)
 
 
 def later_tasks(parts: int, slots: int, size: float | None) -> int:

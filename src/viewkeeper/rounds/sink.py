@@ -57,7 +57,7 @@ def _resolved(duck: Duck, store: Counted, table: Table, delta: pa.Table) -> View
     if not table.is_bag:
         return _keyed(duck, table, delta)
     # A bag's key is the whole row, in which −0.0 and 0.0 are one; elsewhere an update from one to the other shows.
-    net = _merged(duck, table, delta)
+    net = merged(duck, table, delta)
     if net.num_rows == 0:
         return None
     return _bag(duck, store, table, net) if table.is_stored else StreamChange(table, _typed(table, net))
@@ -92,7 +92,8 @@ def _together(table: Table, found: Sequence[ViewChange | StreamChange]) -> ViewC
     return ViewChange(table, *(pa.concat_tables([getattr(c, side) for c in stored]) for side in ("puts", "deletes")))
 
 
-def _merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:
+def merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:
+    """A bag's rows, each once, with its weight."""
     columns = ", ".join(quoted(c.name) for c in table.columns)
     weight = f"CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}"
     return duck.run(f"SELECT {columns}, {weight} FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0", input=delta)

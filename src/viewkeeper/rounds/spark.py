@@ -30,7 +30,8 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Blamed, Failed
-from viewkeeper.rounds.given import Given, Rows, Share, filed
+from viewkeeper.rounds.early import Early
+from viewkeeper.rounds.given import Given, Rows, Share, filed, is_empty
 from viewkeeper.rounds.jobs import Sent, cause, run_job, views_text
 from viewkeeper.rounds.messages import (
     ARRIVED,
@@ -49,10 +50,10 @@ from viewkeeper.rounds.messages import (
 )
 from viewkeeper.rounds.placing import is_few, later_tasks, place, tasks
 from viewkeeper.rounds.reach import Reach
+from viewkeeper.rounds.resolving import Target, at_home
 from viewkeeper.rounds.sinking import Sinking, changes_of
 from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.rounds.staged import Staged, Taken
-from viewkeeper.rounds.targets import Target
 from viewkeeper.rounds.task import Job, Level
 from viewkeeper.rounds.whole import Whole
 from viewkeeper.rounds.worker import Errand
@@ -110,23 +111,27 @@ def run_on_spark(
     together: Flow | None = None,
     targets: Mapping[int, Target] | None = None,
     told: Callable[[int, int], None] | None = None,
+    early: Early | None = None,
 ) -> Ran:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
     `together`: the flow with the paths of different views made together, which is run where tasks can read all that
     they look up. `names`: of the views, for Spark's pages. `targets`: views whose changes tasks resolve, if there are
-    several. `told` hears how many of the job's tasks are done, and of how many.
+    several; with `early`, some of them while others run. `told` hears how many of the job's tasks are done, and of how
+    many.
     """
     parts = tasks(given, lane.slots, lane.spark)
-    batch = _Batch(number, flow, active, given, list(seeds), names, together, targets or {}, parts, told)
+    batch = _Batch(number, flow, active, given, list(seeds), names, together, targets or {}, parts, told, early)
     flow, results, arranged = _undivided(lane, batch) if parts == 1 else _divided(lane, batch)
     if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
         raise lane.reach.refusal(f"a task of batch {number}")
     taken = Taken(Directory(lane.directory))
     try:
-        return _collected(flow, results, on_error, batch.targets, taken).plus(arranged)
+        return _collected(flow, results, on_error, batch.targets, taken, early).plus(arranged)
     finally:
         taken.clear()
+        if early is not None:
+            early.end()
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,7 @@ class _Batch:
     targets: Mapping[int, Target]
     parts: int
     told: Callable[[int, int], None] | None
+    early: Early | None
 
 
 _Ran = tuple[Flow, list[Message], list[RunEntry]]
@@ -204,6 +210,14 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
     errand = _errand(lane, number, flow, arranging, min(parts, lane.slots) if near else 1, 1)
     kind = (errand.plan, [n for n, g in given.items() if g.count], sum(g.count or 0 for g in given.values()))
     later = later_tasks(parts, lane.slots, lane.sent.came(*kind))
+    reached = {v: t for v, t in batch.targets.items() if t.sink in placing.levels}
+    begun = [*(n for n, g in placing.given.items() if not is_empty(g)), *(consumer for consumer, _, _ in seeds)]
+    live = batch.flow.reached(begun, batch.active)  # as views are written: a form of the flow makes the same rows
+    home = at_home(batch.flow, live, placing.staying | flow.folded, placing.given, reached)
+    tables = {v: target.table for v, target in reached.items()}
+    soon = frozenset(v for v in home if home[v] and tables[v].is_stored and not placing.levels[reached[v].sink])
+    told = (Directory(lane.directory), number, parts, soon, tables)
+    reports = None if batch.early is None else batch.early.expect(*told)
     every = Job(
         **errand.__dict__,
         levels=placing.levels,
@@ -216,19 +230,23 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
         url=lane.url,
         netted=placing.netted,
         targets=batch.targets,
+        at_home=frozenset(home),
+        reports=reports,
     )
     handle = lane.spark.sparkContext.broadcast(every)
     levels: list[Level | Sinking] = [
-        Level(handle, level) for level in range(1 + max(placing.levels.values(), default=0))
+        Level(handle, errand.plan.handle, level) for level in range(1 + max(placing.levels.values(), default=0))
     ]
-    if batch.targets:
-        levels.append(Sinking(handle))
+    if reached.keys() - home.keys():
+        levels.append(Sinking(handle, errand.plan.handle))
     rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
     try:
         with _told(number):
             job = partial(_results, lane.spark, messages, levels, parts, later)
             description = f"viewkeeper batch {number}, {rounds}: {views_text(names)}"
-            results = run_job(lane.spark, description, job, parts + later * (len(levels) - 1), batch.told)
+            count = parts + later * (len(levels) - 1)
+            meanwhile = None if batch.early is None or reports is None else batch.early.watch
+            results = run_job(lane.spark, description, job, count, batch.told, meanwhile)
             lane.sent.learn(*kind, _busiest(results))
     finally:
         handle.destroy()
@@ -322,7 +340,12 @@ def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool
 
 
 def _collected(
-    flow: Flow, results: Iterable[Message], on_error: OnError, targets: Mapping[int, Target], taken: Taken
+    flow: Flow,
+    results: Iterable[Message],
+    on_error: OnError,
+    targets: Mapping[int, Target],
+    taken: Taken,
+    early: Early | None = None,
 ) -> Ran:
     reached: dict[int, list[pa.Table]] = defaultdict(list)
     changed: list[tuple[int, bytes]] = []
@@ -349,4 +372,5 @@ def _collected(
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:
             raise Defect(f"Nobody took {node}")
-    return Ran(dict(reached), changes_of(changed, targets, taken), entries)
+    left = changed if early is None else early.left(changed)
+    return Ran(dict(reached), changes_of(left, targets, taken), entries)

@@ -23,8 +23,9 @@ from viewkeeper.operators.arrangement import Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds import messages, worker
+from viewkeeper.rounds import messages, wire, worker
 from viewkeeper.rounds.blame import Failed
+from viewkeeper.rounds.early import Reports, report
 from viewkeeper.rounds.given import Rows, Share
 from viewkeeper.rounds.messages import (
     RUNS,
@@ -38,9 +39,9 @@ from viewkeeper.rounds.messages import (
     routed,
     unpacked,
 )
+from viewkeeper.rounds.resolving import Target, by_key, resolved
 from viewkeeper.rounds.site import Site
 from viewkeeper.rounds.staged import Staging
-from viewkeeper.rounds.targets import Target, by_key
 from viewkeeper.rounds.worker import Errand
 
 Waiting = dict[str, dict[int, list[pa.Table]]]
@@ -63,20 +64,27 @@ class Job(Errand):
     netted: frozenset[str]
     """Sources whose shares must be consolidated with each other."""
     targets: Mapping[int, Target]
-    """Views whose changes tasks resolve (`sinking`); those of others are left for the driver as they are."""
+    """Views whose changes tasks resolve; those of others are left for the driver as they are."""
+    at_home: frozenset[int]
+    """Those of them whose changes are resolved where they come up (`resolving`); the others' travel (`sinking`)."""
+    reports: Reports | None = None
+    """Of views whose changes the driver takes while others are worked out."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """The work of one level in one task."""
+    """The work of one level in one task. `job`, `flow`: Spark's broadcasts; the first names the second, and which are
+    sent to a task is found by the thread that sends it, in what it sends."""
 
     job: Any
+    flow: Any
     level: int
 
     def __call__(self, arrived: Iterable[Message]) -> Iterator[Message]:
         from pyspark import TaskContext
 
         faults.point("task.before")
+        wire.prompt()
         job: Job = self.job.value
         context = TaskContext.get()
         if context is None:
@@ -121,8 +129,13 @@ class Level:
             for share in fetched.pop(name):
                 onward += by_row(site, name, share.fetch(site.duck, site.memory), job.parts)
         fetched |= {name: [Rows(consolidate(site.duck, _joined(tables)))] for name, tables in met.items()}
-        onward += self._run(job, site, waiting, fetched, here, staging)
+        sunk: dict[int, list[pa.Table]] = defaultdict(list)
+        onward += self._run(job, site, waiting, fetched, here, staging, sunk)
+        told = resolved(job.url, job.targets, sunk, site.duck, site.memory, staging, here)
         staging.close()
+        if job.reports is not None and not self.level:
+            report(kept.directory, job.reports, here, told)
+        onward += told
         onward += self._carry(job, site, {**known, **site.added}, here)
         entries = kept.write(job, str(self.level), site.added)
         if entries:
@@ -138,8 +151,11 @@ class Level:
         fetched: Mapping[str, Sequence[Share]],
         here: int,
         staging: Staging,
+        sunk: Mapping[int, list[pa.Table]],
     ) -> Iterator[Message]:
-        """Every operator that something arrived for. In the order of the flow: a lookup may need what another adds."""
+        """Every operator that something arrived for. In the order of the flow: a lookup may need what another adds.
+
+        `sunk` gets what reached views that are at home."""
         for name, operator in site.flow.operators.items():
             if name not in waiting and name not in fetched:
                 continue
@@ -152,7 +168,9 @@ class Level:
                     if output.num_rows:
                         for consumer, port, delta in site.feed(operator, output):
                             view = site.flow.operators[consumer].shows
-                            if view is not None and view in job.targets:
+                            if view is not None and view in job.at_home:
+                                sunk[view].append(delta)
+                            elif view is not None and view in job.targets:
                                 yield from by_key(site.duck, job.targets[view], delta, job.parts)
                             elif view is not None:
                                 yield 0, STAGED, view, json.dumps(staging.add(delta)).encode()

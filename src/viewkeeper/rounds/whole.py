@@ -20,7 +20,7 @@ from viewkeeper import faults
 from viewkeeper.errors import CorruptState
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
-from viewkeeper.rounds import worker
+from viewkeeper.rounds import wire, worker
 from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.driver import divides, run_in_driver
 from viewkeeper.rounds.given import Given, Rows, Share
@@ -40,6 +40,7 @@ class Whole:
 
     def __call__(self, rows: Iterable[tuple[str, bytes]]) -> Iterator[Message]:
         faults.point("task.before")
+        wire.prompt()
         given: dict[str, Given] = {name: _Fetched(each) for name, each in self.shares.items()}
         given |= _arrived(rows)  # all of it, so that the worker is reused
         errand = self.errand

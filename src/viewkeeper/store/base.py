@@ -13,6 +13,7 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
 from viewkeeper.store.terms import (
     Batch,
+    Begun,
     Capabilities,
     Changed,
     Finding,
@@ -31,6 +32,7 @@ from viewkeeper.store.terms import (
 
 __all__ = [
     "Batch",
+    "Begun",
     "Capabilities",
     "Changed",
     "Finding",

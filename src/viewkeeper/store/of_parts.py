@@ -15,6 +15,7 @@ from viewkeeper.store.base import Store
 from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
 from viewkeeper.store.terms import (
     Batch,
+    Begun,
     Changed,
     Hold,
     Lease,
@@ -214,8 +215,12 @@ class StoreOfParts(Store):
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
+        begun: Begun | None = None,
     ) -> None:
-        self.publishing.commit(batch, changes, change_catalog)
+        self.publishing.commit(batch, changes, change_catalog, begun)
+
+    def begin(self, number: int, tables: Sequence[Table]) -> Begun | None:
+        return self.publishing.begin(number, tables)
 
     def collect(self) -> None:
         self.publishing.collect()

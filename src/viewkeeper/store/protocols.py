@@ -25,6 +25,7 @@ from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Table
 from viewkeeper.store.terms import (
     Batch,
+    Begun,
     Capabilities,
     Changed,
     Hold,
@@ -305,12 +306,19 @@ class Publishing(Protocol):
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
+        begun: Begun | None = None,
     ) -> None:
         """Steps 3 and 4: the view changes, their log entries and the batch record become visible together.
 
-        A commit that changes the catalog takes a log position even if it changes no row.
+        A commit that changes the catalog takes a log position even if it changes no row. `begun`: what was applied
+        ahead becomes visible with it.
         `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
         """
+
+    def begin(self, number: int, tables: Sequence[Table]) -> Begun | None:
+        """A commit of batch `number`, to which changes of these tables can be given as they become known, by the thread
+        that will make it. None: the store takes all at once."""
+        return None
 
     def collect(self) -> None:
         """Step 5: remove what only commits that are finished needed."""

@@ -219,6 +219,17 @@ class Spread(Protocol):
     def __call__(self, work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]: ...
 
 
+class Begun(Protocol):
+    """A commit whose batch is still worked out. Until it is made nothing has happened; writers wait from the first
+    change on."""
+
+    def apply(self, change: ViewChange) -> None:
+        """These changes are part of the batch. An error leaves it to be given up."""
+
+    def give_up(self) -> None:
+        """Nothing of it happens; no error if it was committed, or nothing was applied."""
+
+
 class Lease(Protocol):
     """The right to maintain, until released or the process ends."""
 

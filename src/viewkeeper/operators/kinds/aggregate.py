@@ -82,6 +82,10 @@ class Aggregate(Operator):
         return Aggregate(source, spec, ports(spec), several=True)
 
     @property
+    def groups_by(self) -> tuple[str, ...]:
+        return self.key_columns
+
+    @property
     def known_by(self) -> tuple[str, ...]:
         return self.key_columns if self.several else ()
 

@@ -17,7 +17,7 @@ from viewkeeper.store.hbase.opened import Opened
 from viewkeeper.store.protocols import Publishing
 from viewkeeper.store.redo import files, steps, streams
 from viewkeeper.store.redo.files import Redo
-from viewkeeper.store.terms import Batch, StreamChange, ViewChange
+from viewkeeper.store.terms import Batch, Begun, StreamChange, ViewChange
 
 
 class HBasePublishing(Publishing):
@@ -51,6 +51,7 @@ class HBasePublishing(Publishing):
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
+        begun: Begun | None = None,
     ) -> None:
         opened, namespace = self._opened, self._opened.namespace
         opened.writable()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 
 from viewkeeper import faults
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.schema import Table
 from viewkeeper.store.ordered import batches, records
 from viewkeeper.store.ordered.calls import Call, stream
 from viewkeeper.store.ordered.lease import FileLeasing
+from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.ordered.opened import Opened, OrderedRecords
 from viewkeeper.store.ordered.together import Encoded, encoded_changes
 from viewkeeper.store.protocols import Publishing
-from viewkeeper.store.terms import Batch, StreamChange, ViewChange
+from viewkeeper.store.terms import Batch, Begun, StreamChange, ViewChange
 
 _READY_ROWS = 1 << 20
 
@@ -48,6 +52,7 @@ class OrderedPublishing(Publishing):
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
+        begun: Begun | None = None,
     ) -> None:
         self._opened.writable()
         streams = [(change.table, stream(change)) for change in changes if isinstance(change, StreamChange)]
@@ -57,16 +62,14 @@ class OrderedPublishing(Publishing):
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
         last, basis = self._last
         record = batches.encode(batch, basis if last == batch.number - 1 else None)
-        with self._opened.write([change.table.id for change in stored]) as state:
-            published = records.read_number(state.meta, records.BATCH_NUMBER)
-            if batch.number != published + 1 or self._leasing.lost:
-                raise MaintainerBusy(
-                    f"Batch {batch.number} cannot follow batch {published}, which is published: another process"
-                    f" maintains {self._opened.path}.",
-                    hint="Open the database again.",
-                )
+        with ExitStack() as stack:
+            call = begun.taken(stack) if isinstance(begun, _Begun) else None
+            if call is None:
+                state = stack.enter_context(self._opened.write([change.table.id for change in stored]))
+                call = Call(state, sum(change.puts.nbytes for change in stored))
+            state = call.state
+            self._check(state, batch.number)
             # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is the map's commit.
-            call = Call(state, sum(change.puts.nbytes for change in stored))
             for table, keys, after in pieces:
                 call.apply(table, keys, after)
             for table, images in streams:
@@ -79,3 +82,49 @@ class OrderedPublishing(Publishing):
             faults.point("commit.4.before")
         self._batch = Batch(batch.number, batch.cut, batch.record)  # as it would be read again
         self._last = batch.number, record.basis
+
+    def begin(self, number: int, tables: Sequence[Table]) -> Begun:
+        return _Begun(self._opened, tables, partial(self._check, number=number))
+
+    def _check(self, state: State, number: int) -> None:
+        published = records.read_number(state.meta, records.BATCH_NUMBER)
+        if number != published + 1 or self._leasing.lost:
+            raise MaintainerBusy(
+                f"Batch {number} cannot follow batch {published}, which is published: another process"
+                f" maintains {self._opened.path}.",
+                hint="Open the database again.",
+            )
+
+
+class _Begun(Begun):
+    """The transaction of a commit, from the first change on."""
+
+    def __init__(self, opened: Opened, tables: Sequence[Table], check: Callable[[State], None]) -> None:
+        self._opened, self._tables, self._check = opened, [table.id for table in tables if table.is_stored], check
+        self._stack = ExitStack()
+        self._call: Call | None = None
+
+    def apply(self, change: ViewChange) -> None:
+        pieces: Iterable[Encoded] = encoded_changes([change])
+        if self._call is None:
+            pieces = list(pieces)
+            state = self._stack.enter_context(self._opened.write(self._tables))
+            self._check(state)
+            self._call = Call(state, change.puts.nbytes)
+        for table, keys, after in pieces:
+            self._call.apply(table, keys, after)
+
+    def taken(self, stack: ExitStack) -> Call | None:
+        """What has been done so far, for whoever ends the transaction with this stack; None if nothing."""
+        call, self._call = self._call, None
+        stack.enter_context(self._stack.pop_all())
+        return call
+
+    def give_up(self) -> None:
+        self._call = None
+        with suppress(_GivenUp), self._stack:
+            raise _GivenUp
+
+
+class _GivenUp(Exception):
+    """A transaction ends without its commit."""

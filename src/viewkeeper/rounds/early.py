@@ -1,0 +1,160 @@
+"""Views' changes that the store is given while later tasks still run.
+
+    task 1 ▓▓▓▓ report   task 3 ▓▓▓▓ …          a store of one file has one writer: it would wait for the last task,
+    task 2 ▓▓▓▓ report   task 4 ▓▓▓▓ …          and then all cores but its own for it
+    driver      ▒▒▒ ▒▒▒      ▒▒▒ ▒▒▒ publish
+
+Tasks of the first round that have resolved many rows (`resolving`) leave a report beside the file that these lie in,
+and the thread that waits for the job gives them to the transaction of the commit. Only views whose key begins as the
+table's: a share is a range of its keys, so each page is touched for one share. What a share gives depends on the
+published state and the log alone: whichever attempt has reported it, the rows are the same. The job's result is what
+counts: if it fails, or the store refuses a row, the transaction is given up, and nothing has happened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from viewkeeper.model.schema import Table
+from viewkeeper.rounds.messages import CHANGED, Message
+from viewkeeper.rounds.staged import Staged, Taken
+from viewkeeper.store.base import Begun, ViewChange
+from viewkeeper.store.files import Directory
+
+ROWS = 32_768
+"""Changes of a view in a share from which it is reported: few wait for the others."""
+
+_TABLES = 256
+"""Views that a batch changes up to which its commit is begun ahead: each table is opened first."""
+
+_LOOKS = 0.02
+"""Seconds between two looks for reports."""
+
+_PATIENCE, _TIMES = 1.0, 5
+"""Seconds for which a transaction is kept open, and as many times the time until the first report."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What tasks know of it: the views, the file that tells of each share, and of how many rows at least."""
+
+    views: frozenset[int]
+    names: Sequence[str]
+    rows: int
+
+
+def report(directory: Directory, wanted: Reports, share: int, told: Sequence[Message]) -> None:
+    """In a task: what of it the driver may take at once."""
+    found = []
+    for _, node, view, payload in told:
+        if node == CHANGED and view in wanted.views:
+            said = json.loads(payload)
+            if said["rows"] >= wanted.rows:
+                found.append([view, said["where"]])
+    if found:
+        name = wanted.names[share]
+        made = directory / f"{name.removesuffix('.vkr')}-{secrets.token_hex(6)}.vkr"
+        made.write_text(json.dumps(found))
+        made.replace(directory / name)
+
+
+class Early:
+    """What tasks of a batch have reported, and the store was given of it. `begin`: a commit that changes these tables,
+    if the store can begin one."""
+
+    def __init__(self, begin: Callable[[Sequence[Table]], Begun | None]) -> None:
+        self._begin = begin
+        self.begun: Begun | None = None
+        self._tables: Mapping[int, Table] = {}
+        self._waiting: dict[int, Path] = {}
+        self._taken: Taken | None = None
+        self._applied: set[tuple[int, int]] = set()
+        """Of which views, which shares."""
+        self.rows: Counter[str] = Counter()
+        """How many rows of each view these were."""
+
+    def expect(
+        self, directory: Directory, number: int, shares: int, views: frozenset[int], tables: Mapping[int, Table]
+    ) -> Reports | None:
+        """How so many shares are to report their changes of these views, if the batch changes no other tables than
+        `tables`, by view; None if all are to wait."""
+        self.close()
+        if not views or not directory.is_local or len(tables) > _TABLES:
+            return None
+        self.begun = self._begin([*tables.values()])
+        if self.begun is None:
+            return None
+        names = [f"b{number}-e-{secrets.token_hex(6)}.vkr" for _ in range(shares)]
+        self._tables, self._taken = tables, Taken(directory)
+        self._waiting = {share: directory / name for share, name in enumerate(names)}
+        return Reports(views, names, ROWS)
+
+    def watch(self, over: threading.Event) -> None:
+        """Take what comes until the job is over. Writers wait for the transaction, so it does not wait for long."""
+        began, last = time.monotonic(), math.inf
+        while not over.wait(_LOOKS) and time.monotonic() < last:
+            self._look()
+            if self._applied and last == math.inf:
+                last = time.monotonic() + _PATIENCE + _TIMES * (time.monotonic() - began)
+        if not over.is_set():
+            self._give_up()
+        over.wait()
+
+    def _look(self) -> None:
+        for share, path in list(self._waiting.items()):
+            if path.exists():
+                del self._waiting[share]
+                try:
+                    self._take(share, json.loads(path.read_text()))
+                except Exception:  # the commit meets it again, and says so
+                    self._give_up()
+                finally:
+                    path.unlink(missing_ok=True)
+
+    def _take(self, share: int, reported: Sequence[tuple[int, Sequence[Sequence[Any]]]]) -> None:
+        if self.begun is None or self._taken is None:
+            return
+        for view, where in reported:
+            puts, deletes = (self._taken.table(Staged(*each)) for each in where)
+            self.begun.apply(ViewChange(self._tables[view], puts, deletes))
+            self._applied.add((view, share))
+            self.rows[self._tables[view].name] += puts.num_rows + deletes.num_rows
+
+    def left(self, changes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Of what tasks have told, the changes that the store was not given."""
+        self._look()  # the last ones
+        return [(v, payload) for v, payload in changes if (v, json.loads(payload)["share"]) not in self._applied]
+
+    def end(self) -> None:
+        """Nothing more is taken."""
+        self._expect_none()
+        if self._taken is not None:
+            self._taken.clear()
+        self._taken = None
+
+    def close(self) -> None:
+        """What the store was given and has not committed does not happen."""
+        self._give_up()
+        self.end()
+
+    def _give_up(self) -> None:
+        if self.begun is not None:
+            self.begun.give_up()
+        self.begun = None
+        self._applied.clear()
+        self.rows.clear()
+        self._expect_none()
+
+    def _expect_none(self) -> None:
+        for path in self._waiting.values():
+            path.unlink(missing_ok=True)
+        self._waiting = {}
