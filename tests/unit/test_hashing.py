@@ -45,6 +45,29 @@ def test_a_slice_hashes_as_its_rows_do() -> None:
     assert part.tolist() == whole.tolist()[1:3]
 
 
+@given(
+    texts=st.lists(
+        st.none() | st.text(max_size=20) | st.sampled_from(["R", "N", "1-URGENT"]), min_size=1, max_size=100
+    ),
+    start=st.integers(0, 3),
+)
+def test_strings_hash_as_duckdb_hashes_them(duck: Duck, texts: list[str | None], start: int) -> None:
+    """Those of a column with few different ones, by themselves and with others."""
+    rows = pa.table({"s": pa.array(texts, pa.string()), "a": pa.array(range(len(texts)), pa.int64())}).slice(start)
+    for key in (("s",), ("s", "a"), ("a", "s"), ("s", "s")):
+        found = hashing.quick_hashes(rows, key, duck)
+        if found is None:
+            assert len(set(texts) - {None}) > hashing._FEW_STRINGS
+        else:
+            assert found.tolist() == told(duck, rows, key)
+
+
+def test_many_different_strings_are_left_to_duckdb(duck: Duck) -> None:
+    rows = pa.table({"s": [f"name {i}" for i in range(100)]})
+    assert hashing.quick_hashes(rows, ("s",), duck) is None
+    assert hashing.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
+
+
 def test_without_a_key_all_rows_are_together(duck: Duck) -> None:
     rows = pa.table({"a": ["x", "y"]})
     assert hashing.hashes(duck, rows, ()).tolist() == [0, 0]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper import expressions
-from viewkeeper.expressions.tree import Expr, column
+from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators import adding, aggregate_sql
@@ -23,13 +23,14 @@ from viewkeeper.operators.comparing import holds
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import layout, with_raw
 from viewkeeper.operators.projecting import is_exact, value_of
-from viewkeeper.operators.segments import where_sql
+from viewkeeper.operators.segments import Segment, where_sql
 from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.operators.stretches import Check
+from viewkeeper.rounds import site
 
 SHORT, LONG = types.of("decimal(9,2)"), types.of("decimal(38,4)")
 ARGUMENTS = {"short": SHORT, "long": LONG, "number": types.BIGINT, "small": types.INT}
-KEYS = (Column("k", types.BIGINT), Column("day", types.DATE))
+KEYS = (Column("k", types.BIGINT), Column("day", types.DATE), Column("text", types.STRING))
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ ROWS = st.lists(
         {
             "k": st.none() | st.sampled_from([0, 1, -1, 1 << 40]),
             "day": st.none() | st.sampled_from([dt.date(1970, 1, 1), dt.date(1995, 3, 15)]),
+            "text": st.none() | st.sampled_from(["", "a", "A", "a much longer one than fits", "ä"]),
             "short": st.none() | decimals(SHORT),
             "long": st.none() | decimals(LONG),
             "number": st.none() | integers(64),
@@ -80,7 +82,7 @@ def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...
     table = pa.Table.from_pylist(rows, SCHEMA)
     fed = layout(spec).accumulators
     told = duck.run(aggregate_sql.vectors(spec, fed, False), rows=with_raw(table, fed))
-    found = adding.vectors(spec, table)
+    found = adding.vectors(duck, spec, table)
     assert found is not None
     assert found.schema.equals(told.schema)
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
@@ -91,15 +93,16 @@ def test_vectors_that_take_a_statement(duck: Duck) -> None:
     table = pa.table({"k": [1], "d": [0.5], "s": ["a"], "n": pa.array([1], pa.int64()), "_w": pa.array([1 << 40])})
     one = table.set_column(table.schema.get_field_index("_w"), "_w", pa.array([1]))
     total = Measure("t", "Sum", "n", types.BIGINT, types.BIGINT)
-    assert adding.vectors(AggregateSpec(KEYS[:1], (total,)), table) is None
-    assert adding.vectors(AggregateSpec(KEYS[:1], (total,)), one) is not None
-    assert adding.vectors(AggregateSpec((Column("s", types.STRING),), (total,)), one) is None
+    assert adding.vectors(duck, AggregateSpec(KEYS[:1], (total,)), table) is None
+    assert adding.vectors(duck, AggregateSpec(KEYS[:1], (total,)), one) is not None
+    assert adding.vectors(duck, AggregateSpec((Column("s", types.STRING),), (total,)), one) is not None
+    assert adding.vectors(duck, AggregateSpec((Column("d", types.DOUBLE),), (total,)), one) is None
     for measure in (
         Measure("t", "Sum", "d", types.DOUBLE, types.DOUBLE),
         Measure("t", "Average", "n", types.BIGINT, types.DOUBLE),
         Measure("t", "Count", "n", types.BIGINT, types.BIGINT, distinct=True),
     ):
-        assert adding.vectors(AggregateSpec(KEYS[:1], (measure,)), one) is None
+        assert adding.vectors(duck, AggregateSpec(KEYS[:1], (measure,)), one) is None
 
 
 # -- conditions -------------------------------------------------------------------------------------------------------
@@ -114,10 +117,10 @@ OPERATORS = ("EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterTh
 
 
 @st.composite
-def conditions(draw: st.DrawFn) -> Expr:
+def conditions(draw: st.DrawFn, of: str = "0.") -> Expr:
     number = draw(st.integers(0, len(COMPARED) - 1))
     type_ = list(COMPARED)[number]
-    asked = column(f"0.c{number}", type_)
+    asked = column(f"{of}c{number}", type_)
     if draw(st.booleans()) and draw(st.booleans()):
         return Expr(draw(st.sampled_from(["IsNull", "IsNotNull"])), types.BOOLEAN, (asked,))
     constants = [Expr("literal", type_, value=draw(COMPARED[type_]), nullable=False) for _ in range(3)]
@@ -129,9 +132,9 @@ def conditions(draw: st.DrawFn) -> Expr:
         return Expr("Not", types.BOOLEAN, (Expr("EqualTo", types.BOOLEAN, (asked, constants[0])),))
     if kind == "within":
         return Expr(draw(st.sampled_from(["StartsWith", "EndsWith", "Contains"])), types.BOOLEAN, (asked, constants[0]))
-    other = column(f"0.d{number}", type_) if kind == "column" else constants[0]
+    other = column(f"{of}d{number}", type_) if kind == "column" else constants[0]
     found = Expr(op, types.BOOLEAN, (asked, other))
-    return Expr("And", types.BOOLEAN, (found, draw(conditions()))) if draw(st.booleans()) else found
+    return Expr("And", types.BOOLEAN, (found, draw(conditions(of)))) if draw(st.booleans()) else found
 
 
 def _values(type_: types.Type, values: list[Any]) -> pa.Array:
@@ -233,7 +236,20 @@ def test_columns_that_take_a_statement() -> None:
 
 # -- consolidation ----------------------------------------------------------------------------------------------------
 
-DELTA = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("_w", pa.int64()), ("_h", pa.uint64()), ("day", pa.date32())])
+DELTA = pa.schema(
+    [
+        ("a", pa.int64()),
+        ("b", pa.int32()),
+        ("_w", pa.int64()),
+        ("_h", pa.uint64()),
+        ("day", pa.date32()),
+        ("text", pa.string()),
+        ("money", pa.decimal128(38, 2)),
+        ("small", pa.int16()),
+        ("flag", pa.bool_()),
+        ("x", pa.float64()),
+    ]
+)
 
 
 @given(
@@ -244,11 +260,28 @@ DELTA = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("_w", pa.int64()), ("_
             st.integers(-2, 2),
             st.sampled_from([0, 1, 1 << 63]),
             st.none() | st.integers(0, 1),
+            st.none() | st.sampled_from(["", "a", "b"]),
+            st.none() | st.sampled_from([Decimal("0.00"), Decimal("-0.01"), Decimal(1 << 64)]),
+            st.none() | st.integers(-1, 0),
+            st.none() | st.booleans(),
+            st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.5]),
         ),
         min_size=2,
         max_size=14,
     ),
-    shown=st.sampled_from([DELTA.names, ["a", "_w", "_h"], ["b", "_w"], ["_h", "_w"]]),
+    shown=st.sampled_from(
+        [
+            DELTA.names,
+            [*DELTA.names[:8]],
+            ["a", "_w", "_h"],
+            ["b", "_w"],
+            ["_h", "_w"],
+            ["text", "_w"],
+            ["money", "_w", "text"],
+            ["flag", "_w"],
+            ["x", "_w"],
+        ]
+    ),
 )
 def test_consolidation(duck: Duck, rows: list[tuple[Any, ...]], shown: list[str]) -> None:
     sides = zip(DELTA.types, zip(*rows, strict=True), strict=True)
@@ -262,7 +295,38 @@ def test_consolidation(duck: Duck, rows: list[tuple[Any, ...]], shown: list[str]
 
 def test_consolidation_where_hashes_collide(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
     delta = pa.table({"a": pa.array([1, 2, 1, 3], pa.int64()), "_w": pa.array([1, 1, 1, -1], pa.int64())})
-    monkeypatch.setattr(consolidate_, "quick_hashes", lambda rows, key: np.zeros(rows.num_rows, np.uint64))
+    monkeypatch.setattr(consolidate_, "_codes", lambda rows: np.zeros(rows.num_rows, np.uint64))
     assert sorted(map(str, consolidate_.consolidate(duck, delta).to_pylist())) == sorted(
         map(str, [{"a": 1, "_w": 2}, {"a": 2, "_w": 1}, {"a": 3, "_w": -1}])
     )
+
+
+# -- segments ---------------------------------------------------------------------------------------------------------
+
+SEEN = (column("c0", types.INT), column("c3", types.STRING), column("d0", types.INT), column("c2", SHORT))
+
+
+@given(
+    conjuncts=st.lists(conditions(""), max_size=3).map(tuple),
+    rows=st.lists(st.tuples(*(st.none() | values for _ in range(2) for values in COMPARED.values())), max_size=8),
+    key=st.sampled_from([None, ("k0",), ("k1",), ("k1", "k0"), ()]),
+    gather=st.booleans(),
+)
+def test_segments(
+    duck: Duck, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]], key: tuple[str, ...] | None, gather: bool
+) -> None:
+    """The rows that meet the conditions, in their order, with the very hashes."""
+    named = [(f"{side}{i}", type_) for side in "cd" for i, type_ in enumerate(COMPARED)]
+    table = pa.table({name: _values(type_, [row[i] for row in rows]) for i, (name, type_) in enumerate(named)})
+    table = table.append_column("_w", pa.array(range(1, 1 + len(rows)), pa.int64()))
+    added = operation("Add", "10,2", SEEN[3], SEEN[3])
+    shown = tuple(Named(f"k{i}", expr) for i, expr in enumerate((*SEEN, added)))
+    there = Expr("IsNotNull", types.BOOLEAN, (added,))
+    for where in (conjuncts, (*conjuncts, there)):
+        segment = Segment("x", where, shown, key, gather)
+        assert segment.is_exact
+        found = site._passed(duck, segment, table)
+        told = duck.run(segment.sql, input=table)
+        assert found is not None
+        assert found.schema.equals(told.schema)
+        assert found.to_pylist() == told.to_pylist()

@@ -14,22 +14,23 @@ import pyarrow as pa
 from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import weights_of
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.groups import firsts, same_keys
 from viewkeeper.operators.hashing import quick_hashes
 from viewkeeper.operators.measures import Accumulator, layout
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.wide import DIGIT, Wide
 
-_MOST_ROWS = 1 << 14
+_MOST_ROWS = 1 << 15
 """Up to here it is sooner done than a statement: in half of the time at 1,000 rows, in two thirds at 16,000."""
 _MOST_TIMES = 1 << 15
-"""The largest weight: 32 bits of a value, 15 of a weight and 14 of rows fit 63."""
+"""The largest weight: 32 bits of a value, 15 of a weight and 15 of rows fit 63."""
 _HUGE = pa.decimal128(38, 0)
 
 Ints = npt.NDArray[np.int64]
 
 
-def vectors(spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
+def vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
     """One vector a group, none of them zero unless its values are kept too; None where that takes a statement."""
     plan = layout(spec)
     if not 0 < rows.num_rows <= _MOST_ROWS or plan.distincts or plan.bucketed:
@@ -38,7 +39,7 @@ def vectors(spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
     weight = weights_of(rows)
     if any(a.kind == "double" for a in plan.plain) or max(int(weight.max()), -int(weight.min())) > _MOST_TIMES:
         return None
-    found = quick_hashes(rows, keys)
+    found = quick_hashes(rows, keys, duck)
     if found is None:
         return None
     order = np.argsort(found)  # unstable, and by vectors: a tenth of a stable sort's time

@@ -8,6 +8,7 @@ comparison with NULL does not hold.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
+from viewkeeper.operators.projecting import is_exact, value_of
 
 _HOLDS = {
     "EqualTo": pc.equal,
@@ -35,9 +37,9 @@ _OTHER = "Not"
 
 class Comparison(NamedTuple):
     """A column, how it is compared, and with what: a constant, several, or (by its name) a column; with nothing:
-    whether it has a value."""
+    whether it, or what `projecting` works out, has a value."""
 
-    column: str
+    column: str | Expr
     op: str
     value: Any
 
@@ -50,6 +52,8 @@ def comparison(expr: Expr) -> Comparison | None:
     elif op == "Not" or (op not in _HOLDS and op not in _KNOWN and op not in _WITHIN and op != "In"):
         return None
     column, *others = args
+    if op in _KNOWN and column.op != "column" and is_exact(column):
+        return Comparison(column, op, None)
     if column.op != "column" or any(other.type != column.type for other in others):
         return None
     name = str(column.value)
@@ -76,10 +80,33 @@ def _value(literal: Expr) -> pa.Scalar | None:
     return pa.scalar(value, types.arrow(literal.type))
 
 
+def comparisons(conjuncts: Iterable[Expr]) -> tuple[Comparison, ...] | None:
+    """Conditions that must all hold; None if one of them takes a statement."""
+    found = [comparison(part) for conjunct in conjuncts for part in _parts(conjunct)]
+    known = tuple(c for c in found if c is not None)
+    return known if len(known) == len(found) else None
+
+
+def _parts(condition: Expr) -> Iterator[Expr]:
+    if condition.op != "And":
+        yield condition
+        return
+    for arg in condition.args:
+        yield from _parts(arg)
+
+
+def all_hold(conditions: Sequence[Comparison], rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """For which rows all of them do."""
+    found = np.ones(rows.num_rows, np.bool_)
+    for condition in conditions:
+        found &= holds(condition, rows)
+    return found
+
+
 def holds(condition: Comparison, rows: pa.Table) -> npt.NDArray[np.bool_]:
     """For which rows."""
     name, op, value = condition
-    column: Any = one_chunk(rows.column(name))
+    column: Any = one_chunk(rows.column(name) if isinstance(name, str) else value_of(name, rows))
     if op in _KNOWN:
         return np.asarray(_KNOWN[op](column))
     if op == "In":

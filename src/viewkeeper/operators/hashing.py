@@ -2,6 +2,8 @@
 
 Most keys are, and a statement costs some tenths of a millisecond however few its rows. Both ways give the same numbers:
 that is tried once in every process, on values of all kinds, and if DuckDB's hash were another, numpy's is not used.
+
+A column of strings often has few different ones, the same in every batch: of each, DuckDB is asked once.
 """
 
 from __future__ import annotations
@@ -21,24 +23,33 @@ from viewkeeper.operators.segments import hash_sql
 NULL_HASH = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR, _HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 _WORDS = {pa.int64(): np.uint64, pa.int32(): np.uint32, pa.date32(): np.uint32}
+_FEW_STRINGS = 64
+"""Different strings of a column up to which each is looked up by itself."""
+_MOST_STRINGS = 1 << 14
+_STRINGS: dict[str, int] = {}
+"""The hashes that DuckDB told of strings."""
 
 
 def hashes(duck: Duck, rows: pa.Table, key: tuple[str, ...]) -> Hashes:
     """Of each row's key columns."""
-    found = quick_hashes(rows, key)
+    found = quick_hashes(rows, key, duck)
     if found is None:
         named = duck.run(f"SELECT {hash_sql(key)} AS h FROM input", input=rows.select(list(key)))
         found = named["h"].to_numpy()
     return found
 
 
-def quick_hashes(rows: pa.Table, key: Sequence[str]) -> Hashes | None:
-    """The same without a statement; None where that cannot be done."""
+def quick_hashes(rows: pa.Table, key: Sequence[str], duck: Duck | None = None) -> Hashes | None:
+    """The same without a statement; None where that cannot be done. `duck` is asked for strings that are not known."""
     if not key:  # all rows together
         return np.zeros(rows.num_rows, np.uint64)
-    if any(rows.schema.field(name).type not in _WORDS for name in key) or not _is_known():
+    if any(not _is_quick(rows.schema.field(name).type, duck) for name in key) or not _is_known():
         return None
-    return _combined(rows, key)
+    return _combined(rows, key, duck)
+
+
+def _is_quick(kind: pa.DataType, duck: Duck | None) -> bool:
+    return kind in _WORDS or (duck is not None and kind == pa.string())
 
 
 def is_bijective(key: Sequence[pa.DataType]) -> bool:
@@ -46,18 +57,38 @@ def is_bijective(key: Sequence[pa.DataType]) -> bool:
     return len(key) == 1 and key[0] in _WORDS and _is_known()
 
 
-def _combined(rows: pa.Table, key: Sequence[str]) -> Hashes:
+def _combined(rows: pa.Table, key: Sequence[str], duck: Duck | None = None) -> Hashes | None:
+    """None if a column has many different strings."""
     found: Hashes | None = None
     for name in key:
-        one = _hashed(rows.column(name))
+        array = one_chunk(rows.column(name))
+        one = _hashed(array) if array.type in _WORDS else _of_strings(array, duck)
+        if one is None:
+            return None
         found = one if found is None else (_folded(found) * _FACTOR) ^ one
     if found is None:
         raise Defect("A key without columns has no hash.")
     return found
 
 
-def _hashed(column: pa.ChunkedArray) -> Hashes:
-    array = one_chunk(column)
+def _of_strings(array: pa.Array, duck: Duck | None) -> Hashes | None:
+    encoded = array.dictionary_encode()
+    values = encoded.dictionary.to_pylist() if len(encoded.dictionary) <= _FEW_STRINGS else None
+    if values is None or duck is None:
+        return None
+    known = {value: _STRINGS.get(value) for value in values}
+    missing = [value for value, code in known.items() if code is None]
+    if missing:
+        told = duck.run("SELECT hash(s) AS h FROM input", input=pa.table({"s": pa.array(missing, pa.string())}))
+        known |= dict(zip(missing, told["h"].to_pylist(), strict=True))
+        if len(_STRINGS) < _MOST_STRINGS:
+            _STRINGS.update((value, code) for value, code in known.items() if code is not None)
+    codes = np.array([*known.values(), int(NULL_HASH)], np.uint64)
+    found: Hashes = codes[np.asarray(encoded.indices.fill_null(len(values)))]
+    return found
+
+
+def _hashed(array: pa.Array) -> Hashes:
     word = _WORDS[array.type]
     data = array.buffers()[1]
     words = np.frombuffer(data, word)[array.offset :][: len(array)] if data is not None else np.zeros(len(array), word)
@@ -86,6 +117,7 @@ def _is_known() -> bool:
     with Duck(threads=1) as duck:
         for key in (("a",), ("b",), ("c",), ("a", "b"), ("c", "a", "b")):
             told = duck.run(f"SELECT {hash_sql(key)} AS h FROM input", input=rows)["h"].to_numpy()
-            if not np.array_equal(told, _combined(rows, key)):
+            found = _combined(rows, key)
+            if found is None or not np.array_equal(told, found):
                 return False
     return True

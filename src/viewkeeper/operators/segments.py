@@ -20,6 +20,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family
+from viewkeeper.operators.comparing import Comparison, comparisons
 from viewkeeper.operators.projecting import is_exact
 
 LATER = "later"
@@ -77,10 +78,15 @@ class Segment:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether it takes no statement: unfiltered columns, picked or worked out as Arrow does."""
-        if self.where or self.sign < 0 or self.times or self.ordered:
+        """Whether it takes no statement: columns, picked or worked out as Arrow does, of rows that it can tell."""
+        if self.compared is None or self.sign < 0 or self.times or self.ordered:
             return False
         return all(is_exact(n.expr) for n in self.exprs)
+
+    @cached_property
+    def compared(self) -> tuple[Comparison, ...] | None:
+        """The conditions, if none of them takes a statement: none can fail then, so their order does not matter."""
+        return comparisons(self.where)
 
     def used(self) -> frozenset[str]:
         """The columns it reads of its source."""

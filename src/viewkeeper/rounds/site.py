@@ -16,6 +16,7 @@ import pyarrow as pa
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, Run
+from viewkeeper.operators.comparing import all_hold
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import quick_hashes
 from viewkeeper.operators.operator import Operator, slots
@@ -112,7 +113,7 @@ class Site:
             raise
 
     def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> list[Fed]:
-        delta = _passed(segment, output)
+        delta = _passed(self.duck, segment, output)
         if delta is None:
             delta = self.duck.run(segment.sql, input=output)
         return [(operator.id, at, rows) for at, rows in operator.arriving(self.duck, port, delta)]
@@ -137,14 +138,18 @@ class Site:
         return self.old(slot).plus(run) if run is not None else self.old(slot)
 
 
-def _passed(segment: Segment, output: pa.Table) -> pa.Table | None:
+def _passed(duck: Duck, segment: Segment, output: pa.Table) -> pa.Table | None:
     """The output through a segment that takes no statement, and the hashes; None if DuckDB is needed."""
     if not segment.is_exact:
         return None
+    if segment.compared:
+        met = all_hold(segment.compared, output)
+        if not met.all():
+            output = output.select([*sorted(segment.used()), WEIGHT]).filter(pa.array(met))
     keyed = {n.name: value_of(n.expr, output) for n in segment.exprs if n.name in (segment.key or ())}
     found = None
     if segment.key is not None:
-        found = quick_hashes(pa.table({**keyed, WEIGHT: output.column(WEIGHT)}), segment.key)
+        found = quick_hashes(pa.table({**keyed, WEIGHT: output.column(WEIGHT)}), segment.key, duck)
         if found is None:
             return None
     columns = {n.name: keyed[n.name] if n.name in keyed else value_of(n.expr, output) for n in segment.exprs}

@@ -257,7 +257,7 @@ def compacted(duck: Duck, spec: AggregateSpec, port: int, deltas: Sequence[pa.Ta
 
 def _vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool) -> pa.Table:
     """The rows' vectors, for the plain accumulators, or for those that see each value once."""
-    if not distinct and (found := adding.vectors(spec, rows)) is not None:
+    if not distinct and (found := adding.vectors(duck, spec, rows)) is not None:
         return found
     fed = tuple(a for a in layout(spec).accumulators if a.distinct == distinct)
     return duck.run(sql.vectors(spec, fed, distinct), rows=with_raw(rows, fed))
