@@ -15,6 +15,7 @@ from viewkeeper.model.order import key_order, last_of_each
 
 FEW = st.one_of(
     st.lists(st.binary(min_size=3, max_size=3), max_size=30),  # of one length
+    st.lists(st.binary(min_size=8, max_size=8), max_size=30),  # whose numbers leave no room for a place
     st.lists(st.binary(max_size=4), max_size=30),  # of several
     st.lists(st.binary(min_size=2, max_size=2).map(lambda tail: b"\x01" * 15 + tail), max_size=30),  # alike but for two
     st.lists(st.binary(min_size=20, max_size=20), max_size=30),  # that differ in more bytes than a number has

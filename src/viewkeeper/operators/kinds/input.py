@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import ClassVar
 
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.operator import Operator, named_after
 from viewkeeper.operators.telling import Drawn, Told
 
 
@@ -21,6 +22,10 @@ class Input(Operator):
     kind: ClassVar[str] = "input"
     keyed: ClassVar[bool] = False
     is_source: ClassVar[bool] = True
+
+    @cached_property
+    def id(self) -> str:
+        return _name(self.table)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -42,3 +47,9 @@ class Input(Operator):
 
     def _used(self, told: Told) -> str:
         return ", ".join(c.name for c in told.flow.used[self.table])
+
+
+@cache
+def _name(table: int) -> str:
+    """Worked out once: every batch asks for it anew."""
+    return f"{Input.kind}-{named_after(Input.kind, Input(table))}"
