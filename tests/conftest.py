@@ -96,7 +96,7 @@ def spark() -> Iterator[Any]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.defaultJavaOptions", local._SETTINGS["spark.driver.defaultJavaOptions"])
+        .config(map=local.SMALL_HEAP)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
