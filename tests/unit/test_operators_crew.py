@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 import pytest
 
+from viewkeeper.operators import crew as crew_
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
 from viewkeeper.store.memory import Memory
@@ -40,4 +43,25 @@ def test_an_error_of_a_piece_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         crew.map(fail, [1, 0, 1])
+    crew.close()
+
+
+def test_turns_are_short_while_several_work_and_as_they_were_afterwards() -> None:
+    usual = sys.getswitchinterval()
+    crew = Crew(2, Memory(1 << 30), lambda _: None)
+    seen: list[float] = []
+
+    def look(_: Duck) -> None:
+        with crew_.short_turns():  # another crew of this process
+            pass
+        seen.append(sys.getswitchinterval())
+
+    def fail(_: Duck) -> None:
+        raise ValueError
+
+    crew.each(look)
+    assert seen == pytest.approx([crew_._TURN] * 2)
+    with pytest.raises(ValueError):
+        crew.each(fail)
+    assert sys.getswitchinterval() == usual
     crew.close()

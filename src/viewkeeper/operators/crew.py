@@ -8,10 +8,11 @@ of the memory that is theirs; together they have a share each.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import duckdb
@@ -31,6 +32,29 @@ def usual_size() -> int:
     """As many threads as the process may use processors, up to a few."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(found, _MOST)
+
+
+_TURN = 0.0005
+"""Seconds after which a thread that waits for Python's lock is given it. What lies between two calls into DuckDB, Arrow
+or numpy is mostly shorter; by Python's own 5 ms, who comes back from one waits long for who is between many."""
+_turning = threading.Lock()
+_usual: list[float] = []
+"""The interval that was found, once for each crew at work in this process."""
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """While several threads share Python's lock, none keeps it for long."""
+    with _turning:
+        _usual.append(_usual[0] if _usual else sys.getswitchinterval())
+        sys.setswitchinterval(min(_TURN, _usual[0]))
+    try:
+        yield
+    finally:
+        with _turning:
+            found = _usual.pop()
+            if not _usual:
+                sys.setswitchinterval(found)
 
 
 class Crew:
@@ -87,14 +111,18 @@ class Crew:
         ducks = self.together()
         if self._threads is None and self.size > 1:
             self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
-        pending = [self._threads.submit(work, duck) for duck in ducks[1:]] if self._threads is not None else []
-        try:
+        if self._threads is None:
             work(self.first)
-        finally:
-            errors = [error for task in pending if (error := task.exception()) is not None]
+            return
+        with short_turns():
+            pending = [self._threads.submit(work, duck) for duck in ducks[1:]]
+            try:
+                work(self.first)
+            finally:
+                errors = [error for task in pending if (error := task.exception()) is not None]
         if errors:
             raise errors[0]
-        if self._threads is not None and self.made != self._evened:
+        if self.made != self._evened:
             self._threads.submit(self._even)
 
     def _even(self) -> None:
