@@ -23,15 +23,13 @@ from typer._click.exceptions import UsageError
 if TYPE_CHECKING:
     from viewkeeper.store.base import Store
 
+_STORES = "lmdb:PATH, rocksdb:PATH, hbase://HOST:PORT/NAMESPACE"
 Db = Annotated[
     str,
-    typer.Option(
-        "--db",
-        envvar="VIEWKEEPER_DB",
-        metavar="URL",
-        help="lmdb:PATH, rocksdb:PATH, hbase://HOST:PORT/NAMESPACE, or a server: http://HOST:PORT.",
-    ),
+    typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}, or a server: http://HOST:PORT."),
 ]
+DbItself = Annotated[str, typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}.")]
+"""Of commands that work on the database where it is, not through a server."""
 Name = Annotated[str, typer.Argument(help="A table or a view.")]
 ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A base table.")]

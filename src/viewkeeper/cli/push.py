@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from viewkeeper.cli import helping
-from viewkeeper.cli.options import Db, open_reader, open_writer
+from viewkeeper.cli.options import DbItself, open_reader, open_writer
 
 if TYPE_CHECKING:
     from viewkeeper.store.base import Store
@@ -58,7 +58,7 @@ def install(
 
 
 def enable(
-    db: Db,
+    db: DbItself,
     receiver: Annotated[
         list[str],
         typer.Option("--receiver", metavar="HOST:PORT", help="Who takes the changes; repeat it for a stand-in."),
@@ -112,7 +112,7 @@ def enable(
 
 
 def disable(
-    db: Db,
+    db: DbItself,
     conf: ConfDir = _CONF,
     classpath: ClassPath = None,
     keep: Annotated[
@@ -136,7 +136,7 @@ def disable(
     typer.echo(f"the peer {agreed.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
 
 
-def status(db: Db, conf: ConfDir = _CONF, classpath: ClassPath = None) -> None:
+def status(db: DbItself, conf: ConfDir = _CONF, classpath: ClassPath = None) -> None:
     """The peer, its queues with positions, how far it is behind, and the bytes of WAL that HBase keeps for it.
 
     The exit code is 1 if changes are not pushed just now.
@@ -165,7 +165,7 @@ def status(db: Db, conf: ConfDir = _CONF, classpath: ClassPath = None) -> None:
 
 
 def listen(
-    db: Db,
+    db: DbItself,
     at: Annotated[
         list[str] | None, typer.Option("--at", metavar="HOST:PORT", help="Only here, of the agreed addresses.")
     ] = None,

@@ -14,7 +14,7 @@ from viewkeeper.cli.options import (
     REPORTS,
     Budget,
     Conf,
-    Db,
+    DbItself,
     Master,
     ReportOutput,
     cluster,
@@ -26,7 +26,7 @@ from viewkeeper.cli.options import (
 
 def audit(
     context: typer.Context,
-    db: Db,
+    db: DbItself,
     views: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="All views if none is named.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Compare about so many keys of each view.")] = None,
     repair: Annotated[
@@ -85,7 +85,7 @@ def _print_audit(report: Any) -> None:
             typer.echo(f"{view.view}: {view.advice}", err=True)
 
 
-def doctor(context: typer.Context, db: Db, output: ReportOutput = "table") -> None:
+def doctor(context: typer.Context, db: DbItself, output: ReportOutput = "table") -> None:
     """Look for damage and trouble ahead.
 
     Formats, versions, checksums of every record, log entry and state file, orphaned files, log retention, disk space,
@@ -115,7 +115,8 @@ def doctor(context: typer.Context, db: Db, output: ReportOutput = "table") -> No
 
 
 def backup(
-    db: Db, directory: Annotated[Path, typer.Argument(help="Where the copy goes: a directory that is not there yet.")]
+    db: DbItself,
+    directory: Annotated[Path, typer.Argument(help="Where the copy goes: a directory that is not there yet.")],
 ) -> None:
     """Copy the database while writers and the maintainer go on.
 
@@ -131,7 +132,7 @@ def backup(
     typer.echo(f"{directory}: {size / 1e6:.1f} MB")
 
 
-def restore(db: Db, directory: Annotated[Path, typer.Argument(help="What vk backup made.")]) -> None:
+def restore(db: DbItself, directory: Annotated[Path, typer.Argument(help="What vk backup made.")]) -> None:
     """Make a database of a backup, at a place where there is none.
 
     It has an identity of its own: tokens and subscriptions of the database that was backed up are refused by it.

@@ -13,7 +13,7 @@ from viewkeeper.cli.options import (
     REPORTS,
     Budget,
     Conf,
-    Db,
+    DbItself,
     Master,
     ReportOutput,
     cluster,
@@ -29,7 +29,7 @@ Tokens = Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file
 
 def serve(
     context: typer.Context,
-    db: Db,
+    db: DbItself,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
     maintain: Annotated[bool, typer.Option("--maintain", help="Also keep the views fresh.")] = False,
     tokens: Annotated[Path | None, typer.Option(metavar="FILE", help="Who may do what; see vk token.")] = None,

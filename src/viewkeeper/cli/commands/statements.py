@@ -13,6 +13,7 @@ from viewkeeper.cli.options import (
     Budget,
     Conf,
     Db,
+    DbItself,
     Master,
     Output,
     cluster,
@@ -27,7 +28,7 @@ from viewkeeper.cli.script import run_script
 from viewkeeper.model.shown import counted
 
 
-def init(db: Db) -> None:
+def init(db: DbItself) -> None:
     """Make an empty database. One that is there already stays as it is.
 
     Example: vk init --db lmdb:./shop

@@ -15,6 +15,7 @@ from viewkeeper.cli.options import (
     Budget,
     Conf,
     Db,
+    DbItself,
     Lane,
     Master,
     Name,
@@ -30,7 +31,7 @@ from viewkeeper.cli.options import (
 
 def refresh(
     context: typer.Context,
-    db: Db,
+    db: DbItself,
     lane: Lane = "auto",
     output: ReportOutput = "table",
     suspend: Annotated[
@@ -62,7 +63,7 @@ def refresh(
 
 def run(
     context: typer.Context,
-    db: Db,
+    db: DbItself,
     lane: Lane = "auto",
     max_delay: Annotated[float, typer.Option(min=0, help="Seconds a change may wait before its batch begins.")] = 0.05,
     max_changes: Annotated[int, typer.Option(min=1, help="Rows of a batch, about.")] = 50_000,
