@@ -206,9 +206,9 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
     applied: list[int] = []
     apply = publishing._Begun.apply
 
-    def noted(self: Any, change: Any) -> None:
-        apply(self, change)
-        applied.append(change.puts.num_rows)
+    def noted(self: Any, table: Any, encoded: Any) -> None:
+        apply(self, table, encoded)
+        applied.append(encoded.num_rows)
         if wrong == "the store":
             raise vk.errors.StoreError("It is full.", hint="")
 

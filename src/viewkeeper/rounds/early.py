@@ -4,11 +4,11 @@
     task 2 ▓▓▓▓ report   task 4 ▓▓▓▓ …          and then all cores but its own for it
     driver      ▒▒▒ ▒▒▒      ▒▒▒ ▒▒▒ publish
 
-Tasks of the first round that have resolved many rows (`resolving`) leave a report beside the file that these lie in,
-and the thread that waits for the job gives them to the transaction of the commit. Only views whose key begins as the
-table's: a share is a range of its keys, so each page is touched for one share. What a share gives depends on the
-published state and the log alone: whichever attempt has reported it, the rows are the same. The job's result is what
-counts: if it fails, or the store refuses a row, the transaction is given up, and nothing has happened.
+Tasks of the first round that have resolved many rows (`resolving`) leave them also as the bytes that the store writes,
+and a report; the thread that waits for the job gives them to the transaction of the commit. Only views whose key begins
+as the table's: a share is a range of its keys, so each page is touched for one share. What a share gives depends on
+the published state and the log alone: whichever attempt has reported it, the rows are the same. The job's result is
+what counts: if it fails, or the store refuses a row, the transaction is given up, and nothing has happened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model.schema import Table
 from viewkeeper.rounds.messages import CHANGED, Message
 from viewkeeper.rounds.staged import Staged, Taken
-from viewkeeper.store.base import Begun, ViewChange
+from viewkeeper.store.base import Begun, StreamChange, ViewChange
 from viewkeeper.store.files import Directory
 
 ROWS = 32_768
@@ -50,16 +53,24 @@ class Reports:
     views: frozenset[int]
     names: Sequence[str]
     rows: int
+    encode: Callable[[ViewChange], pa.Table]
+
+    def encoded(self, view: int, change: ViewChange | StreamChange) -> pa.Table | None:
+        """A view's changes as the store takes them; None if they are to wait, or the commit would refuse one."""
+        if view not in self.views or not isinstance(change, ViewChange):
+            return None
+        if change.puts.num_rows + change.deletes.num_rows < self.rows:
+            return None
+        try:
+            return self.encode(change)
+        except ViewkeeperError:
+            return None
 
 
 def report(directory: Directory, wanted: Reports, share: int, told: Sequence[Message]) -> None:
     """In a task: what of it the driver may take at once."""
-    found = []
-    for _, node, view, payload in told:
-        if node == CHANGED and view in wanted.views:
-            said = json.loads(payload)
-            if said["rows"] >= wanted.rows:
-                found.append([view, said["where"]])
+    told = [json.loads(payload) | {"view": view} for _, node, view, payload in told if node == CHANGED]
+    found = [said for said in told if "encoded" in said]
     if found:
         name = wanted.names[share]
         made = directory / f"{name.removesuffix('.vkr')}-{secrets.token_hex(6)}.vkr"
@@ -68,10 +79,10 @@ def report(directory: Directory, wanted: Reports, share: int, told: Sequence[Mes
 
 
 class Early:
-    """What tasks of a batch have reported, and the store was given of it. `begin`: a commit that changes these tables,
-    if the store can begin one."""
+    """What tasks of a batch have reported, and the store was given of it. `begin`: a commit that changes these tables
+    in so many shares, if the store can begin one."""
 
-    def __init__(self, begin: Callable[[Sequence[Table]], Begun | None]) -> None:
+    def __init__(self, begin: Callable[[Sequence[Table], int], Begun | None]) -> None:
         self._begin = begin
         self.begun: Begun | None = None
         self._tables: Mapping[int, Table] = {}
@@ -90,13 +101,13 @@ class Early:
         self.close()
         if not views or not directory.is_local or len(tables) > _TABLES:
             return None
-        self.begun = self._begin([*tables.values()])
+        self.begun = self._begin([*tables.values()], shares)
         if self.begun is None:
             return None
         names = [f"b{number}-e-{secrets.token_hex(6)}.vkr" for _ in range(shares)]
         self._tables, self._taken = tables, Taken(directory)
         self._waiting = {share: directory / name for share, name in enumerate(names)}
-        return Reports(views, names, ROWS)
+        return Reports(views, names, ROWS, self.begun.encode)
 
     def watch(self, over: threading.Event) -> None:
         """Take what comes until the job is over. Writers wait for the transaction, so it does not wait for long."""
@@ -120,14 +131,15 @@ class Early:
                 finally:
                     path.unlink(missing_ok=True)
 
-    def _take(self, share: int, reported: Sequence[tuple[int, Sequence[Sequence[Any]]]]) -> None:
+    def _take(self, share: int, reported: Sequence[Mapping[str, Any]]) -> None:
         if self.begun is None or self._taken is None:
             return
-        for view, where in reported:
-            puts, deletes = (self._taken.table(Staged(*each)) for each in where)
-            self.begun.apply(ViewChange(self._tables[view], puts, deletes))
+        for said in reported:
+            view = said["view"]
+            rows = self._taken.table(Staged(*said["encoded"]))
+            self.begun.apply(self._tables[view], rows)
             self._applied.add((view, share))
-            self.rows[self._tables[view].name] += puts.num_rows + deletes.num_rows
+            self.rows[self._tables[view].name] += rows.num_rows
 
     def left(self, changes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Of what tasks have told, the changes that the store was not given."""

@@ -39,15 +39,16 @@ _LITTLE = 32 << 20
 """Bytes for each slot up to which a later round has no more tasks than slots."""
 
 
-def tasks(given: Mapping[str, Given], slots: int, spark: Any) -> int:
-    """How many tasks a batch is divided into; as many as run at once if nobody knows how many rows it has."""
+def tasks(given: Mapping[str, Given], slots: int, spark: Any, finely: bool = False) -> int:
+    """How many tasks a batch is divided into; as many as run at once if nobody knows how many rows it has. `finely`:
+    the driver has to do with what each leaves."""
     counts = [g.count for g in given.values()]
     if None in counts:
         return slots
     rows = sum(c or 0 for c in counts)
     each = max(1, int(spark.sparkContext.getConf().get(_SETTING) or ROWS_A_TASK))
     most = _TASKS_A_SLOT * slots
-    return min(max(1, -(-rows // each)), most if rows >= _WORTH * each * most else most - slots)
+    return min(max(1, -(-rows // each)), most if finely or rows >= _WORTH * each * most else most - slots)
 
 
 def later_tasks(parts: int, slots: int, size: float | None) -> int:

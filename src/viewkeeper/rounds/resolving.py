@@ -28,6 +28,7 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import NOBODYS, Failed
+from viewkeeper.rounds.early import Reports
 from viewkeeper.rounds.given import Given, LogRows
 from viewkeeper.rounds.messages import CHANGED, SINK, Message, damaged, failed, routed
 from viewkeeper.rounds.sink import merged, resolve
@@ -106,8 +107,10 @@ def resolved(
     memory: Memory,
     staging: Staging,
     share: int = -1,
+    reports: Reports | None = None,
 ) -> list[Message]:
-    """Puts and deletes of views, staged: where they lie. `url`: of the store; `share`: of the log that they are of."""
+    """Puts and deletes of views, staged: where they lie. `url`: of the store; `share`: of the log that they are of,
+    which may be reported (`early`)."""
     told: list[Message] = []
     counted = _Counted(url)
     try:
@@ -124,8 +127,9 @@ def resolved(
                 return [failed(Failed(target.sink, text.splitlines()[0]))]
             if change is not None:
                 tables = [change.delta] if isinstance(change, StreamChange) else [change.puts, change.deletes]
-                rows = sum(table.num_rows for table in tables)
-                said = {"where": [staging.add(table) for table in tables], "rows": rows, "share": share}
+                said: dict[str, Any] = {"where": [staging.add(table) for table in tables], "share": share}
+                if reports is not None and (encoded := reports.encoded(view, change)) is not None:
+                    said["encoded"] = staging.add(encoded)
                 told.append((0, CHANGED, view, json.dumps(said).encode()))
     finally:
         counted.close()

@@ -48,7 +48,7 @@ from viewkeeper.rounds.messages import (
     task_of,
     unpacked,
 )
-from viewkeeper.rounds.placing import is_few, later_tasks, place, tasks
+from viewkeeper.rounds.placing import Placing, is_few, later_tasks, place, tasks
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.resolving import Target, at_home
 from viewkeeper.rounds.sinking import Sinking, changes_of
@@ -182,7 +182,7 @@ def _undivided(lane: Lane, batch: _Batch) -> _Ran:
 
 
 def _divided(lane: Lane, batch: _Batch) -> _Ran:
-    number, flow, active, given, parts = batch.number, batch.flow, batch.active, batch.given, batch.parts
+    number, flow, active, given = batch.number, batch.flow, batch.active, batch.given
     seeds, names, together = batch.seeds, batch.names, batch.together
     manifest, near, duck, memory = lane.manifest, lane.near, lane.duck, lane.memory
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
@@ -192,6 +192,14 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
         given = placing.given
         if all(name in placing.staying for name in placing.levels if flow.operators[name].together):
             break
+    reached = {v: t for v, t in batch.targets.items() if t.sink in placing.levels}
+    tables = {v: target.table for v, target in reached.items()}
+    home = _at_home(batch, flow, placing, reached)
+    soon = frozenset(v for v in home if home[v] and tables[v].is_stored and not placing.levels[reached[v].sink])
+    parts, reports = batch.parts, None
+    if soon and batch.early is not None:
+        parts = tasks(batch.given, lane.slots, lane.spark, finely=True)
+        reports = batch.early.expect(Directory(lane.directory), number, parts, soon, tables)
     arranged = _written(lane.directory, number, placing.arranged, lane.durable)
     written: list[Path] = []
     messages: list[Message] = []
@@ -210,14 +218,6 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
     errand = _errand(lane, number, flow, arranging, min(parts, lane.slots) if near else 1, 1)
     kind = (errand.plan, [n for n, g in given.items() if g.count], sum(g.count or 0 for g in given.values()))
     later = later_tasks(parts, lane.slots, lane.sent.came(*kind))
-    reached = {v: t for v, t in batch.targets.items() if t.sink in placing.levels}
-    begun = [*(n for n, g in placing.given.items() if not is_empty(g)), *(consumer for consumer, _, _ in seeds)]
-    live = batch.flow.reached(begun, batch.active)  # as views are written: a form of the flow makes the same rows
-    home = at_home(batch.flow, live, placing.staying | flow.folded, placing.given, reached)
-    tables = {v: target.table for v, target in reached.items()}
-    soon = frozenset(v for v in home if home[v] and tables[v].is_stored and not placing.levels[reached[v].sink])
-    told = (Directory(lane.directory), number, parts, soon, tables)
-    reports = None if batch.early is None else batch.early.expect(*told)
     every = Job(
         **errand.__dict__,
         levels=placing.levels,
@@ -253,6 +253,13 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
         for path in written:
             path.unlink(missing_ok=True)
     return flow, results, arranged
+
+
+def _at_home(batch: _Batch, form: Flow, placing: Placing, targets: Mapping[int, Target]) -> Mapping[int, bool]:
+    """Views whose rows need not travel, found in the flow as views are written: its `form` makes the same rows."""
+    begun = [n for n, g in placing.given.items() if not is_empty(g)]
+    live = batch.flow.reached([*begun, *(consumer for consumer, _, _ in batch.seeds)], batch.active)
+    return at_home(batch.flow, live, placing.staying | form.folded, placing.given, targets)
 
 
 def _errand(lane: Lane, number: int, flow: Flow, active: frozenset[str], beside: int, threads: int) -> Errand:

@@ -131,10 +131,11 @@ class Level:
         fetched |= {name: [Rows(consolidate(site.duck, _joined(tables)))] for name, tables in met.items()}
         sunk: dict[int, list[pa.Table]] = defaultdict(list)
         onward += self._run(job, site, waiting, fetched, here, staging, sunk)
-        told = resolved(job.url, job.targets, sunk, site.duck, site.memory, staging, here)
+        reports = None if self.level else job.reports
+        told = resolved(job.url, job.targets, sunk, site.duck, site.memory, staging, here, reports)
         staging.close()
-        if job.reports is not None and not self.level:
-            report(kept.directory, job.reports, here, told)
+        if reports is not None:
+            report(kept.directory, reports, here, told)
         onward += told
         onward += self._carry(job, site, {**known, **site.added}, here)
         entries = kept.write(job, str(self.level), site.added)

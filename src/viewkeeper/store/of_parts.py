@@ -219,8 +219,8 @@ class StoreOfParts(Store):
     ) -> None:
         self.publishing.commit(batch, changes, change_catalog, begun)
 
-    def begin(self, number: int, tables: Sequence[Table]) -> Begun | None:
-        return self.publishing.begin(number, tables)
+    def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun | None:
+        return self.publishing.begin(number, tables, shares)
 
     def collect(self) -> None:
         self.publishing.collect()

@@ -315,9 +315,9 @@ class Publishing(Protocol):
         `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
         """
 
-    def begin(self, number: int, tables: Sequence[Table]) -> Begun | None:
-        """A commit of batch `number`, to which changes of these tables can be given as they become known, by the thread
-        that will make it. None: the store takes all at once."""
+    def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun | None:
+        """A commit of batch `number`, to which changes of these tables can be given as they become known, in about so
+        many shares, by the thread that will make it. None: the store takes all at once."""
         return None
 
     def collect(self) -> None:

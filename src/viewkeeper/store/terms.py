@@ -223,8 +223,11 @@ class Begun(Protocol):
     """A commit whose batch is still worked out. Until it is made nothing has happened; writers wait from the first
     change on."""
 
-    def apply(self, change: ViewChange) -> None:
-        """These changes are part of the batch. An error leaves it to be given up."""
+    encode: Callable[[ViewChange], pa.Table]
+    """Changes as the bytes that `apply` takes: a function that other processes can call."""
+
+    def apply(self, table: Table, encoded: pa.Table) -> None:
+        """These changes of a table are part of the batch. An error leaves it to be given up."""
 
     def give_up(self) -> None:
         """Nothing of it happens; no error if it was committed, or nothing was applied."""

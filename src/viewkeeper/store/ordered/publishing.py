@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
+import pyarrow as pa
+
 from viewkeeper import faults
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
-from viewkeeper.store.ordered import batches, records
+from viewkeeper.store.ordered import batches, records, together
 from viewkeeper.store.ordered.calls import Call, stream
 from viewkeeper.store.ordered.lease import FileLeasing
 from viewkeeper.store.ordered.maps import State
@@ -83,8 +85,8 @@ class OrderedPublishing(Publishing):
         self._batch = Batch(batch.number, batch.cut, batch.record)  # as it would be read again
         self._last = batch.number, record.basis
 
-    def begin(self, number: int, tables: Sequence[Table]) -> Begun:
-        return _Begun(self._opened, tables, partial(self._check, number=number))
+    def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun:
+        return _Begun(self._opened, tables, shares, partial(self._check, number=number))
 
     def _check(self, state: State, number: int) -> None:
         published = records.read_number(state.meta, records.BATCH_NUMBER)
@@ -99,20 +101,21 @@ class OrderedPublishing(Publishing):
 class _Begun(Begun):
     """The transaction of a commit, from the first change on."""
 
-    def __init__(self, opened: Opened, tables: Sequence[Table], check: Callable[[State], None]) -> None:
+    def __init__(self, opened: Opened, tables: Sequence[Table], shares: int, check: Callable[[State], None]) -> None:
+        self._shares = shares
         self._opened, self._tables, self._check = opened, [table.id for table in tables if table.is_stored], check
         self._stack = ExitStack()
         self._call: Call | None = None
 
-    def apply(self, change: ViewChange) -> None:
-        pieces: Iterable[Encoded] = encoded_changes([change])
+    encode = staticmethod(together.as_table)
+
+    def apply(self, table: Table, encoded: pa.Table) -> None:
         if self._call is None:
-            pieces = list(pieces)
             state = self._stack.enter_context(self._opened.write(self._tables))
             self._check(state)
-            self._call = Call(state, change.puts.nbytes)
-        for table, keys, after in pieces:
-            self._call.apply(table, keys, after)
+            self._call = Call(state, self._shares * encoded.nbytes)
+        for piece in encoded.to_batches():
+            self._call.apply(table, *piece.columns)
 
     def taken(self, stack: ExitStack) -> Call | None:
         """What has been done so far, for whoever ends the transaction with this stack; None if nothing."""

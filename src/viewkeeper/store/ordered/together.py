@@ -48,6 +48,13 @@ def encoded_changes(changes: Sequence[ViewChange]) -> Iterator[Encoded]:
         yield from _gone([c for c in group if c.deletes.num_rows])
 
 
+def as_table(change: ViewChange) -> pa.Table:
+    """The same for one change, its keys in order, as a table to be sent: a chunk for each piece."""
+    schema = pa.schema([("key", pa.binary()), ("row", pa.binary())])
+    pieces = encoded(change.table, change.puts, change.deletes)
+    return pa.Table.from_batches([pa.record_batch([*piece], schema=schema) for piece in pieces], schema)
+
+
 def _shape(table: Table) -> Any:
     """What the bytes of a table's rows and keys depend on."""
     places = {column.name: place for place, column in enumerate(table.stored)}
