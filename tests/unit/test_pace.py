@@ -28,11 +28,11 @@ from viewkeeper.maintain.processors import Processors
         (False, "balanced", 0.0, 0.02, 0.03, 0.02),  # of two processors, one is the writers'
         (False, "writers", 0.0, 0.03, 0.01, 0.04),
         (False, "views", 0.0, 0.03, 0.01, 0.0),
-        (False, "balanced", 0.0, 0.06, 0.02, 0.03),  # what the store did, too
-        (False, "balanced", 0.0, 0.5, 0.1, 0.5),
-        (False, "writers", 0.0, 0.5, 0.1, 0.5),  # no longer than the batch was
-        (False, "views", 0.0, 0.5, 0.1, 0.0),
-        (False, "balanced", 0.0, 9.0, 2.0, 1.0),
+        (False, "balanced", 0.0, 0.25, 0.02, 0.02),
+        (False, "balanced", 0.0, 0.75, 0.1, 1.05),  # what the store did, too, while nobody was idle
+        (False, "views", 0.0, 0.75, 0.1, 0.0),
+        (False, "balanced", 0.0, 9.0, 2.0, 2.05),
+        (False, "writers", 0.0, 9.0, 2.0, 2.05),
     ],
 )
 def test_a_batch_takes_no_more_than_its_share_of_the_time(
@@ -42,6 +42,12 @@ def test_a_batch_takes_no_more_than_its_share_of_the_time(
     made = Maintenance(store, Pace(priority=priority), cast(Any, None))
     made._processors.idle = idle
     assert made._rest_after(BatchReport(1, 10, "driver", seconds), spent) == pytest.approx(rest)
+
+
+def test_who_wants_no_delay_has_none() -> None:
+    store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=False))
+    made = Maintenance(store, Pace(max_delay=0.0), cast(Any, None))
+    assert made._rest_after(BatchReport(1, 10, "driver", 9.0), 9.0) == 0.0
 
 
 def test_after_a_batch_that_left_some_of_it_waiting_nobody_rests() -> None:

@@ -4,8 +4,8 @@
     changes   begin a batch at once, unless the last one ended just now: then rest first, until what that batch took
               from writers is no more than its share of the time (`priority`): its time where they wait for its commit,
               else processor time, its own and the store's, or a quarter of its time while processors are idle; at most
-              `max_delay`, or what a long batch took of processors that were all needed; and not at all when more
-              waited than it could take
+              `max_delay`, but twice as long as a long batch that met no idle processor (2 s at most); and not at all
+              when more waited than it could take
     batch     at most about `max_changes` rows: a long backlog is worked off in several batches
     failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
               time later each time, and ends the maintenance after `retries` times
@@ -51,8 +51,8 @@ _IDLE = 0.1
 """The share of the processors' time from which on they are not all needed."""
 _SPARED = 0.8
 """How much of the time batches may take where none are: larger batches cost a store less, and are seen as soon."""
-_LONGEST = 1.0
-"""Seconds of rest at most, however long a batch was."""
+_LONG, _LONGEST = 5, 40
+"""How many times `max_delay` a long batch takes, and the rest after it at most: a quarter of a second, and two."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -291,21 +291,22 @@ class Maintenance:
         """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
 
         `spent`: seconds of the processor. Where writers do not wait for a transaction, that is what a batch takes from
-        them, and what the store does for it: a batch that is longer than `max_delay` has it read many rows. While
-        processors are idle only a store elsewhere, which has work for both, is spared a little. While none are, a long
-        batch is followed by a long rest: the longer, the more changes of a row are one.
+        them; while processors are idle only a store elsewhere, which has work for both, is spared a little. While none
+        are, a batch that takes long has the store read many rows, which needs more processors than this one: it is
+        followed by a long rest, and the longer that is, the more changes of a row are one.
         """
         idle = self._processors.look()
         if report.more:
             return 0.0
-        took, share, most = report.seconds, SHARES[self.pace.priority], self.pace.max_delay
-        if not (self._store.capabilities.atomic_batch or report.lane == "spark"):
-            if idle > _IDLE:
-                share = max(share, _SPARED)
-            else:
-                took = min(took, spent + max(0.0, took - most))
-                most = max(most, min(took, _LONGEST))
-        return min(most, took / share - took)
+        took, share, delay = report.seconds, SHARES[self.pace.priority], self.pace.max_delay
+        if self._store.capabilities.atomic_batch or report.lane == "spark":
+            return min(delay, took / share - took)
+        if idle > _IDLE:
+            share = max(share, _SPARED)
+            return min(delay, took / share - took)
+        left = 1 / share - 1
+        long = max(0.0, took - _LONG * delay)
+        return min(delay, left * min(spent, took)) + min(_LONGEST * delay, 2 * left * long)
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:

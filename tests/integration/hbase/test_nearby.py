@@ -17,8 +17,9 @@ from viewkeeper.store.hbase import nearby
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.connection import Gateway
 from viewkeeper.store.hbase.layout import Layout, Rows, layout_of
-from viewkeeper.store.hbase.nearby import Tried, rows_of
+from viewkeeper.store.hbase.nearby import Tried, Tries, rows_of
 from viewkeeper.store.hbase.reading import read_rows
+from viewkeeper.store.hbase.scanning import Scan
 from viewkeeper.store.hbase.tables import Family
 
 ROWS = 3_000
@@ -67,8 +68,10 @@ class Kept:
     def one_by_one(self, keys: pa.Array, span: tuple[int, int] | None) -> Rows:
         return read_rows(self.client, self.layout, keys, COLUMNS, span)
 
-    def together(self, keys: pa.Array, span: tuple[int, int] | None, tried: Tried | None = None) -> Rows:
-        return rows_of(self.client, self.layout, keys, COLUMNS, span, tried or Tried())
+    def together(
+        self, keys: pa.Array, span: tuple[int, int] | None, tried: Tried | None = None, after: int | None = None
+    ) -> Rows:
+        return rows_of(self.client, self.layout, keys, COLUMNS, span, tried or Tried(), after)
 
 
 def same(left: Rows, right: Rows) -> bool:
@@ -110,20 +113,63 @@ def test_rows_read_by_ranges_are_those_read_by_keys(
     assert gets["few"] >= 40
 
 
+def test_of_rows_that_were_put_whole_new_cells_are_enough(where: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, tried = Kept(where, 50), Tried()
+    spans: list[Any] = []
+
+    def scan(table: str, wanted: Scan) -> Any:
+        spans.append(wanted.span)
+        return Client.scan(where, table, wanted)
+
+    monkeypatch.setattr(where, "scan", scan)
+    every = kept.keys(np.arange(2 * ROWS))
+    assert same(kept.together(every, (0, NOW + 1), tried, 0), kept.one_by_one(every, (0, NOW + 1)))
+    assert spans == [(0, NOW + 1)]  # nobody knows yet what lies there
+    for cut, ids in ((34, every), (38, every), (58, kept.keys(kept.draw.choice(2 * ROWS, ROWS, replace=False)))):
+        for after in (0, NOW - 1, NOW + 9, NOW + 30, NOW + 33):
+            spans.clear()
+            tried.newer, tried.rows = Tries(), ROWS
+            span = (0, NOW + cut + 1)
+            assert same(kept.together(ids, span, tried, after), kept.one_by_one(ids, span)), (cut, after)
+            assert (after + 1, NOW + cut + 1) in spans
+    kept._put(np.arange(2 * ROWS), NOW + 80)
+    spans.clear()
+    tried.newer, tried.rows = Tries(), ROWS
+    assert same(kept.together(every, (0, NOW + 81), tried, NOW + 79), kept.one_by_one(every, (0, NOW + 81)))
+    assert spans == [(NOW + 80, NOW + 81)]  # and of nothing else
+
+
+def test_what_lies_in_a_range_is_known_by_the_scans_through_it() -> None:
+    tried, keys = Tried(), pa.array([b"c", b"d", b"e"])
+    assert not tried.changed(keys)
+    tried.scanned(b"b", b"f", 20)
+    assert tried.changed(keys)  # 23 at most
+    assert not tried.changed(pa.array([b"a", b"d"]))
+    assert not tried.changed(pa.array([b"c", b"d"]))  # 27
+    tried.scanned(b"a", b"c", 2)
+    assert (tried.start, tried.stop, tried.rows) == (b"a", b"f", 29)
+    tried.scanned(b"b", b"c", 2)
+    assert tried.rows == 29
+    tried.scanned(b"a", b"g", 9)
+    assert (tried.start, tried.stop, tried.rows) == (b"a", b"g", 9)
+
+
 def test_where_keys_lie_far_apart_it_is_seldom_tried(where: Client) -> None:
     kept, tried = Kept(where, 50), Tried()
+    close = tried.close
     far = kept.keys(np.arange(0, 2 * ROWS, 40))
     assert same(kept.together(far, None, tried), kept.one_by_one(far, None))
-    left = tried.left
+    left = close.left
     assert left > 0
     kept.together(far, None, tried)
-    assert tried.left == left - len(far)
-    while tried.left >= len(far):
+    assert close.left == left - len(far)
+    while close.left >= len(far):
         kept.together(far, None, tried)
     kept.together(far, None, tried)
-    assert tried.left > left  # tried again, and now it waits longer
+    assert close.left > left  # tried again, and now it waits longer
+    close.left = 0
     kept.together(kept.keys(np.arange(2 * ROWS)), None, tried)
-    assert (tried.left, tried.after) == (0, Tried().after)
+    assert (close.left, close.after) == (0, Tried().close.after)
 
 
 def test_a_table_of_ours_that_was_never_made_has_no_rows(where: Client) -> None:

@@ -94,6 +94,7 @@ class Feed:
         told = seen if isinstance(seen, Noted) else None
         came = self.arrivals.taken(layout, told, after, upto, exact, self._head)
         if came.gap or not (exact or came.complete or upto - after <= 1000 * RESCAN):
+            self._tried.pop(layout.name, None)
             low = upto - self._overlap
             look = windows.joined(upto, upto, []) if came.complete else self._look(layout, low, upto)
             noted = look.noted(max(low, look.after), upto)  # before rows are read
@@ -102,7 +103,7 @@ class Feed:
         if not came.complete:
             found, noted = self._window(layout, after, upto, told)
             keys = pa.concat_arrays([keys, found]).unique() if len(keys) else found
-        rows = self._rows(layout, keys, columns, span)
+        rows = self._rows(layout, keys, columns, span, after)
         key_columns, bad = layout.keys.decode(keys)
         self._rejects.note(table, keys, rows.rejects)
         changed = Changed(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
@@ -247,10 +248,10 @@ class Feed:
             for layout, after, upto in asked
         ]
 
-    def _rows(self, layout: Layout, keys: pa.Array, columns: list[str], span: TimeRange | None) -> Rows:
+    def _rows(self, layout: Layout, keys: pa.Array, columns: list[str], span: TimeRange | None, after: int) -> Rows:
         if self.spread is None or not len(keys):
             tried = self._tried.setdefault(layout.name, Tried())
-            return rows_of(self._client, layout, keys, columns, span, tried)
+            return rows_of(self._client, layout, keys, columns, span, tried, after)
         return regions.rows(self.spread, self._url, self._client, layout, keys, columns, span)
 
     def _tables(self, ids: Sequence[int]) -> list[Table]:
