@@ -22,7 +22,7 @@ from viewkeeper.store.hbase.reading import read_rows
 from viewkeeper.store.hbase.scanning import Scan
 from viewkeeper.store.hbase.tables import Family
 
-ROWS = 3_000
+ROWS = 1_200
 COLUMNS = ["id", "a", "b"]
 NOW = 1_700_000_000_000
 
@@ -49,8 +49,8 @@ class Kept:
         self.draw = np.random.default_rng(3)
         self._put(np.arange(0, 2 * ROWS, 2), NOW)
         for later in range(1, 6):
-            self._put(self.draw.choice(2 * ROWS, 400, replace=False), NOW + 10 * later)
-            gone = self.keys(self.draw.choice(2 * ROWS, 200, replace=False))
+            self._put(self.draw.choice(2 * ROWS, 200, replace=False), NOW + 10 * later)
+            gone = self.keys(self.draw.choice(2 * ROWS, 100, replace=False))
             client.delete_many(self.layout.name, gone, (), time=NOW + 10 * later + 3)
             less = self.keys(self.draw.choice(2 * ROWS, 100, replace=False))
             client.delete_many(self.layout.name, less, (b"c:a",), time=NOW + 10 * later + 4)
@@ -97,8 +97,10 @@ def test_rows_read_by_ranges_are_those_read_by_keys(
         "all": every,
         "half": kept.draw.choice(2 * ROWS, ROWS, replace=False),
         "few": kept.draw.choice(2 * ROWS, 60, replace=False),
-        "a stretch": every[1_000:1_900],
-        "a stretch among few": np.r_[kept.draw.choice(1_000, 30, replace=False), every[2_000:3_500], [5_998, 5_999]],
+        "a stretch": every[800:1_700],
+        "a stretch among few": np.r_[
+            kept.draw.choice(1_000, 30, replace=False), every[1_100:2_100], [2 * ROWS - 2, 2 * ROWS - 1]
+        ],
         "beyond the end": np.arange(2 * ROWS - 50, 2 * ROWS + 500),
         "not there": np.arange(3 * ROWS, 3 * ROWS + 200),
     }
@@ -157,7 +159,7 @@ def test_what_lies_in_a_range_is_known_by_the_scans_through_it() -> None:
 def test_where_keys_lie_far_apart_it_is_seldom_tried(where: Client) -> None:
     kept, tried = Kept(where, 50), Tried()
     close = tried.close
-    far = kept.keys(np.arange(0, 2 * ROWS, 40))
+    far = kept.keys(np.arange(0, 2 * ROWS, 12))
     assert same(kept.together(far, None, tried), kept.one_by_one(far, None))
     left = close.left
     assert left > 0
