@@ -63,6 +63,17 @@ class Run:
     def num_bytes(self) -> int:
         return bytes_of(self.rows)
 
+    def width(self, columns: Sequence[str]) -> float:
+        """Bytes that these columns of a row take."""
+        known = self._widths.get(name := tuple(columns))
+        if known is None:
+            known = self._widths[name] = bytes_of(self.rows.select(columns)) / max(1, self.num_rows)
+        return known
+
+    @cached_property
+    def _widths(self) -> dict[tuple[str, ...], float]:
+        return {}
+
     @property
     def is_open(self) -> bool:
         """Whether its rows are at hand (see `runs.Closed`)."""
@@ -172,6 +183,18 @@ class Arrangement:
                 whole = len(places) == run.num_rows and columns is None
                 found.append(run.weighted if whole else run.take(places, columns))
         return _joined(found) if found else self._no_rows(columns)
+
+    def vectors(self, hashes: Hashes, columns: Sequence[str]) -> pa.Table:
+        """The same of additive state, whose rows have no weights: these columns alone."""
+        _check_type(hashes, np.uint64)
+        found = []
+        for run in self.near(hashes).runs:
+            start, stop = run.ranges(hashes)
+            places = spans(start, stop - start)
+            if len(places):
+                rows = run.rows.select(columns)
+                found.append(rows if len(places) == run.num_rows else rows.take(pa.array(places)))
+        return _joined(found) if found else self._no_rows(columns).select(columns)
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, with `columns` (None: all, `_h` too) and `_w`."""

@@ -187,5 +187,8 @@ def _next_places(keys: Hashes, hashes: Hashes, start: Places) -> tuple[Places, P
     if len(keys) == 0:
         return start.copy(), np.zeros(0, np.int64)
     last = len(keys) - 1
-    stop = start + ((keys[np.minimum(start, last)] == hashes) & (start <= last))
+    is_there = (keys[np.minimum(start, last)] == hashes) & (start <= last)
+    if not is_there.any():  # of a short run most lookups find nothing
+        return start.copy(), np.zeros(0, np.int64)
+    stop = start + is_there
     return stop, np.flatnonzero((stop > start) & (stop <= last) & (keys[np.minimum(stop, last)] == hashes))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from viewkeeper.model.names import HASH
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange, distinct_hashes, hashes_of, succession
 from viewkeeper.operators.operator import Operator, Ports, Site, slots
-from viewkeeper.store.memory import bytes_of, width
+from viewkeeper.store.memory import bytes_of
 
 Step = Callable[[list[pa.Table | None]], tuple[pa.Table, list[pa.Table]]]
 """From what arrived at the ports to the output, and what to add to each slot."""
@@ -86,7 +86,7 @@ def touched(site: Site, states: Sequence[Arrangement], ports: Ports) -> int:
     found = 0.0
     for run in (run for state in states for run in state.runs):
         if run.meets(hashes):
-            found += run.counted(hashes) * width(run.rows)
+            found += run.counted(hashes) * run.num_bytes / max(1, run.num_rows)
     return int(found)
 
 

@@ -215,7 +215,9 @@ def step(
         # One pass for all arguments: a row has the value of one of them, and NULL adds nothing to the others.
         together = pa.concat_tables(flips, promote_options="default").combine_chunks()
         vectors = pa.concat_tables([vectors, _vectors(duck, spec, together, distinct=True)])
-    old = states[0].slice(distinct_hashes(vectors)) if states[0].runs else vectors.slice(0, 0)
+    old = vectors.slice(0, 0)
+    if states[0].runs:
+        old = states[0].vectors(distinct_hashes(vectors), [c for c in vectors.column_names if c != WEIGHT])
     out = _difference(duck, spec, old, vectors, states, kept, several)
     kept[0] = _without_zeros(vectors, plan, seed=not spec.keys and not states[0].num_rows)
     return out, kept

@@ -85,7 +85,7 @@ class Lookup(Operator):
         names = [*(c.name for c in self.columns), WEIGHT]
         if not self.reach:
             arrangement = arrangement.near(np.concatenate([hashes_of(table) for table in ports[0]]))
-        each = sum(width(run.rows.select(taken)) for run in arrangement.runs) / len(arrangement.runs)
+        each = sum(run.width(taken) for run in arrangement.runs) / len(arrangement.runs)
         for piece in site.memory.pieces(stacked(ports[0])):
             probe = piece.combine_chunks()
             found = self._found(probe, arrangement, taken, site.memory.rows(width(probe) + each))
