@@ -27,6 +27,7 @@ _SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
 """Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
 _SLICES_FOR_MORE = 4
 """So many slices are encoded by two threads, and so are their chunks of the log."""
+_SLICES_AT_ONCE = 8
 _LARGE = 128 << 20
 _MUCH = 16
 """A call of this part of the budget is much: its part of the log, twice as large, is written so that it need not wait
@@ -121,20 +122,22 @@ def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[Bytes]:
 
 
 def _encoded(table: Table, given: pa.Table, names: Sequence[str], work: _Work) -> Iterator[Bytes]:
-    """A slice after the other. Many are made at once by two threads, unless they are much: the transaction comes after
-    them, in which Python's lock changes hands at every row, so that another thread would only be in its way."""
+    """A slice after the other, some at a time by two threads, which rest while those are written: there Python's lock
+    changes hands at every row, and another thread would only be in the way. (All at once would be new memory.)"""
     if not given.num_rows:
         return
     data = typed(table, given, names)
     slices = _slices(table, data)
-    if len(slices) < _SLICES_FOR_MORE or _is_much(data.nbytes):
+    if len(slices) < _SLICES_FOR_MORE:
         yield from (work(table, _taken(data, places)) for places in slices)
         return
     with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
-        made = list(threads.map(lambda places: work(table, _taken(data, places)), slices))
-    made.reverse()
-    while made:  # what is written is let go of
-        yield made.pop()
+        for start in range(0, len(slices), _SLICES_AT_ONCE):
+            some = slices[start : start + _SLICES_AT_ONCE]
+            made = list(threads.map(lambda places: work(table, _taken(data, places)), some))
+            made.reverse()
+            while made:  # what is written is let go of
+                yield made.pop()
 
 
 def _as_bytes(table: Table, piece: pa.Table) -> Bytes:
