@@ -171,7 +171,8 @@ def skew(asked: Any, place: str) -> dict[str, Any]:
     count, noted = asked.changes[0], Path(place) / "tasks"
     random = np.random.default_rng(4)
     drawn = {"even": random.integers(0, SHOPS, 3 * count), "zipf": (random.zipf(1.2, 3 * count) - 1) % SHOPS}
-    with vk.open(f"lmdb:{place}/db", durability="none", spark=bulk_session(asked.inside)) as db:
+    spark = bulk_session(asked.inside, spark_viewkeeper_rowsPerTask=str(count // 10))  # or a few rows are one task's
+    with vk.open(f"lmdb:{place}/db", durability="none", spark=spark) as db:
         prepare(db, asked.rows)
         create_views(db, SUMS)
         counting(noted)
@@ -194,10 +195,10 @@ PARTS = {"machine": ("rows",), "load": ("scale",), "batch": ("rows", "changes"),
 """And what each depends on: with another setting, what is known of it is forgotten."""
 
 
-def bulk_session(cores: int) -> Any:
+def bulk_session(cores: int, **more: str) -> Any:
     """Its JVM only carries bytes for Python's workers: what its first compiler makes is enough (docs/scale.md). The
     second one would take half a second of each of the first batches, on a core of its own if there is one."""
-    return session(cores, spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1")
+    return session(cores, spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1", **more)
 
 
 def prepare(db: Any, rows: int) -> None:
