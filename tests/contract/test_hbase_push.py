@@ -158,6 +158,19 @@ def test_a_batch_counts_rows_however_often_they_were_written(shop: Shop) -> None
     shop.check()
 
 
+def test_a_backlog_in_one_frame_is_worked_off_in_few_batches(shop: Shop) -> None:
+    eventually(shop.is_pushed)
+    shop.server.sending.clear()
+    for number in range(100, 400):
+        shop.plain(number, 7)
+    shop.server.sending.set()
+    reports: list[Any] = []
+    with shop.db.maintain(max_changes=100, on_batch=reports.append):
+        eventually(lambda: shop.db.get("dear", 399) is not None)
+    assert len([report for report in reports if report.changes]) <= 8
+    shop.check()
+
+
 def test_cells_that_were_dated_back_are_found(shop: Shop) -> None:
     now = shop.store.head()
     shop.plain(50, 7, now - HOUR)

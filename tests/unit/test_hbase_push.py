@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +23,15 @@ from hypothesis import strategies as st
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.store.files import Directory
 from viewkeeper.store.hbase.push import inflow, reach, settings, touched, wire
+from viewkeeper.store.hbase.push.arrivals import Arrivals
 from viewkeeper.store.hbase.push.inflow import Inflow
+from viewkeeper.store.hbase.push.pushed import Pushed
 from viewkeeper.store.hbase.push.receiver import Receiver
 from viewkeeper.store.hbase.push.settings import Agreed
 from viewkeeper.store.hbase.push.spool import Spool, least
 from viewkeeper.store.hbase.push.touched import Malformed, Touched
 from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
+from viewkeeper.store.hbase.windows import Noted
 
 SECRET = b"a secret of some length"
 NOW = 1_700_000_000_000
@@ -414,6 +419,54 @@ def test_a_batch_takes_the_rows_that_were_touched_up_to_its_cut_and_the_next_one
     every, _, _ = found.take("n:x", {}, None, 1_000)  # where rows are read as they are
     assert inflow.keys_of(every).to_pylist() == [b"1", b"2", b"3", b"4"]
     found.close()
+
+
+def _life(directory: Path, frames: list[Touched], most: int, now: int) -> list[tuple[int, list[bytes]]]:
+    """The batches of `most` rows that these frames make: each cut, and the rows that were read."""
+    spool, layout = Spool(Directory(directory)), cast(Any, SimpleNamespace(name="n:x"))
+    spool.begin("an epoch")
+    arrivals = Arrivals()
+    arrivals.inflow = found = Inflow(Agreed("p", ("192.0.2.1:1",), ("n",)), spool, SECRET, lambda: [])
+    arrivals._complete = now
+    told = Noted(0, "", push=Pushed(found.life, {}, True, {}, 0))
+    for frame in frames:
+        spool.append(touched.write({"n:x": frame}))
+    batches: list[tuple[int, list[bytes]]] = []
+    cut = 0
+    while len(waits := arrivals.waiting(layout, told, cut, now).firsts) and len(batches) < 50:
+        upto = now if len(waits) <= most else int(np.sort(waits)[most - 1])
+        came = arrivals.taken(layout, told, cut, upto, exact=True, now=now)
+        told, cut = Noted(upto, "", push=came.pushed), upto
+        batches.append((cut, came.keys.to_pylist()))
+    found.close()
+    return batches
+
+
+def test_a_frame_of_more_rows_than_a_batch_is_read_once(tmp_path: Path) -> None:
+    times = np.arange(1, 2_001)
+    keys = [b"%05d" % n for n in times]
+    frame = Touched(pa.array(keys, pa.binary()), times, times, 1)
+    assert _life(tmp_path, [frame], 1_000, now=5_000) == [(1_000, keys[:1_000]), (5_000, keys[1_000:])]
+
+
+def test_frames_of_two_servers_one_after_the_other_are_read_once(tmp_path: Path) -> None:
+    frames = []
+    for server in (b"a", b"b"):
+        for first in range(1, 5_000, 1_000):
+            times = np.arange(first, first + 1_000)
+            frames.append(Touched(pa.array([b"%s%05d" % (server, n) for n in times], pa.binary()), times, times, 1))
+    batches = _life(tmp_path, frames, 2_500, now=9_000)
+    assert [cut for cut, _ in batches] == [1_250, 2_500, 3_750, 9_000]
+    assert [len(keys) for _, keys in batches] == [2_500] * 4
+    assert len({key for _, keys in batches for key in keys}) == 10_000
+
+
+def test_a_row_with_a_cell_of_now_and_one_dated_ahead_is_read_for_the_first(tmp_path: Path) -> None:
+    """The cut of a batch may be before both."""
+    now, years = 5_000, 10**12
+    keys = pa.array([b"a", b"b", b"mixed"], pa.binary())
+    frame = Touched(keys, np.array([10, 20, 30]), np.array([10, 20, years]), 1)
+    assert _life(tmp_path, [frame], 1, now) == [(10, [b"a"]), (20, [b"b"]), (now, [b"mixed"])]
 
 
 def test_a_row_that_was_touched_often_waits_once_from_its_first_touch() -> None:

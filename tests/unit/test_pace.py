@@ -50,6 +50,13 @@ def test_who_wants_no_delay_has_none() -> None:
     assert made._rest_after(BatchReport(1, 10, "driver", 9.0), 9.0) == 0.0
 
 
+@pytest.mark.parametrize(("delay", "lag", "rest"), [(10.0, None, 12.0), (0.05, 1_000, 0.05)])
+def test_a_long_rest_is_of_seconds_and_not_while_the_lag_is_limited(delay: float, lag: int | None, rest: float) -> None:
+    store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=False))
+    made = Maintenance(store, Pace(max_delay=delay, max_lag=lag), cast(Any, None))
+    assert made._rest_after(BatchReport(1, 10, "driver", 99.0), 99.0) == pytest.approx(rest)
+
+
 def test_after_a_batch_that_left_some_of_it_waiting_nobody_rests() -> None:
     store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=True))
     made = Maintenance(store, Pace(max_changes=100), cast(Any, None))

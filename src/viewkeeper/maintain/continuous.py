@@ -51,8 +51,10 @@ _IDLE = 0.1
 """The share of the processors' time from which on they are not all needed."""
 _SPARED = 0.8
 """How much of the time batches may take where none are: larger batches cost a store less, and are seen as soon."""
-_LONG, _LONGEST = 5, 40
-"""How many times `max_delay` a long batch takes, and the rest after it at most: a quarter of a second, and two."""
+_LONG, _LONGER = 5, 40
+"""How many times `max_delay` a long batch takes, and the rest after it at most."""
+_LONGEST = 2.0
+"""Seconds of that, whatever `max_delay` is."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -246,7 +248,8 @@ class Maintenance:
                         continue
                     self._news.wait(pause_after(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
                     continue
-                self._stopping.wait(max(0.0, ended + rest - time.monotonic()))
+                if self._stopping.wait(max(0.0, ended + rest - time.monotonic())):
+                    return
                 self._processors.look()  # after a long rest: what follows is of the batch
                 spent = time.process_time()
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
@@ -264,7 +267,7 @@ class Maintenance:
             ended, rest = time.monotonic(), self._rest_after(report, spent)
             if report.lane != "none":
                 heard = ended
-                if steps or not self._store.tells:
+                if steps or report.more or not self._store.tells:
                     continue
             else:
                 seen = head
@@ -305,8 +308,10 @@ class Maintenance:
             share = max(share, _SPARED)
             return min(delay, took / share - took)
         left = 1 / share - 1
-        long = max(0.0, took - _LONG * delay)
-        return min(delay, left * min(spent, took)) + min(_LONGEST * delay, 2 * left * long)
+        short = min(delay, left * min(spent, took))
+        if self.pace.max_lag is not None:  # writers may wait for the next one
+            return short
+        return short + min(_LONGER * delay, _LONGEST, 2 * left * max(0.0, took - _LONG * delay))
 
     def _note(self, error: Exception | None, failures: int) -> None:
         if error is not None:

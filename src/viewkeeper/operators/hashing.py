@@ -25,6 +25,8 @@ _FACTOR, _HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 _WORDS = {pa.int64(): np.uint64, pa.int32(): np.uint32, pa.date32(): np.uint32}
 _FEW_STRINGS = 64
 """Different strings of a column up to which each is looked up by itself."""
+_SAMPLE = 1_000
+"""Rows of a column that has more, which usually show whether there are more."""
 _MOST_STRINGS = 1 << 14
 _STRINGS: dict[str, int] = {}
 """The hashes that DuckDB told of strings."""
@@ -72,6 +74,8 @@ def _combined(rows: pa.Table, key: Sequence[str], duck: Duck | None = None) -> H
 
 
 def _of_strings(array: pa.Array, duck: Duck | None) -> Hashes | None:
+    if len(array) > _SAMPLE and len(array.slice(0, _SAMPLE).unique()) > _FEW_STRINGS:
+        return None
     encoded = array.dictionary_encode()
     values = encoded.dictionary.to_pylist() if len(encoded.dictionary) <= _FEW_STRINGS else None
     if values is None or duck is None:

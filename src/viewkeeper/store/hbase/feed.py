@@ -11,7 +11,7 @@ that all has come, what was pushed is all there is to read. While it is not, a w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -155,10 +155,7 @@ class Feed:
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
-        published = self._known.last
-        if published is None or published.batch.cut != after:
-            published = self._known.published()
-        told = published.batch.seen if published is not None and published.batch.cut == after else {}
+        told = self._told(after)
         now = self.head() if head is None else head
         self.arrivals.reach(now)
         rows = calls = 0
@@ -191,17 +188,25 @@ class Feed:
         return Pending(calls, rows, None if first is None else first / 1000, first, last)
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
-        now = self.head()
+        told, now = self._told(after), self.head()
         self.arrivals.reach(now)
         found = []
         for table in self._tables(tables):
             layout = self._layouts.of(table)
-            waits = self.arrivals.waiting(layout, None, after, now)
+            seen = told.get(table.id)
+            waits = self.arrivals.waiting(layout, seen if isinstance(seen, Noted) else None, after, now)
             found.append(waits.firsts)
             if not waits.complete:
                 found.append(self._look(layout, after, now).sight(after, now).oldest)
         times = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
         return now if len(times) <= rows else int(times[max(rows, 1) - 1])
+
+    def _told(self, after: int) -> Mapping[int, Seen]:
+        """What the batch with this cut had seen of its tables; nothing if it is not the last one."""
+        published = self._known.last
+        if published is None or published.batch.cut != after:
+            published = self._known.published()
+        return published.batch.seen if published is not None and published.batch.cut == after else {}
 
     # -- the overlap --------------------------------------------------------------------------------------------------
 

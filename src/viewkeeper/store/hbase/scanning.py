@@ -73,7 +73,7 @@ def scan(pool: Pool, table: str, wanted: Scan) -> Generator[Cells, None, None]:
     first = min(FIRST_ROWS, wanted.limit or FIRST_ROWS)
     cells = pool.attempt(lambda c: _at_once(c, table, wanted, first), "scan", repeatable=True, of_table=table)
     rows = fitting(cells.rows, len(cells.frame), first)
-    failed = 0
+    failed, wanted_more = 0, True
     if cells.rows:
         yield cells
         wanted = _behind(wanted, cells)
@@ -89,10 +89,13 @@ def scan(pool: Pool, table: str, wanted: Scan) -> Generator[Cells, None, None]:
                     try:
                         yield more
                     except GeneratorExit:
+                        wanted_more = False
                         scanner.close()
                         return
                 return
         except Exception as error:
+            if not wanted_more:  # HBase ends a scanner that nobody asks by itself
+                return
             _weigh(pool, error, table, failed)
             time.sleep(pool.retry.pause(failed))
             failed += 1

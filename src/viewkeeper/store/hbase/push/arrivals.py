@@ -76,14 +76,15 @@ class Arrivals:
         if inflow is None:
             return Came(NOTHING.keys, pushed)
         complete = upto <= self._complete
+        cut = upto if exact else None
         if told is not None and (pushed is None or pushed.life != inflow.life):
-            _, mark, known = inflow.take(layout.name, {}, upto if exact else None, now)
-            return Came(NOTHING.keys, Pushed(inflow.life, mark, complete, known), complete, gap=True)
+            _, mark, known = inflow.take(layout.name, {}, cut, now)
+            return Came(NOTHING.keys, Pushed(inflow.life, mark, complete, known, cut), complete, gap=True)
         since = pushed.mark if pushed is not None else inflow.mark_at(after)
         if since is None:
             return Came(NOTHING.keys, None)
-        rows, mark, known = inflow.take(layout.name, since, upto if exact else None, now)
-        return Came(keys_of(rows), Pushed(inflow.life, mark, complete, known), complete, rows.loaded)
+        rows, mark, known = inflow.take(layout.name, since, cut, now, pushed)
+        return Came(keys_of(rows), Pushed(inflow.life, mark, complete, known, cut), complete, rows.loaded)
 
     def waiting(self, layout: Layout, told: Seen | None, after: int, now: int) -> Waits:
         """What waits after the cut `after`, of which `told` was seen."""
@@ -97,10 +98,12 @@ class Arrivals:
         mark = pushed.mark if pushed is not None else inflow.mark_at(after)
         if mark is None:
             return Waits(NO_TIMES, NO_TIMES)
-        rows = inflow.touched(layout.name, mark)
+        rows = inflow.touched(layout.name, mark, pushed)
         came = np.maximum(rows.newest, after + 1)  # what was dated back came after the last cut
+        # A row with a cell of now and one dated ahead waits for the first.
+        came = np.where((came > now) & (rows.oldest > after), rows.oldest, came)
         # Without a whole push a window shows what is newer than the cut; what is older only came.
-        which = rows.newest <= (now if complete else min(now, after + 1))
+        which = came <= (now if complete else min(now, after + 1))
         if not which.all():
             rows, came = rows.only(which), came[which]
         first = firsts(rows.keys, came)

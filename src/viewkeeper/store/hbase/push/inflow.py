@@ -26,7 +26,7 @@ from viewkeeper.store.hbase.push.pushed import Pushed
 from viewkeeper.store.hbase.push.reach import Asked, Reached
 from viewkeeper.store.hbase.push.receiver import Receiver
 from viewkeeper.store.hbase.push.settings import Agreed, address
-from viewkeeper.store.hbase.push.spool import Mark, Spool, least
+from viewkeeper.store.hbase.push.spool import Mark, Segment, Spool, least
 from viewkeeper.store.hbase.push.touched import Times, Touched
 from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
 
@@ -154,25 +154,28 @@ class Inflow:
         with self._lock:
             return next((mark for at, life, mark in reversed(self._cuts) if at <= cut and life == self.life), None)
 
-    def touched(self, table: str, mark: Mark) -> Touched:
-        """The rows of a table that were touched behind a mark."""
-        return touched.joined([s.tables[table] for s in self._spool.after(mark, table)])
+    def touched(self, table: str, mark: Mark, last: Pushed | None = None) -> Touched:
+        """The rows of a table that were touched behind a mark, but for what the `last` batch had read."""
+        return touched.joined([_unread(s, table, last) for s in self._spool.after(mark, table)])
 
-    def take(self, table: str, mark: Mark, upto: int | None, now: int) -> tuple[Touched, Mark, Mark]:
+    def take(
+        self, table: str, mark: Mark, upto: int | None, now: int, last: Pushed | None = None
+    ) -> tuple[Touched, Mark, Mark]:
         """These rows, the mark of a batch with the cut `upto` that has read them, and all that came by now.
 
         `upto` is None where rows are read as they are.
 
         A row with a cell of a time after the cut is not read whole by that batch, and not at all if that is so of all
         its cells. Usually the next one does: the mark stays before its file. A time that is far ahead of HBase's own
-        clock may never come: that row is kept apart.
+        clock may never come: that row is kept apart, once its other cells are in a batch.
         """
         known = self._spool.mark()
         found, reached, held = [], dict(known), set[str]()
         for segment in self._spool.after(mark, table):
-            rows = segment.tables[table]
+            rows = _unread(segment, table, last)
             ahead = np.zeros(len(rows), np.bool_) if upto is None else rows.newest > upto
-            far = rows.newest > max(now, upto or 0) + FAR
+            limit = max(now, upto or 0) + FAR
+            far = (rows.newest > limit) & ((rows.oldest <= (upto or 0)) | (rows.oldest > limit))
             waits = segment.later and len(rows) > 0 and bool(ahead.all())
             if not waits:
                 found.append(rows if upto is None or not ahead.any() else rows.only(rows.oldest <= upto))
@@ -203,6 +206,14 @@ class Inflow:
         with self._lock:
             while len(self._cuts) > 1 and self._cuts[1][0] <= upto:
                 self._cuts.popleft()
+
+
+def _unread(segment: Segment, table: str, last: Pushed | None) -> Touched:
+    """A file whose mark waits for a later row is looked at by every batch: what the last one had of it is left out."""
+    rows = segment.tables[table]
+    if last is None or last.known is None or last.upto is None or segment.number > last.known.get(segment.writer, 0):
+        return rows
+    return rows.only(rows.newest > last.upto)
 
 
 def listening(agreed: Agreed, spool: Spool, secret: bytes) -> list[Receiver]:

@@ -17,6 +17,8 @@ class Pushed:
     known: Mapping[str, int] | None = field(default=None, compare=False)
     """What had come when the batch read its rows: more than the mark, if some of it was of times after the cut. It is
     not published: in the process that read them only."""
+    upto: int | None = field(default=None, compare=False)
+    """The cut at which it read them, likewise: of the files known by then, each row without a later time was read."""
 
     def to_json(self) -> list[Any]:
         return [self.life, dict(self.mark), self.complete]
