@@ -178,11 +178,12 @@ class Database:
 
         `max_delay`: seconds a change may wait before its batch begins, when batches rest for the writers' sake
         (`priority`: "writers", "balanced" or "views"); up to 2 s more after a batch of seconds on HBase, where its
-        writers need all processors of this machine, unless there is a `max_lag`. `max_changes`: rows of a batch, about. `max_lag`: writes of
-        this process wait while the views are more rows behind. A view that fails on its own rows is suspended; any
-        other error is tried again `retries` times, then raised when the maintenance is left. `standby`: while another
-        process maintains, wait and take over when it ends; without it that is MaintainerBusy. `audit_every`: seconds
-        between two audits, beside the batches; `on_audit` is given each, and `status` shows the last.
+        writers need all processors of this machine, unless there is a `max_lag`. `max_changes`: rows of a batch, about.
+        `max_lag`: writes of this process wait while the views are more rows behind. A view that fails on its own rows
+        is suspended; any other error is tried again `retries` times, then raised when the maintenance is left.
+        `standby`: while another process maintains, wait and take over when it ends; without it that is MaintainerBusy.
+        `audit_every`: seconds between two audits, beside the batches; `on_audit` is given each, and `status` shows the
+        last.
         """
         self._writes.check_mode("maintain views")
         if self._writes.maintenance is not None and self._writes.maintenance.running:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.contract.conftest import planned_shop
 from tests.contract.planned import BOSSES, DEAR, check, fill, item
 
 from viewkeeper import faults
-from viewkeeper.commit import merge, tidying
+from viewkeeper.commit import merge, state, tidying
 from viewkeeper.engine import Database
 from viewkeeper.errors import PublicationUnknown, StoreError
 from viewkeeper.store.files import Directory
@@ -121,6 +122,36 @@ def test_a_merge_that_fails_fails_no_batch(shop: Database, monkeypatch: pytest.M
     for step in range(3):
         shop.put("items", [item(step, 60 + step)])
         shop.refresh()
+    check(shop)
+    clean(shop)
+
+
+@pytest.mark.parametrize("shop", MANY, indirect=True)
+def test_a_view_that_is_dropped_before_its_runs_are_merged(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge's thread opens them, later: nobody lists them any more, and nothing is damaged."""
+    shop.sql(f"CREATE MATERIALIZED VIEW bosses AS {BOSSES}")
+    monkeypatch.setattr(merge, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
+    monkeypatch.setattr(state, "KEPT_ROWS", 0)  # as if every run was long
+    opens, begun, dropped = merge.side_by_side, threading.Event(), threading.Event()
+
+    def opened(*given: Any) -> Any:
+        begun.set()
+        dropped.wait(60)
+        return opens(*given)
+
+    monkeypatch.setattr(merge, "side_by_side", opened)
+    for step in range(3):
+        shop.put("items", [item(n, 30 + step) for n in range(30)])
+        shop.refresh()
+    assert begun.wait(60)
+    shop.sql("DROP MATERIALIZED VIEW bosses")
+    shop.put("items", [item(1, 50)])
+    assert shop.refresh().afterwards == ()
+    dropped.set()
+    for step in range(3):
+        shop.put("items", [item(step, 60 + step)])
+        shop._maintain().publisher.merger._thread.submit(int).result(60)  # the merge has ended
+        assert shop.refresh().afterwards == ()
     check(shop)
     clean(shop)
 

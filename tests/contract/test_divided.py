@@ -27,7 +27,7 @@ from viewkeeper.rounds import spark as lane
 from viewkeeper.rounds.messages import SINK, task_of, unpacked
 from viewkeeper.rounds.sessions import Cluster
 from viewkeeper.rounds.worker import Worker
-from viewkeeper.store.ordered import publishing
+from viewkeeper.store.ordered import calls, publishing
 
 VIEWS = {
     "totals": planned.TOTALS,
@@ -103,6 +103,7 @@ def pair(
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
     monkeypatch.setattr(lane, "_results", exchanged)
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 3)  # so that one call is several shares of the log
     monkeypatch.setattr(reach, "all_near", lambda *_: request.param == "near")
     monkeypatch.setattr(levels, "BROADCAST_BYTES", 0 if request.param == "fully partitioned" else 1 << 20)
     if request.param == "fully partitioned":  # two rows of a key are dealt out

@@ -63,8 +63,10 @@ class Merger:
 
     @property
     def files(self) -> frozenset[str]:
-        """Files that are being written, or that no manifest lists yet."""
-        return frozenset([self._file]) if self._file is not None else frozenset()
+        """Files that are being written, or that no manifest lists yet, and those that are read for them."""
+        if self._file is None:
+            return frozenset()
+        return frozenset([self._file, *(entry.file for task in self._tasks for entry in task.entries)])
 
     def start(self, flow: Flow, batch: int, changed: Iterable[str]) -> None:
         """Begin to merge what has too many runs, unless a merge is under way already."""

@@ -69,8 +69,8 @@ class Reports:
 
 def report(directory: Directory, wanted: Reports, share: int, told: Sequence[Message]) -> None:
     """In a task: what of it the driver may take at once."""
-    told = [json.loads(payload) | {"view": view} for _, node, view, payload in told if node == CHANGED]
-    found = [said for said in told if "encoded" in said]
+    changes = [json.loads(payload) | {"view": view} for _, node, view, payload in told if node == CHANGED]
+    found = [said for said in changes if "encoded" in said]
     if found:
         name = wanted.names[share]
         made = directory / f"{name.removesuffix('.vkr')}-{secrets.token_hex(6)}.vkr"
@@ -122,7 +122,7 @@ class Early:
 
     def _look(self) -> None:
         for share, path in list(self._waiting.items()):
-            if path.exists():
+            if share in self._waiting and path.exists():  # none is after giving up
                 del self._waiting[share]
                 try:
                     self._take(share, json.loads(path.read_text()))

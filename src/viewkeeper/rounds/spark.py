@@ -122,12 +122,16 @@ def run_on_spark(
     """
     parts = tasks(given, lane.slots, lane.spark)
     batch = _Batch(number, flow, active, given, list(seeds), names, together, targets or {}, parts, told, early)
-    flow, results, arranged = _undivided(lane, batch) if parts == 1 else _divided(lane, batch)
-    if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
-        raise lane.reach.refusal(f"a task of batch {number}")
     taken = Taken(Directory(lane.directory))
     try:
+        flow, results, arranged = _undivided(lane, batch) if parts == 1 else _divided(lane, batch)
+        if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
+            raise lane.reach.refusal(f"a task of batch {number}")
         return _collected(flow, results, on_error, batch.targets, taken, early).plus(arranged)
+    except BaseException:
+        if early is not None:  # what the store was given is of a batch that is not, or is run otherwise
+            early.close()
+        raise
     finally:
         taken.clear()
         if early is not None:

@@ -33,7 +33,7 @@ _MUCH = 16
 """A call of this part of the budget is much: its part of the log, twice as large, is written so that it need not wait
 in memory until the commit. That takes several times as long."""
 
-_HELD = 1 / 8
+_HELD = 1 / 16
 """Of the budget: what may wait to be noted in the log."""
 _AHEAD = 4
 """Slices whose chunks are made ahead of those that are written."""

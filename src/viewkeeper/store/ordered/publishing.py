@@ -22,6 +22,7 @@ from viewkeeper.store.protocols import Publishing
 from viewkeeper.store.terms import Batch, Begun, StreamChange, ViewChange
 
 _READY_ROWS = 1 << 20
+_KNOWN_TABLES = 256
 
 
 class OrderedPublishing(Publishing):
@@ -86,6 +87,12 @@ class OrderedPublishing(Publishing):
         self._last = batch.number, record.basis
 
     def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun:
+        catalog = self._records.catalog()
+        stored = [t.id for t in (*catalog.tables, *(v.table for v in catalog.views_by_id.values())) if t.is_stored]
+        if len(stored) <= _KNOWN_TABLES:
+            # LMDB opens a table for the first time in a transaction that writes: its reader would wait for this one.
+            with self._opened.read(stored):
+                pass
         return _Begun(self._opened, tables, shares, partial(self._check, number=number))
 
     def _check(self, state: State, number: int) -> None:
