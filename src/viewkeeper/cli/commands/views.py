@@ -65,7 +65,7 @@ def run(
     context: typer.Context,
     db: DbItself,
     lane: Lane = "auto",
-    max_delay: Annotated[float, typer.Option(min=0, help="Seconds for which a change waits for its batch, about.")] = 0.05,
+    max_delay: Annotated[float, typer.Option(min=0, help="Seconds for which a change may wait, about.")] = 0.05,
     max_changes: Annotated[int, typer.Option(min=1, help="Rows of a batch, about.")] = 50_000,
     priority: Annotated[str, typer.Option(help="Who goes first under load: writers, balanced or views.")] = "balanced",
     standby: Annotated[
