@@ -174,27 +174,28 @@ class Arrangement:
     def slice(self, hashes: Hashes, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `_h` too) and
         `_w`."""
-        _check_type(hashes, np.uint64)
         found = []
-        for run in self.near(hashes).runs:
-            start, stop = run.ranges(hashes)
-            places = spans(start, stop - start)
-            if len(places):
-                whole = len(places) == run.num_rows and columns is None
-                found.append(run.weighted if whole else run.take(places, columns))
+        for run, places in self._met(hashes):
+            whole = len(places) == run.num_rows and columns is None
+            found.append(run.weighted if whole else run.take(places, columns))
         return _joined(found) if found else self._no_rows(columns)
 
     def vectors(self, hashes: Hashes, columns: Sequence[str]) -> pa.Table:
         """The same of additive state, whose rows have no weights: these columns alone."""
-        _check_type(hashes, np.uint64)
         found = []
+        for run, places in self._met(hashes):
+            rows = run.rows.select(columns)
+            found.append(rows if len(places) == run.num_rows else rows.take(pa.array(places)))
+        return _joined(found) if found else self._no_rows(columns).select(columns)
+
+    def _met(self, hashes: Hashes) -> Iterator[tuple[Run, Places]]:
+        """The runs that have some of the ascending, distinct `hashes`, and where."""
+        _check_type(hashes, np.uint64)
         for run in self.near(hashes).runs:
             start, stop = run.ranges(hashes)
             places = spans(start, stop - start)
             if len(places):
-                rows = run.rows.select(columns)
-                found.append(rows if len(places) == run.num_rows else rows.take(pa.array(places)))
-        return _joined(found) if found else self._no_rows(columns).select(columns)
+                yield run, places
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, with `columns` (None: all, `_h` too) and `_w`."""
