@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
@@ -32,25 +31,17 @@ class Given(Begun):
         self.given_up += 1
 
 
-def test_a_report_that_comes_while_the_transaction_is_given_up_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_reported_when_the_transaction_is_given_up_is_left_and_removed(tmp_path: Path) -> None:
     begun = Given()
     early = Early(lambda *_: begun)
     reports = early.expect(Directory(tmp_path), 1, 3, frozenset([VIEW.id]), {VIEW.id: VIEW})
     assert reports is not None
-    expect_none = Early._expect_none
-
-    def reported_just_then(self: Early) -> None:
-        last = dict(self._waiting).get(2)
-        expect_none(self)
-        if last is not None:
-            last.write_text("[]")
-
-    monkeypatch.setattr(Early, "_expect_none", reported_just_then)
-    (tmp_path / reports.names[0]).write_text("no report")
+    for share, told in enumerate(["no report", "[]"]):
+        (tmp_path / reports.names[share]).write_text(told)
     early._look()
+    (tmp_path / reports.names[2]).write_text("[]")  # its task did not know
     assert begun.given_up == 1
     assert early.begun is None
     assert early.left([]) == []
     early.close()
+    assert not list(tmp_path.iterdir())

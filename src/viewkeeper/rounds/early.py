@@ -87,6 +87,8 @@ class Early:
         self.begun: Begun | None = None
         self._tables: Mapping[int, Table] = {}
         self._waiting: dict[int, Path] = {}
+        self._reports: list[Path] = []
+        """Also of shares that are not waited for any more: their tasks may still report."""
         self._taken: Taken | None = None
         self._applied: set[tuple[int, int]] = set()
         """Of which views, which shares."""
@@ -107,6 +109,7 @@ class Early:
         names = [f"b{number}-e-{secrets.token_hex(6)}.vkr" for _ in range(shares)]
         self._tables, self._taken = tables, Taken(directory)
         self._waiting = {share: directory / name for share, name in enumerate(names)}
+        self._reports = [*self._waiting.values()]
         return Reports(views, names, ROWS, self.begun.encode)
 
     def watch(self, over: threading.Event) -> None:
@@ -147,8 +150,11 @@ class Early:
         return [(v, payload) for v, payload in changes if (v, json.loads(payload)["share"]) not in self._applied]
 
     def end(self) -> None:
-        """Nothing more is taken."""
-        self._expect_none()
+        """The job is over, and nothing more is taken."""
+        self._waiting = {}
+        for path in self._reports:
+            path.unlink(missing_ok=True)
+        self._reports = []
         if self._taken is not None:
             self._taken.clear()
         self._taken = None
@@ -164,9 +170,4 @@ class Early:
         self.begun = None
         self._applied.clear()
         self.rows.clear()
-        self._expect_none()
-
-    def _expect_none(self) -> None:
-        for path in self._waiting.values():
-            path.unlink(missing_ok=True)
         self._waiting = {}
