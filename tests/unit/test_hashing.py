@@ -68,6 +68,14 @@ def test_many_different_strings_are_left_to_duckdb(duck: Duck) -> None:
     assert hashing.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
 
 
+def test_long_strings_are_hashed_and_not_remembered(duck: Duck) -> None:
+    rows = pa.table({"s": ["x" * 1_000, "short", "x" * 1_000]})
+    for _ in range(2):
+        assert hashing.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
+    assert "short" in hashing._STRINGS
+    assert "x" * 1_000 not in hashing._STRINGS
+
+
 def test_without_a_key_all_rows_are_together(duck: Duck) -> None:
     rows = pa.table({"a": ["x", "y"]})
     assert hashing.hashes(duck, rows, ()).tolist() == [0, 0]

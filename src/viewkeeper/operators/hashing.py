@@ -27,9 +27,9 @@ _FEW_STRINGS = 64
 """Different strings of a column up to which each is looked up by itself."""
 _SAMPLE = 1_000
 """Rows of a column that has more, which usually show whether there are more."""
-_MOST_STRINGS = 1 << 14
+_MOST_STRINGS, _LONGEST = 1 << 14, 128
 _STRINGS: dict[str, int] = {}
-"""The hashes that DuckDB told of strings."""
+"""The hashes that DuckDB told of strings that are not long."""
 
 
 def hashes(duck: Duck, rows: pa.Table, key: tuple[str, ...]) -> Hashes:
@@ -86,7 +86,7 @@ def _of_strings(array: pa.Array, duck: Duck | None) -> Hashes | None:
         told = duck.run("SELECT hash(s) AS h FROM input", input=pa.table({"s": pa.array(missing, pa.string())}))
         known |= dict(zip(missing, told["h"].to_pylist(), strict=True))
         if len(_STRINGS) < _MOST_STRINGS:
-            _STRINGS.update((value, code) for value, code in known.items() if code is not None)
+            _STRINGS.update((s, code) for s, code in known.items() if code is not None and len(s) <= _LONGEST)
     codes = np.array([*known.values(), int(NULL_HASH)], np.uint64)
     found: Hashes = codes[np.asarray(encoded.indices.fill_null(len(values)))]
     return found
