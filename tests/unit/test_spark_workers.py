@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators import runs
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
-from viewkeeper.rounds import sessions, worker
+from viewkeeper.rounds import mapped, sessions, worker
 from viewkeeper.rounds.messages import ARRIVED, CHANGED, ELSEWHERE
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.resolving import Target, by_key
@@ -76,6 +77,55 @@ def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monk
         assert [worker.run(e).num_rows for e in entries] == [e.rows for e in entries]
     finally:
         worker.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(tmp_path: Path) -> None:
+    """It is open until it is not mapped any more, so that it goes when a thread closes it and not in a task."""
+    large, small = (Run(pa.table({"k": np.arange(n), "_h": np.arange(n, dtype=np.uint64)})) for n in (200_000, 10))
+    entries = runs.write_container(tmp_path, "b1-run.vkr", {"a/0": large, "b/0": small}, fsync=False)
+    worker = Worker(str(tmp_path), 1, 1 << 26)
+
+    removed = f"{tmp_path / 'b1-run.vkr'} (deleted)"
+
+    def is_mapped() -> bool:
+        return removed in Path("/proc/self/maps").read_text()
+
+    def is_open() -> bool:
+        return removed in [str(fd.resolve()) for fd in Path("/proc/self/fd").iterdir()]
+
+    try:
+        worker.begin(1 << 26)
+        assert [worker.run(entry).num_rows for entry in entries] == [200_000, 10]
+        (tmp_path / "b1-run.vkr").unlink()
+        assert is_mapped()
+        assert is_open()
+        while worker._runs:
+            worker.begin(1 << 26)
+        for thread in threading.enumerate():
+            if thread.name == "viewkeeper-closing":
+                thread.join()
+        assert not is_mapped()
+        assert not is_open()
+    finally:
+        worker.close()
+
+
+def test_a_worker_holds_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "_MOST", 2)
+    paths = [tmp_path / f"b{n}-run.vkr" for n in range(4)]
+    held = mapped.Mapped()
+    held.keep(paths[0])  # it is gone already
+    assert held.keep_only(()) is None
+    for path in (*paths, paths[0]):
+        path.touch()
+        held.keep(path)
+    assert list(held._open) == paths[:2]
+    for left in (paths[1:], []):
+        closing = held.keep_only(left)
+        assert closing is not None
+        closing.join()
+        assert list(held._open) == left[:1]
 
 
 class Context:

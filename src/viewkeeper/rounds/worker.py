@@ -26,6 +26,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.runs import Closed, RunEntry, Verified, open_run, write_container
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.mapped import Mapped
 from viewkeeper.rounds.reach import Reach
 from viewkeeper.rounds.staged import Staging
 from viewkeeper.store.files import Directory
@@ -88,6 +89,7 @@ class Worker:
         self._tasks = 0
         self._runs: dict[RunEntry, Run] = {}
         self._used: dict[RunEntry, int] = {}
+        self._mapped = Mapped()
         self._verified = _verified()
         if _on_executor():
             hold_on(memory // _HELD)
@@ -96,8 +98,11 @@ class Worker:
         """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
         self.memory = self.crew.memory = Memory(memory).beside(self.directory)
         self._tasks += 1
-        for entry in [e for e, task in self._used.items() if task + _UNUSED < self._tasks]:
+        unused = [e for e, task in self._used.items() if task + _UNUSED < self._tasks]
+        for entry in unused:
             del self._runs[entry], self._used[entry]
+        if unused:
+            self._mapped.keep_only({self.directory / e.file for e in self._runs})
 
     def arrangement(self, errand: Errand, slot: str) -> Arrangement:
         return Arrangement(tuple(self.run(e) for e in errand.manifest.get(slot, ())))
@@ -107,6 +112,8 @@ class Worker:
         if found is None:
             find = partial(open_run, self.directory, entry, True, self._verified)
             found = self._runs[entry] = Closed(entry, find) if self.is_elsewhere else find()
+            if not self.is_elsewhere:
+                self._mapped.keep(self.directory / entry.file)
         self._used[entry] = self._tasks
         return found
 
@@ -135,6 +142,7 @@ class Worker:
     def close(self) -> None:
         self.crew.close()
         self._runs.clear()
+        self._mapped.keep_only(())
 
 
 def _verified() -> Verified | None:
