@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from datetime import date
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.model.chunks import same_words, taken, words
+from viewkeeper.model.chunks import rows_at, same_words, taken, words
 from viewkeeper.model.delta import identical, identical_at
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
@@ -61,3 +62,21 @@ def test_taken_is_take(name: str) -> None:
     assert taken(array, places).equals(array.take(places))
     with pytest.raises(pa.ArrowIndexError):
         taken(array, pa.array([len(values)]))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("cuts", [(), (2,), (0, 1, 1, 3), (1, 2, 3, 4)])
+def test_rows_of_several_chunks_are_taken_as_of_one(name: str, cuts: tuple[int, ...]) -> None:
+    kind, one, other = COLUMNS[name]
+    whole = pa.table({"n": np.arange(len(one)), "one": pa.array(one, kind), "other": pa.array(other, kind)})
+    edges = [0, *cuts, whole.num_rows]
+    table = pa.concat_tables([whole.slice(low, max(0, high - low)) for low, high in pairwise(edges)])
+    random = np.random.default_rng(1)
+    for count in (0, 1, 3, 20) if whole.num_rows else (0,):
+        places = random.integers(0, max(1, whole.num_rows), count)
+        found = rows_at(table, places)
+        assert found.schema == table.schema
+        assert found.column("n").to_pylist() == places.tolist()
+        for column in ("one", "other"):
+            expected = whole.column(column).take(pa.array(places)).to_pylist()
+            assert [_seen(v) for v in found.column(column).to_pylist()] == [_seen(v) for v in expected]

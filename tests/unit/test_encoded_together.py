@@ -11,6 +11,8 @@ import pytest
 
 from viewkeeper.errors import TooLarge
 from viewkeeper.model import types
+from viewkeeper.model.codec import encode_rows
+from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import ViewChange
 from viewkeeper.store.ordered import calls, images, together
@@ -106,3 +108,22 @@ def test_a_row_that_is_too_large_is_refused_from_a_thread_too(monkeypatch: pytes
     rows = [{"k_1": "x" * (1 << 17) if n == 11 else f"k{n}", "i_1": n, "d_1": None, "n_1": None} for n in range(20)]
     with pytest.raises(TooLarge, match="key of v1"):
         list(encoded(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 100])
+def test_in_several_chunks_as_in_one(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few large chunks, of which each slice takes its rows, and many small ones."""
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 16)
+    of = table(1, ("n", "k"))
+    numbers = [n * 7_919 % 100_003 for n in range(100)]
+    rows = [dict(zip(of.arrow.names, (f"k{n}", n, Decimal(n), n), strict=True)) for n in numbers]
+    whole = pa.Table.from_pylist(rows, of.arrow)
+    step = -(-whole.num_rows // chunks)
+    puts = pa.concat_tables([whole.slice(start, step) for start in range(0, whole.num_rows, step)])
+    none = pa.schema([of.arrow.field(k.column) for k in of.key]).empty_table()
+    keys, after = (pa.concat_arrays(each) for each in zip(*encoded(of, puts, none), strict=True))
+    assert len(keys) == 100
+    assert keys.to_pylist() == sorted(keys.to_pylist())
+    assert {of.id: list(zip(keys.to_pylist(), after.to_pylist(), strict=True))} == ordered(
+        [(of, encode_keys(of, whole), encode_rows(of, whole))]
+    )

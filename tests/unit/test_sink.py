@@ -90,6 +90,16 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(
     assert found == Counter({row: weight for row, weight in net.items() if weight})
 
 
+def test_no_deletes_hold_no_rows(duck: Duck) -> None:
+    """A change waits for the commit, and what it was made of need not."""
+    updates = [(n, float(n + turn), 2 * turn - 1) for n in range(1_000) for turn in (0, 1)]
+    change = resolve(duck, None, KEYED, [rows(*updates)], MEMORIES[0])  # type: ignore[arg-type]
+    assert isinstance(change, ViewChange)
+    assert change.puts.num_rows == 1_000
+    assert change.deletes.schema == change.puts.select(["k"]).schema
+    assert change.deletes.get_total_buffer_size() == 0
+
+
 def test_two_rows_of_one_key_are_wrong_state(duck: Duck) -> None:
     with pytest.raises(Contradiction, match="several rows of one key"):
         resolve(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))], MEMORIES[0])  # type: ignore[arg-type]

@@ -114,8 +114,12 @@ def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChan
         return StreamChange(table, delta.take(pa.array(np.concatenate([changed, puts]))))
     rows = delta.drop_columns([WEIGHT])
     keys = rows.select([k.column for k in table.key])
-    # Of rows without columns Arrow's `take` forgets how many there are: the one row of a view without a key would stay.
-    gone_keys = keys.take(pa.array(gone)) if table.key and len(gone) else keys.slice(0, len(gone))
+    if not table.key:  # of rows without columns Arrow's `take` forgets how many there are: the one row would stay
+        gone_keys = keys.slice(0, len(gone))
+    elif len(gone):
+        gone_keys = keys.take(pa.array(gone))
+    else:  # no slice of the keys, which would hold all of them until the commit
+        gone_keys = keys.schema.empty_table()
     return ViewChange(table, rows.take(pa.array(puts)), gone_keys)
 
 

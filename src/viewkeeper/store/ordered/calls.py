@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.chunks import rows_at
 from viewkeeper.model.codec import decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
@@ -128,6 +129,8 @@ def _encoded(table: Table, given: pa.Table, names: Sequence[str], work: _Work) -
         return
     data = typed(table, given, names)
     slices = _slices(table, data)
+    if not isinstance(slices[0], slice) and data.column(0).num_chunks > len(slices):
+        data = data.combine_chunks()  # each slice would have rows of all of these small ones
     if len(slices) < _SLICES_FOR_MORE:
         yield from (work(table, _taken(data, places)) for places in slices)
         return
@@ -186,7 +189,7 @@ def _slices(table: Table, data: pa.Table) -> Sequence[slice | Places]:
 def _taken(data: pa.Table, places: slice | Places) -> pa.Table:
     if isinstance(places, slice):
         return data.slice(places.start, places.stop - places.start)
-    return data.take(pa.array(places))
+    return rows_at(data, places)
 
 
 def delta(table: Table, images: Images, wanted: list[str], sign: int) -> pa.Table:
