@@ -53,6 +53,7 @@ final class Control {
     private final Queues queues;
     private final Map<String, Long> headers = new HashMap<>();
     private final List<Wire> wires = new ArrayList<>();
+    final Gathering gathering = new Gathering();
     private volatile Set<String> unwanted = new HashSet<>();
     private volatile boolean stopped;
     private int users;
@@ -169,7 +170,12 @@ final class Control {
                 marks().forEach((wal, length) -> answer.append(wal).append(' ').append(length).append('\n'));
             } else if (lines[0].startsWith("W ")) {
                 long milliseconds = Math.min(MOST_WAITED, Long.parseLong(lines[1]));
-                queues.await(server.getServerName(), lengths(lines), milliseconds, answer);
+                gathering.asks();
+                try {
+                    queues.await(server.getServerName(), lengths(lines), milliseconds, answer);
+                } finally {
+                    gathering.answered();
+                }
             } else if (lines[0].startsWith("Q ")) {
                 queues.list(lines.length > 1, answer);
             } else if (lines[0].startsWith("L ")) {

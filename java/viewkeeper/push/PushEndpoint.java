@@ -95,6 +95,19 @@ public class PushEndpoint extends BaseReplicationEndpoint {
         return null;
     }
 
+    /** Called by HBase's WAL reader for each entry, before it looks for the next. */
+    @Override
+    public WALEntryFilter getWALEntryfilter() {
+        WALEntryFilter ours = super.getWALEntryfilter();
+        return entry -> {
+            WAL.Entry left = ours == null ? entry : ours.filter(entry);
+            if (left != null) {
+                control.gathering.gather();
+            }
+            return left;
+        };
+    }
+
     @Override
     public boolean canReplicateToSameCluster() {
         return true;
@@ -142,6 +155,7 @@ public class PushEndpoint extends BaseReplicationEndpoint {
 
     private void send(Touched touched) throws IOException {
         byte[] body = touched.body();
+        control.gathering.sends(touched.rows());
         IOException last = null;
         for (int tried = 0; tried < settings.receivers.size(); tried++) {
             try {

@@ -40,9 +40,14 @@ final class Touched {
 
     private final Map<String, Rows> tables = new LinkedHashMap<>();
     private int size;
+    private int count;
 
     int size() {
         return size;
+    }
+
+    int rows() {
+        return count;
     }
 
     /** False if there is nothing in it that matters. */
@@ -79,6 +84,7 @@ final class Touched {
             rows.keys.add(last);
             rows.times.add(new long[] {time, time});
             rows.bytes += last.length;
+            count++;
             size += A_ROW + last.length;
         }
         return rows != null;

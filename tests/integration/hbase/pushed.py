@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 from tests.integration.hbase.shop import expected, fill, totals
 
 import viewkeeper as vk
@@ -117,6 +118,9 @@ class Writer:
 
     def write(self) -> None:
         chosen = self._random
+        if chosen.randrange(100) == 0:
+            self.write_many(500)
+            return
         key, now = self.key(chosen.randrange(200)), int(time.time() * 1000)
         back = chosen.choice([None, None, now - chosen.randrange(HOUR), now - 10 * HOUR - chosen.randrange(HOUR)])
         price = struct.pack(">i", 2) + chosen.randrange(100).to_bytes(1, "big")
@@ -130,6 +134,13 @@ class Writer:
             case _:
                 cells = {b"c:": MARKED, b"c:category": chosen.choice([b"a", b"b", b"c"]), b"c:price": price}
                 self.client.put(self.name, key, cells, time=back)
+
+    def write_many(self, rows: int, category: bytes = b"many") -> None:
+        """So many that the endpoint lets what follows them gather."""
+        price = struct.pack(">i", 2) + b"\x01"
+        cells = {b"c:": MARKED, b"c:category": category, b"c:price": price}
+        keys = pa.array([self.key(10_000 + n) for n in range(rows)], pa.binary())
+        self.client.put_many(self.name, keys, {c: pa.array([v] * rows, pa.binary()) for c, v in cells.items()})
 
 
 @contextmanager

@@ -85,6 +85,20 @@ def test_a_batch_that_refreshes_at_once_has_what_was_acknowledged(shop: Shop) ->
             assert totals(db)["late"][0] == n + 1
 
 
+def test_what_the_endpoint_lets_gather_comes_when_a_batch_asks(shop: Shop) -> None:
+    writer = shop.writer()
+    with shop.open() as db:
+        eventually(lambda: is_pushed(db))
+        for n in range(20):
+            for category in (b"before", b"%d" % n):
+                writer.write_many(2_000, category)
+            db.refresh()
+            assert totals(db)[str(n)][0] == 2_000
+            assert "before" not in totals(db)
+        assert is_pushed(db)
+    shop.check()
+
+
 def test_a_peer_that_was_removed_is_noticed(shop: Shop) -> None:
     writer = shop.writer()
     with shop.open() as db:
