@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from viewkeeper import faults
-from viewkeeper.commit.state import KEPT_ROWS, State
+from viewkeeper.commit.state import State, is_kept
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.merges import choose_merges
@@ -49,7 +49,7 @@ class Merger:
         self._memory = memory
         self.durable = durable
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
-        self._work: Future[tuple[list[RunEntry], Mapping[str, Run]]] | None = None
+        self._work: Future[tuple[list[RunEntry], Mapping[RunEntry, Run]]] | None = None
         self._tasks: Sequence[_Task] = ()
         self._file: str | None = None
         self._behind: set[str] = set()
@@ -114,7 +114,7 @@ class Merger:
             # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
             if set(task.entries) <= set(manifest.runs.get(task.slot, ())):
                 manifest = manifest.replaced(task.slot, task.entries, written[task.slot])
-                self.state.keep(written[task.slot], runs)
+                self.state.keep({entry: runs[entry] for entry in written[task.slot] if entry in runs})
         self.state.adopt(manifest)
         faults.point("merge.adopted")
 
@@ -128,7 +128,8 @@ class Merger:
         if "_duck" in self.__dict__:
             self._duck.close()
 
-    def _merge(self, tasks: Sequence[_Task], file: str) -> tuple[list[RunEntry], Mapping[str, Run]]:
+    def _merge(self, tasks: Sequence[_Task], file: str) -> tuple[list[RunEntry], Mapping[RunEntry, Run]]:
+        """What was written, and the runs of it that are at hand for the batch that lists them first."""
         began, started = time.time(), time.perf_counter()
         self._duck.limit(self._memory.ducks)
         merged: Mapping[str, Run] = {t.slot: _merged(self._duck, self._memory, t) for t in tasks}
@@ -138,7 +139,10 @@ class Merger:
         took = time.perf_counter() - started
         self._merged, self._seconds = self._merged + len(tasks), self._seconds + took
         self._last = [*self._last[-15:], (began, took)]
-        return written, {slot: run for slot, run in merged.items() if run.num_rows <= KEPT_ROWS}
+        at_hand = {e: merged[e.slot] for e in written if is_kept(e, merged[e.slot])}
+        if not self.state.directory.is_far:
+            at_hand |= {e: self.state.mapped(e) for e in written if e not in at_hand}
+        return written, at_hand
 
 
 def _merged(duck: Duck, memory: Memory, task: _Task) -> Run:

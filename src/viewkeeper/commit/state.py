@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from viewkeeper.commit.manifest import Manifest
@@ -52,16 +52,13 @@ class State:
             return []
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
         entries = write_container(self.directory, name, runs, fsync=durable)
-        self.keep(entries, runs)
+        self.keep({e: runs[e.slot] for e in entries if is_kept(e, runs[e.slot])})
         self._written += entries
         return entries
 
-    def keep(self, entries: Iterable[RunEntry], runs: Mapping[str, Run]) -> None:
-        """Runs that were just written. A small one stays in memory as it is; a large one is mapped when it is needed,
-        so that it can be paged out. (One that was written in pieces is no piece of itself.)"""
-        self._open |= {
-            e: runs[e.slot] for e in entries if e.slot in runs and e.rows == runs[e.slot].num_rows <= KEPT_ROWS
-        }
+    def keep(self, runs: Mapping[RunEntry, Run]) -> None:
+        """Runs that were just written, as they are or from their file, for whoever asks next."""
+        self._open |= runs
 
     def opening(self, entry: RunEntry) -> Callable[[], Run]:
         """How another thread comes by a run, beside the batches: it keeps what it opens to itself."""
@@ -100,6 +97,12 @@ class State:
         if run is None:
             run = self._open[entry] = open_run(self.directory, entry, verify=True)
         return run
+
+
+def is_kept(entry: RunEntry, run: Run) -> bool:
+    """Whether a run that was just written stays in memory as it is. A large one is mapped when it is needed, so that it
+    can be paged out. (One that was written in pieces is no piece of itself.)"""
+    return entry.rows == run.num_rows <= KEPT_ROWS
 
 
 def _batch(name: str) -> int:
