@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.model.delta import identical
+from viewkeeper.model.delta import identical, identical_at
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.arrangement import Arrangement, arrange, weights_of
@@ -25,7 +25,8 @@ from viewkeeper.operators.consolidate import consolidate, consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.steps import joined
+from viewkeeper.operators.sorting import places_in_order
+from viewkeeper.operators.steps import joined, stacked
 from viewkeeper.operators.telling import Drawn, Told
 
 MARGIN = 1_000
@@ -86,13 +87,10 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
     everything, held = states
     delta = consolidate(duck, delta)
     names = delta.column_names
-    old = delta.slice(0, 0)
-    if held.runs:
-        buffered = held.rows().select(names)
-        old = duck.run(consolidation(buffered.schema, f" ORDER BY {operator.order}"), delta=buffered)
+    old = _ordered(duck, operator, held.rows().select(names)) if held.runs else delta.slice(0, 0)
     total = _weight(everything)
     complete = int(weights_of(old).sum()) == total
-    new = duck.run(_added(operator, names, complete), buffer=old, delta=delta)
+    new, came = _plus(duck, operator, old, delta, complete)
     weights = weights_of(new)
     if len(weights) and weights.min() <= 0:
         raise Contradiction("A row of a top-k occurs fewer than no times.")
@@ -100,15 +98,51 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
     if weights.sum() < needed and weights.sum() < total + weights_of(delta).sum():
         rows = pa.concat_tables([everything.rows().select(names), delta]) if everything.runs else delta
         filled = f"SELECT * FROM input ORDER BY {operator.order} LIMIT {needed + MARGIN}"
-        new = duck.run(filled, input=consolidate(duck, rows.combine_chunks()))
+        new, came = duck.run(filled, input=consolidate(duck, rows.combine_chunks())), None
     elif new.num_rows > 2 * (needed + MARGIN):
-        new = new.slice(0, needed + MARGIN)
+        new, came = new.slice(0, needed + MARGIN), None
+    if came is not None and not came.num_rows:
+        return came.drop_columns([HASH]), [delta, came]
     output = _minus(duck, *(_shown(operator, rows) for rows in (new, old)))
-    return output.drop_columns([HASH]), [delta, _minus(duck, new, old)]
+    return output.drop_columns([HASH]), [delta, _minus(duck, new, old) if came is None else came]
+
+
+def _ordered(duck: Duck, operator: TopK, rows: pa.Table) -> pa.Table:
+    """The rows, consolidated, in order."""
+    whole = consolidate(duck, rows)
+    places = places_in_order(whole, operator.order)
+    if places is None:
+        return duck.run(consolidation(rows.schema, f" ORDER BY {operator.order}"), delta=rows)
+    return whole.take(pa.array(places))
+
+
+def _plus(
+    duck: Duck, operator: TopK, old: pa.Table, delta: pa.Table, complete: bool
+) -> tuple[pa.Table, pa.Table | None]:
+    """The buffer plus the delta, in order, without the delta's rows that come after the buffer's last one; and those of
+    the delta that do not, if that is known."""
+    names = delta.column_names
+    both = stacked([delta, old.select(names)]).combine_chunks()
+    places = places_in_order(both, operator.order)
+    if places is None:
+        return duck.run(_added(operator, names, complete), buffer=old, delta=delta), None
+    # Of equal rows the delta's come first: one that equals the buffer's last row belongs to it.
+    is_old = places >= delta.num_rows
+    if not complete:
+        places = places[: int(np.flatnonzero(is_old)[-1]) + 1 if is_old.any() else 0]
+    came = np.sort(places[places < delta.num_rows])
+    if not len(came):
+        return old, delta.slice(0, 0)
+    again = identical_at(both, places[1:], places[:-1], but=WEIGHT)
+    start = np.flatnonzero(np.concatenate([[True], ~again]))
+    summed = np.add.reduceat(weights_of(both)[places], start)
+    left = np.flatnonzero(summed)
+    new = both.take(pa.array(places[start[left]])).set_column(names.index(WEIGHT), WEIGHT, pa.array(summed[left]))
+    return new, delta if len(came) == delta.num_rows else delta.take(pa.array(came))
 
 
 def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
-    """The buffer plus the delta, in order, without the delta's rows that come after the buffer's last one."""
+    """The same as a statement."""
     columns = ", ".join(quoted(n) for n in names if n != WEIGHT)
     both = f"SELECT {columns}, _w, 0 AS new FROM buffer UNION ALL SELECT {columns}, _w, 1 AS new FROM delta"
     if complete:
