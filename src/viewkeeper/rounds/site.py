@@ -10,25 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 
-from viewkeeper.model.names import HASH
-from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.arrangement import Arrangement, Run
-from viewkeeper.operators.comparing import all_hold
+from viewkeeper.operators.comparing import Comparison
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import quick_hashes
 from viewkeeper.operators.operator import Operator, slots
-from viewkeeper.operators.projecting import value_of
+from viewkeeper.operators.passing import passed
 from viewkeeper.operators.routes import Found
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.steps import joined
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Ports, in_operator, in_segment
 from viewkeeper.store.memory import Memory
-
-_GATHERED = np.uint64(16)
 
 Fed = tuple[str, int, pa.Table]
 """A delta on its way: (consumer, port, delta)."""
@@ -93,6 +87,12 @@ class Site:
         ways = [*((i.id, 0, None) for i in images), *self.flow.consumers.get(source.id, ())]
         return [way for way in ways if way[0] in self.active]
 
+    def asked_of(self, operator: Operator) -> tuple[Comparison, ...]:
+        """Conditions that all of its rows must meet wherever they go: where that is one way, those of its segment."""
+        ways = self.feeds(operator)
+        segment = ways[0][2] if len(ways) == 1 else None
+        return () if segment is None or segment.compared is None else segment.compared
+
     def fed(self, feed: Feed, output: pa.Table) -> list[Fed]:
         """What arrives at the end of one way, of a piece of the output."""
         consumer, port, segment = feed
@@ -113,9 +113,7 @@ class Site:
             raise
 
     def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> list[Fed]:
-        delta = _passed(self.duck, segment, output)
-        if delta is None:
-            delta = self.duck.run(segment.sql, input=output)
+        delta = passed(self.duck, segment, output)
         return [(operator.id, at, rows) for at, rows in operator.arriving(self.duck, port, delta)]
 
     def images(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
@@ -136,24 +134,3 @@ class Site:
         """The state with what this batch has added so far."""
         run = self.added.get(slot) or self.carried.get(slot)
         return self.old(slot).plus(run) if run is not None else self.old(slot)
-
-
-def _passed(duck: Duck, segment: Segment, output: pa.Table) -> pa.Table | None:
-    """The output through a segment that takes no statement, and the hashes; None if DuckDB is needed."""
-    if not segment.is_exact:
-        return None
-    if segment.compared:
-        met = all_hold(segment.compared, output)
-        if not met.all():
-            output = output.select([*sorted(segment.used()), WEIGHT]).filter(pa.array(met))
-    keyed = {n.name: value_of(n.expr, output) for n in segment.exprs if n.name in (segment.key or ())}
-    found = None
-    if segment.key is not None:
-        found = quick_hashes(pa.table({**keyed, WEIGHT: output.column(WEIGHT)}), segment.key, duck)
-        if found is None:
-            return None
-    columns = {n.name: keyed[n.name] if n.name in keyed else value_of(n.expr, output) for n in segment.exprs}
-    delta = pa.table({**columns, WEIGHT: output.column(WEIGHT)})
-    if found is None:
-        return delta
-    return delta.append_column(HASH, pa.array(found >> _GATHERED if segment.gather else found))

@@ -32,6 +32,7 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.folds import Fold, folded, high, low
 from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.passing import passed
 from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.operators.steps import stepped, touched
 from viewkeeper.operators.telling import Drawn, Told
@@ -87,11 +88,8 @@ class Recompute(Operator):
         return self.inputs[0][0].key or ()
 
     def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
-        shared = {
-            port: partial(_slice, site, f"{arrangement}/0", self.inputs[port][0])
-            for port, arrangement in enumerate(self.shared)
-            if arrangement is not None
-        }
+        tables = _Tables(site, self)
+        shared = {port: partial(tables.rows, port) for port, table in enumerate(self.shared) if table is not None}
         state = site.state(self)
         size = touched(site, [*state, *(site.fresh(f"{a}/0") for a in self.looked_up)], ports) if self._key else 0
 
@@ -140,15 +138,16 @@ def step(
 ) -> tuple[pa.Table, list[pa.Table]]:
     """The output's delta, and what to add to each state: the inputs' in order, then the emitted rows'.
 
-    `shared` gives, for a port whose rows another operator keeps, the new rows of some hashes; it has no state here.
+    `shared` gives, for a port whose rows another operator keeps, the new rows of some hashes, each as often as its
+    weight says, which is not negative; it has no state here, and its delta only tells the hashes.
 
     `states` are the inputs' arrangements and, last, the emitted rows'. A delta may be None: nothing at that port.
     Without keys all rows are one slice with hash 0, which is computed also over nothing.
     """
     *inputs, emitted = states
     changes = [
-        consolidate(duck, delta) if delta is not None else no_rows(port[0].columns)
-        for delta, port in zip(deltas, operator.inputs, strict=True)
+        no_rows(port[0].columns) if delta is None else delta if i in shared else consolidate(duck, delta)
+        for i, (delta, port) in enumerate(zip(deltas, operator.inputs, strict=True))
     ]
     affected = distinct_hashes(*changes) if operator.inputs[0][0].key else np.zeros(1, np.uint64)
     if not len(affected):
@@ -156,7 +155,7 @@ def step(
         return empty.drop_columns([HASH]), [*(c for i, c in enumerate(changes) if i not in shared), empty]
     own = iter(inputs)
     rows = [
-        consolidate(duck, shared[i](affected)) if i in shared else _new(duck, next(own), change, affected)
+        shared[i](affected) if i in shared else _new(duck, next(own), change, affected)
         for i, change in enumerate(changes)
     ]
     new = [_repeated(r, operator) for r in rows]
@@ -169,12 +168,25 @@ def step(
     return difference.drop_columns([HASH]), [*kept, difference]
 
 
-def _slice(site: Site, slot: str, segment: Segment, hashes: Hashes) -> pa.Table:
-    """The rows of these hashes from a shared arrangement, as the operator's own segment shows them."""
-    arrangement = site.fresh(slot)
-    if not arrangement.runs:
-        return no_rows(segment.columns)
-    return site.duck.run(segment.sql, input=arrangement.slice(hashes, sorted(segment.used())))
+class _Tables:
+    """The rows of base tables, from shared arrangements: those of one are taken once for all ports that read it."""
+
+    def __init__(self, site: Site, operator: Recompute) -> None:
+        self._site, self._operator = site, operator
+        self._found: dict[str, tuple[Hashes, pa.Table]] = {}
+
+    def rows(self, port: int, hashes: Hashes) -> pa.Table:
+        """The new rows of these hashes, as the port's own segment shows them."""
+        arranged, segment = self._operator.shared[port], self._operator.inputs[port][0]
+        arrangement = self._site.fresh(f"{arranged}/0")
+        if arranged is None or not arrangement.runs:
+            return no_rows(segment.columns)
+        asked, rows = self._found.get(arranged, (None, None))
+        if asked is not hashes:
+            taken = arrangement.slice(hashes, sorted(self._operator.reads[arranged]))
+            rows = consolidate(self._site.duck, taken)
+            self._found[arranged] = hashes, rows
+        return passed(self._site.duck, segment, rows)
 
 
 def _new(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:
