@@ -15,8 +15,7 @@ from tests.contract.planned import fill, item
 
 from viewkeeper.engine import Database
 from viewkeeper.maintain import preparing
-from viewkeeper.operators import adding, consolidate
-from viewkeeper.rounds import site
+from viewkeeper.operators import adding, consolidate, passing
 from viewkeeper.store.files import Directory
 
 KINDS = ["lmdb", "atomic rows only, state behind a URL"]
@@ -27,7 +26,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(preparing, "_AFTER", 0.0)
     for module in (adding, consolidate):  # few rows need few statements: these shall need theirs
         monkeypatch.setattr(module, "_MOST_ROWS", -1)
-    monkeypatch.setattr(site, "_passed", lambda *_: None)
+    monkeypatch.setattr(passing, "quickly_passed", lambda *_: None)
     with planned_shop(request, tmp_path, monkeypatch) as db:
         fill(db, 30, "totals", "bosses")
         change(db, 1)

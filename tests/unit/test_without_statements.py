@@ -17,16 +17,20 @@ from viewkeeper import expressions
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import adding, aggregate_sql
+from viewkeeper.operators import adding, aggregate_sql, passing, sorting
 from viewkeeper.operators import consolidate as consolidate_
-from viewkeeper.operators.comparing import holds
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange
+from viewkeeper.operators.comparing import Comparison, holds
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.hashing import hashes
+from viewkeeper.operators.kinds import topk
+from viewkeeper.operators.kinds.topk import TopK
 from viewkeeper.operators.measures import layout, with_raw
+from viewkeeper.operators.meeting import meeting
 from viewkeeper.operators.projecting import is_exact, value_of
 from viewkeeper.operators.segments import Segment, where_sql
 from viewkeeper.operators.spec import AggregateSpec, Measure
 from viewkeeper.operators.stretches import Check
-from viewkeeper.rounds import site
 
 SHORT, LONG = types.of("decimal(9,2)"), types.of("decimal(38,4)")
 ARGUMENTS = {"short": SHORT, "long": LONG, "number": types.BIGINT, "small": types.INT}
@@ -49,22 +53,17 @@ def integers(bits: int) -> st.SearchStrategy[int]:
     return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-ROWS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "k": st.none() | st.sampled_from([0, 1, -1, 1 << 40]),
-            "day": st.none() | st.sampled_from([dt.date(1970, 1, 1), dt.date(1995, 3, 15)]),
-            "text": st.none() | st.sampled_from(["", "a", "A", "a much longer one than fits", "ä"]),
-            "short": st.none() | decimals(SHORT),
-            "long": st.none() | decimals(LONG),
-            "number": st.none() | integers(64),
-            "small": st.none() | integers(32),
-            "_w": st.sampled_from([1, -1, 2, -7, 30_000]),
-        }
-    ),
-    min_size=1,
-    max_size=12,
-)
+ROWS_OF: dict[str, st.SearchStrategy[Any]] = {
+    "k": st.none() | st.sampled_from([0, 1, -1, 1 << 40]),
+    "day": st.none() | st.sampled_from([dt.date(1970, 1, 1), dt.date(1995, 3, 15)]),
+    "text": st.none() | st.sampled_from(["", "a", "A", "a much longer one than fits", "ä"]),
+    "short": st.none() | decimals(SHORT),
+    "long": st.none() | decimals(LONG),
+    "number": st.none() | integers(64),
+    "small": st.none() | integers(32),
+    "_w": st.sampled_from([1, -1, 2, -7, 30_000]),
+}
+ROWS = st.lists(st.fixed_dictionaries(ROWS_OF), min_size=1, max_size=12)
 SCHEMA = pa.schema(
     [
         *((key.name, types.arrow(key.type)) for key in KEYS),
@@ -325,8 +324,57 @@ def test_segments(
     for where in (conjuncts, (*conjuncts, there)):
         segment = Segment("x", where, shown, key, gather)
         assert segment.is_exact
-        found = site._passed(duck, segment, table)
+        found = passing.quickly_passed(duck, segment, table)
         told = duck.run(segment.sql, input=table)
         assert found is not None
         assert found.schema.equals(told.schema)
         assert found.to_pylist() == told.to_pylist()
+
+
+@given(rows=ROWS, asked=st.lists(st.lists(st.integers(0, 11), max_size=4), min_size=1, max_size=5))
+def test_rows_of_a_run_that_meet_conditions(rows: list[dict[str, Any]], asked: list[list[int]]) -> None:
+    """Whether few were asked for so far or many."""
+    run = Run(pa.Table.from_pylist(rows, SCHEMA))
+    day = pa.scalar(dt.date(1995, 3, 15))
+    conditions = [Comparison("day", "EqualTo", day), Comparison("text", "In", pa.array(["a", "ä"]))]
+    for places in asked:
+        here = np.array([p for p in places if p < len(rows)], np.int64)
+        expected = [rows[p]["day"] == day.as_py() and rows[p]["text"] in ("a", "ä") for p in here]
+        assert meeting(conditions, run, here).tolist() == expected
+
+
+ORDERS = [
+    '"day" DESC NULLS LAST, "k" ASC NULLS FIRST, "text" ASC NULLS FIRST, "day" ASC NULLS LAST, "short" ASC NULLS LAST',
+    '"short" ASC NULLS LAST, "text" DESC NULLS FIRST, "k" DESC NULLS LAST, "day" ASC NULLS FIRST',
+]
+TOP = st.fixed_dictionaries({n: s for n, s in ROWS_OF.items() if n in ("k", "day", "text", "short")})
+
+
+@given(steps=st.lists(st.lists(TOP, max_size=8), min_size=1, max_size=4), order=st.sampled_from(ORDERS), data=st.data())
+def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, data: st.DataObject) -> None:
+    """Rows come, and some of those that are there go."""
+    schema = pa.schema([SCHEMA.field(n) for n in ("k", "day", "text", "short", "_w")])
+    operator = TopK((), order, count=2, offset=data.draw(st.integers(0, 2)))
+    there: list[dict[str, Any]] = []
+    states: dict[bool, list[Arrangement]] = {quick: [Arrangement(), Arrangement()] for quick in (True, False)}
+    for came in steps:
+        gone = [there.pop(data.draw(st.integers(0, len(there) - 1))) for _ in range(min(len(there), len(came) // 2))]
+        there += came
+        rows = [*({**row, "_w": 1} for row in came), *({**row, "_w": -1} for row in gone)]
+        delta = pa.Table.from_pylist(rows, schema)
+        delta = delta.append_column("_h", pa.array(hashes(duck, delta, ("k", "text"))))
+        told = {}
+        for quick, state in states.items():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(topk, "MARGIN", 1)
+                patch.setattr(sorting, "_MOST_ROWS", sorting._MOST_ROWS if quick else -1)
+                told[quick], added = topk.step(duck, operator, state, delta)
+            states[quick] = [s.plus(arrange(rows)) for s, rows in zip(state, added, strict=True)]
+        kept = {quick: state[1].rows() for quick, state in states.items() if state[1].runs}
+        for found in (told, kept):
+            assert len({_multiset(duck, rows) for rows in found.values()}) <= 1
+
+
+def _multiset(duck: Duck, rows: pa.Table) -> str:
+    rows = consolidate_.consolidate(duck, rows.combine_chunks())
+    return str(sorted(map(str, rows.select(sorted(rows.column_names)).to_pylist())))

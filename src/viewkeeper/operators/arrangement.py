@@ -154,8 +154,11 @@ class Arrangement:
         found = list(self.probed(hashes, columns, _ALL))
         return found[0] if found else (np.zeros(0, np.int64), self._no_rows(columns))
 
-    def probed(self, hashes: Hashes, columns: Sequence[str], most: int) -> Iterator[tuple[Places, pa.Table]]:
-        """The same, at most so many at a time. How many there are is known before any row is taken."""
+    def probed(
+        self, hashes: Hashes, columns: Sequence[str], most: int, among: Among | None = None
+    ) -> Iterator[tuple[Places, pa.Table]]:
+        """The same, at most so many at a time. How many there are is known before any row is taken. `among`: which
+        rows of a run are meant."""
         _check_type(hashes, np.uint64)
         order = np.argsort(hashes)
         ascending = hashes[order]
@@ -164,12 +167,14 @@ class Arrangement:
         if not met:
             return
         if sum(int(count.sum()) for *_, count in met) <= most:
-            asked = [np.repeat(order, count) for *_, count in met]
-            yield np.concatenate(asked), _joined([run.take(spans(start, n), columns) for run, start, n in met])
+            found = [_chosen(run, np.repeat(order, count), spans(start, count), among) for run, start, count in met]
+            taken = [run.take(places, columns) for (run, *_), (_, places) in zip(met, found, strict=True)]
+            yield np.concatenate([asked for asked, _ in found]), _joined(taken)
             return
         for run, start, count in met:
             for first, last, begin, length in portions(start, count, most):
-                yield np.repeat(order[first:last], length), run.take(spans(begin, length), columns)
+                asked, places = _chosen(run, np.repeat(order[first:last], length), spans(begin, length), among)
+                yield asked, run.take(places, columns)
 
     def slice(self, hashes: Hashes, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `_h` too) and
@@ -210,6 +215,18 @@ class Arrangement:
             return known.take(np.zeros(0, np.int64), columns)
         unknown = [(c, pa.null()) for c in columns] if columns is not None else [(HASH, pa.uint64())]
         return pa.schema([*unknown, (WEIGHT, pa.int64())]).empty_table()
+
+
+Among = Callable[[Run, Places], npt.NDArray[np.bool_]]
+"""Which of a run's rows at some places are meant."""
+
+
+def _chosen(run: Run, asked: Places, places: Places, among: Among | None) -> tuple[Places, Places]:
+    """Of who asked, and the rows that were found for them, those that are meant."""
+    if among is None:
+        return asked, places
+    is_meant = among(run, places)
+    return asked[is_meant], places[is_meant]
 
 
 def arrange(delta: pa.Table) -> Run:

@@ -31,6 +31,7 @@ from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Type
 from viewkeeper.operators import arrangement
 from viewkeeper.operators.arrangement import Arrangement, Run
+from viewkeeper.operators.comparing import Comparison
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.store.memory import Memory
@@ -73,6 +74,9 @@ class Site(Protocol):
 
     def add(self, operator: Operator, runs: Sequence[Run]) -> None:
         """What this batch adds to each slot."""
+
+    def asked_of(self, operator: Operator) -> tuple[Comparison, ...]:
+        """Conditions that all of its rows must meet wherever they go; none of them can fail."""
 
 
 @dataclass(frozen=True)

@@ -367,10 +367,17 @@ def _finished(step: _Step) -> Step:
 
 
 def _checks(step: _Step) -> tuple[Check, ...]:
-    exits: dict[tuple[Expr, ...], int] = defaultdict(int)
-    for number, conditions in step.tests.items():
-        exits[tuple(dict.fromkeys(conditions))] |= 1 << number
-    return (Check(tuple(exits.items())),) if exits else ()
+    """Conditions on the found row alone first: what a run's rows say to those is remembered."""
+    found = []
+    for alone in (True, False):
+        exits: dict[tuple[Expr, ...], int] = defaultdict(int)
+        for number, conditions in step.tests.items():
+            mine = [c for c in conditions if ({place for place, _ in refs_of([c])} == {step.place}) is alone]
+            if mine:
+                exits[tuple(dict.fromkeys(mine))] |= 1 << number
+        if exits:
+            found.append(Check(tuple(exits.items())))
+    return tuple(found)
 
 
 def _open(conditions: Sequence[Expr], steps: Sequence[_Step]) -> tuple[Expr, ...]:

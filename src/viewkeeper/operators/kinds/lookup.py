@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +20,8 @@ from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import threshold
-from viewkeeper.operators.arrangement import Arrangement, hashes_of
+from viewkeeper.operators.arrangement import Among, Arrangement, hashes_of
+from viewkeeper.operators.meeting import meeting
 from viewkeeper.operators.operator import Operator, Ports, Seek, Site
 from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.operators.steps import stacked
@@ -86,14 +88,27 @@ class Lookup(Operator):
         if not self.reach:
             arrangement = arrangement.near(np.concatenate([hashes_of(table) for table in ports[0]]))
         each = sum(run.width(taken) for run in arrangement.runs) / len(arrangement.runs)
+        among = self._met_later(site)
         for piece in site.memory.pieces(stacked(ports[0])):
             probe = piece.combine_chunks()
-            found = self._found(probe, arrangement, taken, site.memory.rows(width(probe) + each))
+            found = self._found(probe, arrangement, taken, site.memory.rows(width(probe) + each), among)
             yield from (rows.rename_columns(names) for rows in found)
 
-    def _found(self, probe: pa.Table, arrangement: Arrangement, taken: Sequence[str], most: int) -> Iterable[pa.Table]:
+    def _met_later(self, site: Site) -> Among | None:
+        """Rows that do not meet what is asked of them next, of what is taken alone, need not be taken."""
+        theirs = {mine.name: name for name, mine in self.take}
+        conditions = [
+            condition._replace(column=theirs[condition.column])
+            for condition in site.asked_of(self)
+            if isinstance(condition.column, str) and condition.column in theirs and not isinstance(condition.value, str)
+        ]
+        return partial(meeting, conditions) if conditions else None
+
+    def _found(
+        self, probe: pa.Table, arrangement: Arrangement, taken: Sequence[str], most: int, among: Among | None
+    ) -> Iterable[pa.Table]:
         if not self.reach:
-            return lookup(probe, arrangement, taken, most)
+            return lookup(probe, arrangement, taken, most, among)
         key = self.probe[0].key
         if key is None:
             raise Defect(f"{self.id} is probed without a key.")
@@ -149,13 +164,15 @@ class Lookup(Operator):
         return None if table is None else told.names[table]
 
 
-def lookup(probe: pa.Table, arrangement: Arrangement, columns: Sequence[str], most: int) -> Iterator[pa.Table]:
+def lookup(
+    probe: pa.Table, arrangement: Arrangement, columns: Sequence[str], most: int, among: Among | None = None
+) -> Iterator[pa.Table]:
     """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `_w`.
 
     At most so many rows at a time: what follows is linear, so it does with each piece what it would do with the sum.
     """
     kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
-    for asked, rows in arrangement.probed(hashes_of(probe), columns, most):
+    for asked, rows in arrangement.probed(hashes_of(probe), columns, most, among):
         left = probe.select([*kept, WEIGHT]).take(pa.array(asked))
         weight = pc.multiply_checked(left.column(WEIGHT), rows.column(WEIGHT))
         yield pa.table(

@@ -1,0 +1,51 @@
+"""Which rows of a run meet conditions.
+
+Worked out for the rows that are asked for, and kept for all of them once as many were asked for as that would cost: a
+run never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from viewkeeper.operators.arrangement import Run
+from viewkeeper.operators.comparing import Comparison, all_hold
+from viewkeeper.operators.finding import Places
+
+Flags = npt.NDArray[np.bool_]
+
+_ROWS_FOR_ALL = 4
+"""What all rows say is worked out when one for so many was asked for: they lie side by side, and nothing is taken."""
+_MOST_ROWS = 1 << 24
+
+
+@dataclass
+class _Memory:
+    """The answers of all rows, if they were worked out, and for how many rows was asked before."""
+
+    asked: int = 0
+    flags: Flags | None = None
+
+
+def meeting(conditions: Sequence[Comparison], run: Run, places: Places) -> Flags:
+    """Whether the rows at these places meet all of the conditions, which are of columns and constants."""
+    memory = run.kept.setdefault(f"meeting {[_named(c) for c in conditions]}", _Memory())
+    columns = list(dict.fromkeys(str(c.column) for c in conditions))
+    if memory.flags is None:
+        memory.asked += len(places)
+        if run.num_rows > min(memory.asked * _ROWS_FOR_ALL, _MOST_ROWS):
+            return all_hold(conditions, run.rows.select(columns).take(pa.array(places)))
+        memory.flags = all_hold(conditions, run.rows.select(columns))
+    found: Flags = memory.flags[places]
+    return found
+
+
+def _named(condition: Comparison) -> tuple[object, ...]:
+    value = condition.value
+    told = value.to_pylist() if isinstance(value, pa.Array) else value if value is None else value.as_py()
+    return condition.column, condition.op, told
