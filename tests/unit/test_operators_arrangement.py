@@ -152,11 +152,12 @@ def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
     assert merge(duck, runs, ["n"], keep_zero=True).num_rows == 2
 
 
-@pytest.mark.parametrize("how", ["bisected", "guessed", "directory"])
+@pytest.mark.parametrize("how", ["bisected", "guessed", "directory", "flagged"])
 def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(finding, "_GUESSED_ROWS", 10**9 if how == "bisected" else 1)
     monkeypatch.setattr(finding, "_GUESSED_PROBES", 1)
     monkeypatch.setattr(finding, "_ASKED", 10**9 if how == "directory" else 0)
+    monkeypatch.setattr(finding, "_FLAGGED_PROBES", 1 if how == "flagged" else 10**9)
     rng = np.random.default_rng(0)
     spread = rng.integers(0, 2**64, 30_000, dtype=np.uint64)
     crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 3_000)
@@ -170,10 +171,13 @@ def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyP
         probes = np.sort(np.concatenate([keys[::7], beside, rng.integers(0, 2**64, 200, dtype=np.uint64), ends]))
         for _ in range(3):  # a window that did not do is not tried again
             start, stop = run.ranges(probes)
-            assert (run.starts(probes[::-1]) == start[::-1]).all()
-            assert (start == np.searchsorted(run.hashes, probes, "left")).all()
-            assert (stop == np.searchsorted(run.hashes, probes, "right")).all()
+            left, right = (np.searchsorted(run.hashes, probes, side) for side in ("left", "right"))
+            there = left < right if how == "flagged" else np.ones(len(probes), np.bool_)  # else it lies anywhere
+            assert (run.starts(probes[::-1])[::-1][there] == left[there]).all()
+            assert (start[there] == left[there]).all()
+            assert (stop - start == right - left).all()
         assert ("_directory" in run._sorted.__dict__) == (how == "directory")
+        assert ("_flags" in run._sorted.__dict__) == (how == "flagged")
 
 
 def test_a_directory_is_made_when_lookups_were_worth_it() -> None:

@@ -98,7 +98,7 @@ class Run:
         return _spelt(rows.take(pa.array(places)))
 
     def ranges(self, hashes: Hashes) -> tuple[Places, Places]:
-        """For each of the ascending hashes, the range [start, stop) of its rows."""
+        """For each of the ascending hashes, the range [start, stop) of its rows, which may be empty."""
         return self._sorted.ranges(hashes)
 
     def counted(self, hashes: Hashes) -> int:
@@ -106,7 +106,7 @@ class Run:
         return self._sorted.counted(hashes)
 
     def starts(self, hashes: Hashes) -> Places:
-        """For each hash, ascending or not, where its rows begin, or would."""
+        """For each hash, ascending or not, where its rows begin; anywhere if there are none."""
         return self._sorted.starts(hashes)
 
     @cached_property
