@@ -26,5 +26,6 @@ def test_views_made_piece_by_piece_equal_recompute(seed: int, spark: Any, monkey
     monkeypatch.setattr(memory.Memory, "piece", 16)
     monkeypatch.setattr(memory.Memory, "waiting", 1 if seed % 3 else 1 << 20)
     monkeypatch.setattr(memory, "_SMALL", 0)
+    monkeypatch.setattr(memory, "_LEAST_ROWS", 0)
     monkeypatch.setattr(driver, "_CROWD", 4)
     assert_views_equal_recompute(generate(seed, views=5, batches=2), spark)

@@ -214,6 +214,18 @@ def test_columns(duck: Duck, prices: list[Decimal | None], rates: list[Decimal |
         assert found.to_pylist() == told.to_pylist()
 
 
+def test_years(duck: Duck) -> None:
+    year = Expr("Year", types.INT, (column("day", types.DATE),))
+    days = [-719_893, -719_528, -719_162, -365, -1, 0, 59, 364, 365, 11_016, 2_932_896, 2_932_897, None]
+    rows = pa.table({"day": pa.array(days, pa.int32()).cast(pa.date32())})
+    assert is_exact(year)
+    told = duck.run(f"SELECT {expressions.render(year)} AS v FROM input", input=rows)["v"]
+    found = value_of(year, rows)
+    assert found.to_pylist() == told.to_pylist()
+    assert found.type == types.arrow(types.INT)
+    assert not is_exact(Expr("Year", types.INT, (column("at", types.TIMESTAMP),)))
+
+
 def test_columns_that_take_a_statement() -> None:
     """Results that are rounded or may not fit, other types, other operations, and constants alone."""
     wide = column("w", types.of("decimal(38,10)"))

@@ -29,7 +29,7 @@ from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.given import Given, is_empty
 from viewkeeper.rounds.order import order_of
 from viewkeeper.rounds.site import Fed, Feed, Site
-from viewkeeper.store.memory import bytes_of, width
+from viewkeeper.store.memory import bytes_of
 
 OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
@@ -111,7 +111,7 @@ def _run(site: Site, schedule: _Schedule, task: _Task, operator: Operator) -> No
 def _feed(site: Site, schedule: _Schedule, task: _Task, feed: Feed) -> None:
     """An output one way."""
     output = site.leaving(feed, task.output)
-    several = output.num_rows > site.memory.rows(width(output))
+    several = not site.memory.is_one(output)
     for piece in site.memory.pieces(output):
         if several:
             _pass(site, schedule, task, feed, piece)
@@ -232,7 +232,7 @@ class _Schedule:
         """Deltas to ports, where they wait: beyond what may wait in memory, in a file."""
         for consumer, port, delta in outputs:
             size = bytes_of(delta)
-            if self._held + size > site.memory.waiting:
+            if not site.memory.holds(self._held + size):
                 delta, size = site.memory.aside(delta), 0
             operator = self._flow.operators[consumer]
             with self._changed:

@@ -32,6 +32,8 @@ from viewkeeper.store.copies import directory_of
 PIECE_ROWS = 1 << 19
 """Rows of a piece at most: more are not faster."""
 
+_LEAST_ROWS = 1 << 10
+"""So few rows are a piece however long they are."""
 _WAITING = 512 << 20
 _PIECE = 64 << 20
 _SMALL = 1 << 20
@@ -82,12 +84,22 @@ class Memory:
     def piece(self) -> int:
         return min(self.total // 32, _PIECE)
 
+    def holds(self, size: int) -> bool:
+        """Whether so many bytes may wait in memory."""
+        return size <= _SMALL or size <= self.waiting
+
     def rows(self, width: float) -> int:
         """How many rows of so many bytes are a piece."""
-        return max(1024, min(PIECE_ROWS, int(self.piece / max(width, 1))))
+        return max(_LEAST_ROWS, min(PIECE_ROWS, int(self.piece / max(width, 1))))
+
+    def is_one(self, table: pa.Table) -> bool:
+        """Whether the table is no more than a piece."""
+        return bool(table.num_rows <= _LEAST_ROWS or table.num_rows <= self.rows(width(table)))
 
     def pieces(self, table: pa.Table) -> Iterator[pa.Table]:
         """The table a piece at a time."""
+        if table.num_rows <= _LEAST_ROWS:
+            return iter((table,) if table.num_rows else ())
         step = self.rows(width(table))
         return (table.slice(start, step) for start in range(0, table.num_rows, step))
 
