@@ -202,7 +202,7 @@ def _lives(process: int) -> bool:
 def release() -> None:
     """Give memory that is free back to the system: allocators keep it otherwise."""
     pa.default_memory_pool().release_unused()
-    trim = _of_libc("malloc_trim")
+    trim = of_libc("malloc_trim")
     if trim is not None:
         trim(0)
 
@@ -213,14 +213,14 @@ def hold_on(most: int) -> None:
     A page that was given back is a fault when it is needed again: 115,000 of them, half a second, in a batch of a
     million changes. Arrow's own allocator gives memory back after some milliseconds, so the system's is used for all.
     """
-    choose = _of_libc("mallopt")
+    choose = of_libc("mallopt")
     if choose is not None:
         choose(_TRIM_FROM, min(most, (1 << 31) - 1))
         choose(_MAP_FROM, _LARGEST_KEPT)
         pa.set_memory_pool(pa.system_memory_pool())
 
 
-def _of_libc(name: str) -> Any:
+def of_libc(name: str) -> Any:
     """A function that only some systems have."""
     import ctypes
 

@@ -191,10 +191,10 @@ class LmdbDatabase(Database):
             yield LmdbState(txn, environment, opened)
 
     @contextmanager
-    def write(self, tables: Sequence[int] = ()) -> Iterator[LmdbState]:
+    def write(self, tables: Sequence[int] = (), size: int = 0) -> Iterator[LmdbState]:
         environment = self._environment
         opened = {table: environment.table(table, create=True) for table in tables}
-        with environment.write() as txn:
+        with environment.write(size) as txn:
             yield LmdbState(txn, environment, opened)
 
     def pin(self) -> LmdbPinned:

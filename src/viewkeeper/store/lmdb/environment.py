@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from viewkeeper.errors import FormatTooNew, StoreError
 from viewkeeper.store.files import flush_directory
 from viewkeeper.store.lmdb import beside, forks
 from viewkeeper.store.lmdb.failures import is_denied, translated
+from viewkeeper.store.lmdb.writing_ahead import LARGE, writing_ahead
 from viewkeeper.store.ordered.places import not_a_database
 
 FORMAT = 4
@@ -147,10 +148,14 @@ class Environment:
                     txn.abort()
 
     @contextmanager
-    def write(self) -> Iterator[Any]:
-        """A write transaction, committed at the end of the block unless it raises. LMDB runs one at a time."""
+    def write(self, size: int = 0) -> Iterator[Any]:
+        """A write transaction, committed at the end of the block unless it raises. LMDB runs one at a time.
+
+        `size`: bytes of the rows that are about to change, about.
+        """
         self._check_not_writing()
-        with translated(self.path):
+        large = size >= LARGE and self.durability != "none"
+        with translated(self.path), writing_ahead(self.path / "data.mdb") if large else nullcontext():
             handle = self.handle
             txn = handle.begin(write=True)
             self._writing.now = True

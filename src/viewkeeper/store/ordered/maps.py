@@ -111,8 +111,11 @@ class Database(Protocol):
     def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> AbstractContextManager[State]:
         """A state to read these tables, `meta` and `log`; `only_log`: values need not be copied out of it."""
 
-    def write(self, tables: Sequence[int] = ()) -> AbstractContextManager[State]:
-        """A state to write, which happens whole at the end of the block unless that raises. One at a time."""
+    def write(self, tables: Sequence[int] = (), size: int = 0) -> AbstractContextManager[State]:
+        """A state to write, which happens whole at the end of the block unless that raises. One at a time.
+
+        `size`: bytes of the rows that are about to change, about.
+        """
 
     def pin(self) -> PinnedMap: ...
 

@@ -39,8 +39,8 @@ class Opened:
     def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> AbstractContextManager[State]:
         return self.live().read(tables, only_log=only_log)
 
-    def write(self, tables: Sequence[int] = ()) -> AbstractContextManager[State]:
-        return self.writable().write(tables)
+    def write(self, tables: Sequence[int] = (), size: int = 0) -> AbstractContextManager[State]:
+        return self.writable().write(tables, size)
 
     def check_kept(self, state: State, after: int) -> None:
         """SnapshotGone if the log of a state does not reach back to a position."""

@@ -68,8 +68,9 @@ class OrderedPublishing(Publishing):
         with ExitStack() as stack:
             call = begun.taken(stack) if isinstance(begun, _Begun) else None
             if call is None:
-                state = stack.enter_context(self._opened.write([change.table.id for change in stored]))
-                call = Call(state, sum(change.puts.nbytes for change in stored))
+                size = sum(change.puts.nbytes for change in stored)
+                state = stack.enter_context(self._opened.write([change.table.id for change in stored], size))
+                call = Call(state, size)
             state = call.state
             self._check(state, batch.number)
             # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is the map's commit.
@@ -118,9 +119,10 @@ class _Begun(Begun):
 
     def apply(self, table: Table, encoded: pa.Table) -> None:
         if self._call is None:
-            state = self._stack.enter_context(self._opened.write(self._tables))
+            size = self._shares * encoded.nbytes
+            state = self._stack.enter_context(self._opened.write(self._tables, size))
             self._check(state)
-            self._call = Call(state, self._shares * encoded.nbytes)
+            self._call = Call(state, size)
         for piece in encoded.to_batches():
             self._call.apply(table, *piece.columns)
 

@@ -71,7 +71,7 @@ class OrderedRows(Rows):
         slices = encoded(table, puts, deletes)
         first = next(slices, None)  # before the transaction: other writers wait only while rows are put
         faults.point("write.before")
-        with self._writing(table) as (state, catalog):
+        with self._writing(table, puts.nbytes) as (state, catalog):
             call = Call(state, puts.nbytes)
             at_hand = self._left.taken(call.head)
             if once is not None:
@@ -94,12 +94,12 @@ class OrderedRows(Rows):
         return written
 
     @contextmanager
-    def _writing(self, table: Table) -> Iterator[tuple[State, Catalog]]:
+    def _writing(self, table: Table, size: int = 0) -> Iterator[tuple[State, Catalog]]:
         """A transaction over a table and all that is kept in its writes, and the catalog as it is in there."""
         while True:
             kept = numbers(self._records.known.synchronous.get(table.id, ()))
             with ExitStack() as stack:
-                state = stack.enter_context(self._opened.write([table.id, *kept]))
+                state = stack.enter_context(self._opened.write([table.id, *kept], size))
                 catalog = self._records.shown(state)
                 if not set(numbers(catalog.synchronous.get(table.id, ()))) <= set(kept):
                     continue  # nothing is written yet; handles are opened before a transaction

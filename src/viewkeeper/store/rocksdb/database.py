@@ -106,7 +106,7 @@ class RocksDatabase(Database):
                 self._followers.give(follower)
 
     @contextmanager
-    def write(self, tables: Sequence[int] = ()) -> Iterator[RocksState]:
+    def write(self, tables: Sequence[int] = (), size: int = 0) -> Iterator[RocksState]:
         if getattr(self._writing, "now", False):
             raise StoreError(
                 f"A write to {self.path} was started inside another write of the same thread.",
