@@ -17,10 +17,10 @@ from viewkeeper import expressions
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import adding, aggregate_sql, passing, sorting
+from viewkeeper.operators import adding, aggregate_sql, choosing, passing, sorting
 from viewkeeper.operators import consolidate as consolidate_
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
-from viewkeeper.operators.comparing import Comparison, holds
+from viewkeeper.operators.comparing import all_hold, comparison, holds, renamed
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.kinds import topk
@@ -126,14 +126,16 @@ def conditions(draw: st.DrawFn, of: str = "0.") -> Expr:
     kinds = ["constant", "constant", "column", "list", "other", *(["within"] if type_ == types.STRING else [])]
     kind, op = draw(st.sampled_from(kinds)), draw(st.sampled_from(OPERATORS))
     if kind == "list":
-        return Expr("In", types.BOOLEAN, (asked, *constants[: draw(st.integers(1, 3))]))
-    if kind == "other":
-        return Expr("Not", types.BOOLEAN, (Expr("EqualTo", types.BOOLEAN, (asked, constants[0])),))
-    if kind == "within":
-        return Expr(draw(st.sampled_from(["StartsWith", "EndsWith", "Contains"])), types.BOOLEAN, (asked, constants[0]))
-    other = column(f"{of}d{number}", type_) if kind == "column" else constants[0]
-    found = Expr(op, types.BOOLEAN, (asked, other))
-    return Expr("And", types.BOOLEAN, (found, draw(conditions(of)))) if draw(st.booleans()) else found
+        found = Expr("In", types.BOOLEAN, (asked, *constants[: draw(st.integers(1, 3))]))
+    elif kind == "within":
+        op = draw(st.sampled_from(["StartsWith", "EndsWith", "Contains"]))
+        found = Expr(op, types.BOOLEAN, (asked, constants[0]))
+    else:
+        found = Expr(op, types.BOOLEAN, (asked, column(f"{of}d{number}", type_) if kind == "column" else constants[0]))
+    if kind == "other" or (kind in ("list", "within") and draw(st.booleans())):
+        found = Expr("Not", types.BOOLEAN, (found,))
+    joint = draw(st.sampled_from(["And", "Or", None]))
+    return found if joint is None else Expr(joint, types.BOOLEAN, (found, draw(conditions(of))))
 
 
 def _values(type_: types.Type, values: list[Any]) -> pa.Array:
@@ -212,6 +214,50 @@ def test_columns(duck: Duck, prices: list[Decimal | None], rates: list[Decimal |
         found = value_of(expr, rows)
         assert found.type == told.type
         assert found.to_pylist() == told.to_pylist()
+
+
+CASES = [
+    (operation("Cast", "21,7", PRICE), True),
+    (operation("Cast", "14,2", PRICE), False),
+    (operation("Cast", "18,1", PRICE), False),
+    (operation("Cast", "15,3", PRICE), False),
+    (operation("Cast", "1,0", ONE), False),
+]
+
+
+def test_cases(duck: Duck) -> None:
+    money, text = PRICE.type, column("text", types.STRING)
+    is_a = Expr("EqualTo", types.BOOLEAN, (text, Expr("literal", types.STRING, value="a")))
+    begins = Expr("StartsWith", types.BOOLEAN, (text, Expr("literal", types.STRING, value="b")))
+    either = Expr("Or", types.BOOLEAN, (is_a, Expr("Not", types.BOOLEAN, (begins,))))
+    zero, one = Expr("literal", money, value="0.00"), Expr("literal", types.INT, value=1)
+    rows = pa.table(
+        {
+            "text": pa.array(["a", "b", "bc", "", None]),
+            "price": pa.array(
+                [Decimal("1.50"), None, Decimal("-2.25"), Decimal("0.01"), Decimal("3.00")], types.arrow(money)
+            ),
+        }
+    )
+    for expr in (
+        Expr("CaseWhen", money, (is_a, PRICE, zero)),
+        Expr("CaseWhen", money, (either, zero, PRICE)),
+        Expr("CaseWhen", types.INT, (begins, one, is_a, Expr("literal", types.INT, value=7), one)),
+        *(expr for expr, exact in CASES if exact),
+    ):
+        assert choosing.is_exact(expr)
+        told = duck.run(f"SELECT {expressions.render(expr)} AS v FROM input", input=rows)["v"]
+        found = choosing.value_of(expr, rows)
+        assert (found.to_pylist(), found.type) == (told.to_pylist(), types.arrow(expr.type))
+    like = Expr("Like", types.BOOLEAN, (text, Expr("literal", types.STRING, value="%a")))
+    for expr in (
+        Expr("CaseWhen", money, (is_a, PRICE)),
+        Expr("CaseWhen", money, (like, PRICE, zero)),
+        Expr("CaseWhen", types.of("decimal(18,2)"), (is_a, PRICE, zero)),
+        Expr("CaseWhen", money, (is_a, PRICE, Expr("literal", money, value=None))),
+        *(expr for expr, exact in CASES if not exact),
+    ):
+        assert not choosing.is_exact(expr)
 
 
 def test_years(duck: Duck) -> None:
@@ -347,12 +393,21 @@ def test_segments(
 def test_rows_of_a_run_that_meet_conditions(rows: list[dict[str, Any]], asked: list[list[int]]) -> None:
     """Whether few were asked for so far or many."""
     run = Run(pa.Table.from_pylist(rows, SCHEMA))
-    day = pa.scalar(dt.date(1995, 3, 15))
-    conditions = [Comparison("day", "EqualTo", day), Comparison("text", "In", pa.array(["a", "ä"]))]
-    for places in asked:
-        here = np.array([p for p in places if p < len(rows)], np.int64)
-        expected = [rows[p]["day"] == day.as_py() and rows[p]["text"] in ("a", "ä") for p in here]
-        assert meeting(conditions, run, here).tolist() == expected
+    day, text = column("d", types.DATE), column("t", types.STRING)
+    is_day = Expr("EqualTo", types.BOOLEAN, (day, Expr("literal", types.DATE, value=dt.date(1995, 3, 15))))
+    is_text = Expr("In", types.BOOLEAN, (text, *(Expr("literal", types.STRING, value=v) for v in ("a", "ä"))))
+    not_text = Expr("Not", types.BOOLEAN, (is_text,))
+    either = Expr("Or", types.BOOLEAN, (is_day, not_text))
+    names = {"d": "day", "t": "text"}
+    of_other = Expr("EqualTo", types.BOOLEAN, (column("other", types.DATE), day))
+    for exprs in ((is_day, is_text), (not_text,), (either, is_text), (is_text,)):
+        found = [renamed(known, names) for e in exprs if (known := comparison(e)) is not None]
+        conditions = [condition for condition in found if condition is not None]
+        assert len(conditions) == len(exprs)
+        for places in asked:
+            here = np.array([p for p in places if p < len(rows)], np.int64)
+            assert meeting(conditions, run, here).tolist() == all_hold(conditions, run.rows.take(here)).tolist()
+    assert all(renamed(c, names) is None for c in map(comparison, (of_other,)) if c is not None)
 
 
 ORDERS = [

@@ -2,13 +2,13 @@
 
 A statement costs half a millisecond before its first row; Arrow compares a thousand dates in ten microseconds. What it
 compares as Spark does is here: integers, dates, decimals and strings (by their bytes) with a constant or a column of
-the same type, lists of constants, how a string begins, ends or what it contains, and whether something is NULL. A
-comparison with NULL does not hold.
+the same type, lists of constants, how a string begins, ends or what it contains, whether something is NULL, and what
+AND and OR make of these. A comparison with NULL does not hold, nor does its opposite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -33,11 +33,14 @@ _KNOWN = {"IsNull": pc.is_null, "IsNotNull": pc.is_valid}
 _WITHIN = {"StartsWith": pc.starts_with, "EndsWith": pc.ends_with, "Contains": pc.match_substring}
 _OTHER = "Not"
 """Of what is not equal."""
+_OPPOSITE = "opposite"
+"""Of what else is not."""
+_JOINED = {"And": np.logical_and, "Or": np.logical_or}
 
 
 class Comparison(NamedTuple):
-    """A column, how it is compared, and with what: a constant, several, or (by its name) a column; with nothing:
-    whether it, or what `projecting` works out, has a value."""
+    """A column, or what `projecting` works out, how it is compared, and with what: a constant, several, or a column (by
+    its name); with nothing: whether it has a value. Of no column: several conditions, joined."""
 
     column: str | Expr
     op: str
@@ -47,16 +50,20 @@ class Comparison(NamedTuple):
 def comparison(expr: Expr) -> Comparison | None:
     """None if the condition is something else."""
     op, args = expr.op, expr.args
+    if op in _JOINED:
+        parts = [comparison(arg) for arg in args]
+        known = tuple(part for part in parts if part is not None)
+        return Comparison("", op, known) if len(known) == len(parts) else None
     if op == "Not" and args[0].op == "EqualTo":
         args = args[0].args
-    elif op == "Not" or (op not in _HOLDS and op not in _KNOWN and op not in _WITHIN and op != "In"):
+    elif op == "Not":
+        return _opposite(comparison(args[0]))
+    elif op not in _HOLDS and op not in _KNOWN and op not in _WITHIN and op != "In":
         return None
     column, *others = args
-    if op in _KNOWN and column.op != "column" and is_exact(column):
-        return Comparison(column, op, None)
-    if column.op != "column" or any(other.type != column.type for other in others):
+    if not is_exact(column) or any(other.type != column.type for other in others):
         return None
-    name = str(column.value)
+    name = str(column.value) if column.op == "column" else column
     if op in _KNOWN:
         return Comparison(name, op, None)
     if op in _WITHIN and column.type != types.STRING:
@@ -67,6 +74,42 @@ def comparison(expr: Expr) -> Comparison | None:
     if not values or any(value is None for value in values):
         return None
     return Comparison(name, op, pa.array(values, types.arrow(column.type)) if op == "In" else values[0])
+
+
+def _opposite(found: Comparison | None) -> Comparison | None:
+    """What holds where a comparison of a column with constants does not, and the column has a value."""
+    if found is None or found.op not in (*_HOLDS, *_WITHIN, "In") or isinstance(found.value, str):
+        return None
+    return Comparison(found.column, _OPPOSITE, found)
+
+
+def renamed(found: Comparison, names: Mapping[str, str]) -> Comparison | None:
+    """The same of columns that are called otherwise; None if it is of others too, or of what has to be worked out."""
+    name, op, value = found
+    if op in _JOINED:
+        parts = [renamed(part, names) for part in value]
+        return None if None in parts else Comparison("", op, tuple(parts))
+    if not isinstance(name, str) or name not in names or isinstance(value, str):
+        return None
+    return Comparison(names[name], op, renamed(value, names) if op == _OPPOSITE else value)
+
+
+def columns_of(found: Comparison) -> frozenset[str]:
+    """The columns that a condition of constants reads."""
+    if found.op in _JOINED:
+        return frozenset().union(*map(columns_of, found.value))
+    return found.column.columns() if isinstance(found.column, Expr) else frozenset({found.column})
+
+
+def spelt(found: Comparison) -> str:
+    """The same text of conditions of constants that are the same."""
+    column, op, value = found
+    if op in _JOINED:
+        return f"{op}{[spelt(part) for part in value]}"
+    if op == _OPPOSITE:
+        return f"{op} {spelt(value)}"
+    told = value.to_pylist() if isinstance(value, pa.Array) else None if value is None else value.as_py()
+    return f"{column} {op} {told!r}"
 
 
 def _is_compared(type_: types.Type) -> bool:
@@ -106,9 +149,15 @@ def all_hold(conditions: Sequence[Comparison], rows: pa.Table) -> npt.NDArray[np
 def holds(condition: Comparison, rows: pa.Table) -> npt.NDArray[np.bool_]:
     """For which rows."""
     name, op, value = condition
+    if op in _JOINED:
+        together: npt.NDArray[np.bool_] = _JOINED[op].reduce([holds(part, rows) for part in value])
+        return together
     column: Any = one_chunk(rows.column(name) if isinstance(name, str) else value_of(name, rows))
     if op in _KNOWN:
         return np.asarray(_KNOWN[op](column))
+    if op == _OPPOSITE:
+        opposite: npt.NDArray[np.bool_] = ~holds(value, rows) & np.asarray(pc.is_valid(column))
+        return opposite
     if op == "In":
         return np.asarray(pc.is_in(column, value_set=value))
     if op in _WITHIN:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.operators.arrangement import Run
-from viewkeeper.operators.comparing import Comparison, all_hold
+from viewkeeper.operators.comparing import Comparison, all_hold, columns_of, spelt
 from viewkeeper.operators.finding import Places
 
 Flags = npt.NDArray[np.bool_]
@@ -34,8 +34,8 @@ class _Memory:
 
 def meeting(conditions: Sequence[Comparison], run: Run, places: Places) -> Flags:
     """Whether the rows at these places meet all of the conditions, which are of columns and constants."""
-    memory = run.kept.setdefault(f"meeting {[_named(c) for c in conditions]}", _Memory())
-    columns = list(dict.fromkeys(str(c.column) for c in conditions))
+    memory = run.kept.setdefault(f"meeting {[spelt(c) for c in conditions]}", _Memory())
+    columns = sorted(frozenset().union(*map(columns_of, conditions)))
     if memory.flags is None:
         memory.asked += len(places)
         if run.num_rows > min(memory.asked * _ROWS_FOR_ALL, _MOST_ROWS):
@@ -43,9 +43,3 @@ def meeting(conditions: Sequence[Comparison], run: Run, places: Places) -> Flags
         memory.flags = all_hold(conditions, run.rows.select(columns))
     found: Flags = memory.flags[places]
     return found
-
-
-def _named(condition: Comparison) -> tuple[object, ...]:
-    value = condition.value
-    told = value.to_pylist() if isinstance(value, pa.Array) else value if value is None else value.as_py()
-    return condition.column, condition.op, told

@@ -1,6 +1,6 @@
 """Rows through a segment: its conditions, its columns, and the hash of its key.
 
-Without a statement where Arrow and numpy tell the same (`comparing`, `projecting`, `hashing`).
+Without a statement where Arrow and numpy tell the same (`comparing`, `choosing`, `hashing`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.choosing import value_of
 from viewkeeper.operators.comparing import all_hold
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import quick_hashes
-from viewkeeper.operators.projecting import value_of
 from viewkeeper.operators.segments import Segment
 
 _GATHERED = np.uint64(16)

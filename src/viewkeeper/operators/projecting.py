@@ -1,5 +1,5 @@
 """Columns that Arrow works out as Spark does: picked ones, the years of dates, and sums, differences and products of
-decimals.
+decimals, which may be made longer.
 
 Spark and Arrow give the result of such an operation the same type, digit for digit, as long as that has no more than 38
 digits: then no value can overflow or be rounded, and a statement, which costs half a millisecond before its first row,
@@ -34,6 +34,8 @@ def value_of(expr: Expr, rows: pa.Table) -> Any:
         return rows.column(str(expr.value))
     if expr.op == "literal":
         return pa.scalar(Decimal(expr.value), types.arrow(expr.type))
+    if expr.op == "Cast":
+        return value_of(expr.args[0], rows).cast(types.arrow(expr.type))
     if _is_year(expr):
         return pc.year(value_of(expr.args[0], rows)).cast(pa.int32())
     return _OPERATIONS[expr.op](*(value_of(arg, rows) for arg in expr.args))
@@ -52,6 +54,10 @@ def _digits(expr: Expr) -> Digits | None:
         return own
     if expr.op == "literal":
         return own if expr.value is not None else None
+    if expr.op == "Cast":
+        given = _digits(expr.args[0]) if expr.args[0].op != "literal" else None
+        fits = given is not None and own[1] >= given[1] and own[0] - own[1] >= given[0] - given[1]
+        return own if fits else None
     if expr.op not in _OPERATIONS or len(expr.args) != 2:
         return None
     left, right = map(_digits, expr.args)

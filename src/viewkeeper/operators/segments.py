@@ -20,8 +20,8 @@ from viewkeeper.model import types
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family
+from viewkeeper.operators.choosing import is_exact
 from viewkeeper.operators.comparing import Comparison, comparisons
-from viewkeeper.operators.projecting import is_exact
 
 LATER = "later"
 """Marks, in its metadata, a field that was added when state had been stored under names without it."""

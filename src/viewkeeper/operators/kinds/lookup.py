@@ -21,6 +21,7 @@ from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators import threshold
 from viewkeeper.operators.arrangement import Among, Arrangement, hashes_of
+from viewkeeper.operators.comparing import renamed
 from viewkeeper.operators.meeting import meeting
 from viewkeeper.operators.operator import Operator, Ports, Seek, Site
 from viewkeeper.operators.segments import LATER, Segment
@@ -97,11 +98,8 @@ class Lookup(Operator):
     def _met_later(self, site: Site) -> Among | None:
         """Rows that do not meet what is asked of them next, of what is taken alone, need not be taken."""
         theirs = {mine.name: name for name, mine in self.take}
-        conditions = [
-            condition._replace(column=theirs[condition.column])
-            for condition in site.asked_of(self)
-            if isinstance(condition.column, str) and condition.column in theirs and not isinstance(condition.value, str)
-        ]
+        asked = [renamed(condition, theirs) for condition in site.asked_of(self)]
+        conditions = [condition for condition in asked if condition is not None]
         return partial(meeting, conditions) if conditions else None
 
     def _found(
