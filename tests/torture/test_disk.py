@@ -22,6 +22,8 @@ import pytest
 import viewkeeper as vk
 from viewkeeper import faults
 from viewkeeper.errors import ReadOnly, StoreError
+from viewkeeper.maintain import stage
+from viewkeeper.rounds import driver
 
 from . import shop
 from .harness import DEEP, Ledger
@@ -171,6 +173,15 @@ def test_a_file_that_cannot_be_written(url: str, ledger: Ledger, point: str, num
         ledger.check(fault, db)
         db.refresh("driver")
         ledger.check(fault, db)
+
+
+def test_a_file_that_cannot_be_written_beside_the_batch(
+    url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a large batch of many views, whose rows are resolved meanwhile."""
+    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 0)
+    monkeypatch.setattr(stage, "ROWS_FOR_MORE", 0)
+    test_a_file_that_cannot_be_written(url, ledger, "run.write.middle", errno.ENOSPC)
 
 
 def test_a_merge_that_cannot_be_written(url: str, ledger: Ledger) -> None:

@@ -65,3 +65,12 @@ def test_turns_are_short_while_several_work_and_as_they_were_afterwards() -> Non
         crew.each(fail)
     assert sys.getswitchinterval() == usual
     crew.close()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_work_beside_the_callers(size: int) -> None:
+    crew = Crew(size, Memory(1 << 30), lambda _: None)
+    assert crew.beside(lambda: 7)() == 7
+    with pytest.raises(ZeroDivisionError):
+        crew.beside(lambda: 1 // 0)()
+    crew.close()

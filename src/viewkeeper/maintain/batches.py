@@ -78,7 +78,10 @@ class Batches:
             outcome = self.stage.run(*how, wishes=asked, resolving=resolving, early=early)
             faults.point("commit.2.after")
             ran = time.perf_counter()
-            views, entries = [*self._resolve(outcome.reached), *outcome.changes], outcome.entries
+            try:
+                views = [*self._resolve(outcome.reached), *outcome.changes]
+            finally:
+                entries = outcome.entries  # whatever happens, nobody writes any more
             del deltas, outcome  # the store needs memory too
             recent = publisher.recent
             recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)

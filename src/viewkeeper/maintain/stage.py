@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +59,14 @@ class Outcome:
     """What the rounds of a batch left: deltas at the sinks, and the runs they wrote."""
 
     reached: Mapping[int, list[pa.Table]]
-    entries: list[RunEntry]
+    written: Callable[[], list[RunEntry]]
+    """The runs, when they are in their files."""
     changes: Sequence[ViewChange | StreamChange] = ()
     """Of views whose deltas tasks have resolved already."""
+
+    @cached_property
+    def entries(self) -> list[RunEntry]:
+        return self.written()
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,8 @@ class Stage:
             targets = {v: Target(table, flow.sink(v).id) for v, table in resolving.items() if v in flow.views}
             how = (number, flow, active, given, seeds, stopped, fail, together, targets, told, early)
             ran = run_on_spark(self._on_spark(hidden), *how)
-            return Outcome(ran.reached, [e for e in ran.entries if only is None or e.slot in only], ran.changes)
+            entries = [e for e in ran.entries if only is None or e.slot in only]
+            return Outcome(ran.reached, lambda: entries, ran.changes)
         # A first load and a batch of many rows keep all cores busy inside DuckDB, unless there is a table to sort and
         # to write beside that; a batch of many operators has many short statements.
         rows = sum(g.table.num_rows for g in given.values() if isinstance(g, Rows))
@@ -258,7 +264,9 @@ class Stage:
         reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
         self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
-        return Outcome(reached, [*chain.from_iterable(written.values()), *self.state.write(number, left, self.durable)])
+        write = partial(self.state.write, number, left, self.durable)
+        rest = self.crew.beside(write) if divides and not small else partial(list, write())
+        return Outcome(reached, lambda: [*chain.from_iterable(written.values()), *rest()])
 
     def _on_spark(self, hidden: frozenset[str]) -> Lane:
         from viewkeeper.rounds.jobs import Sent

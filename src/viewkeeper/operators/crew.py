@@ -108,14 +108,12 @@ class Crew:
 
     def each(self, work: Callable[[Duck], None]) -> None:
         """Call `work` once in every thread, with the thread's DuckDB. The first error is raised when all have ended."""
-        ducks = self.together()
-        if self._threads is None and self.size > 1:
-            self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
-        if self._threads is None:
+        ducks, threads = self.together(), self._others_threads()
+        if threads is None:
             work(self.first)
             return
         with short_turns():
-            pending = [self._threads.submit(work, duck) for duck in ducks[1:]]
+            pending = [threads.submit(work, duck) for duck in ducks[1:]]
             try:
                 work(self.first)
             finally:
@@ -123,7 +121,20 @@ class Crew:
         if errors:
             raise errors[0]
         if self.made != self._evened:
-            self._threads.submit(self._even)
+            threads.submit(self._even)
+
+    def beside(self, work: Callable[[], R]) -> Callable[[], R]:
+        """Call `work` in another thread, if there is one, beside what the caller does next; gives what waits for it."""
+        threads = self._others_threads()
+        if threads is None:
+            done = work()
+            return lambda: done
+        return threads.submit(work).result
+
+    def _others_threads(self) -> ThreadPoolExecutor | None:
+        if self._threads is None and self.size > 1:
+            self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
+        return self._threads
 
     def _even(self) -> None:
         """Beside what comes next: all know the same statements, so it does not matter who takes a piece of work."""
