@@ -263,6 +263,7 @@ def test_cases(duck: Duck) -> None:
 def test_years(duck: Duck) -> None:
     year = Expr("Year", types.INT, (column("day", types.DATE),))
     days = [-719_893, -719_528, -719_162, -365, -1, 0, 59, 364, 365, 11_016, 2_932_896, 2_932_897, None]
+    days += [-12_687_795, -12_687_794, 11_248_737, 11_248_738, 30_000_000]  # beyond years of 16 bits
     rows = pa.table({"day": pa.array(days, pa.int32()).cast(pa.date32())})
     assert is_exact(year)
     told = duck.run(f"SELECT {expressions.render(year)} AS v FROM input", input=rows)["v"]
@@ -408,6 +409,20 @@ def test_rows_of_a_run_that_meet_conditions(rows: list[dict[str, Any]], asked: l
             here = np.array([p for p in places if p < len(rows)], np.int64)
             assert meeting(conditions, run, here).tolist() == all_hold(conditions, run.rows.take(here)).tolist()
     assert all(renamed(c, names) is None for c in map(comparison, (of_other,)) if c is not None)
+
+
+def test_answers_of_a_run_for_any_date_and_for_the_last_few_conditions() -> None:
+    """Dates that were worked out may be later than Python's last, and views come and go."""
+    run = Run(pa.table({"day": pa.array([-800_000, 0, 2_932_897, None], pa.int32()).cast(pa.date32())}))
+    here = np.arange(4)
+    for day in (-719_163, 2_932_897, *range(100)):
+        earlier = Expr("LessThan", types.BOOLEAN, (column("day", types.DATE), Expr("literal", types.DATE, value=day)))
+        either = Expr("In", types.BOOLEAN, (column("day", types.DATE), Expr("literal", types.DATE, value=day)))
+        for expr in (earlier, either):
+            conditions = [found for found in [comparison(expr)] if found is not None]
+            assert conditions
+            assert meeting(conditions, run, here).tolist() == all_hold(conditions, run.rows).tolist()
+    assert len(run.kept) < 50
 
 
 ORDERS = [

@@ -33,6 +33,7 @@ from viewkeeper.store.memory import bytes_of
 
 _ALL = np.iinfo(np.int64).max
 _STRETCHES = 64
+_ANSWERS_KEPT = 32
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,11 @@ class Run:
     def kept(self) -> dict[str, Any]:
         """What was worked out of its rows and is worth keeping with them."""
         return {}
+
+    def forget_oldest(self) -> None:
+        """Views come and go, and with them what they ask of the rows: the last few answers are kept."""
+        for oldest in list(self.kept)[:-_ANSWERS_KEPT]:
+            self.kept.pop(oldest, None)
 
     @cached_property
     def ahead(self) -> dict[str, Any]:

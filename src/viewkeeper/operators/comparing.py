@@ -108,8 +108,10 @@ def spelt(found: Comparison) -> str:
         return f"{op}{[spelt(part) for part in value]}"
     if op == _OPPOSITE:
         return f"{op} {spelt(value)}"
-    told = value.to_pylist() if isinstance(value, pa.Array) else None if value is None else value.as_py()
-    return f"{column} {op} {told!r}"
+    if value is None:
+        return f"{column} {op}"
+    plain = value.cast(pa.int32()) if value.type == pa.date32() else value  # Python has no dates after 9999
+    return f"{column} {op} {(plain.to_pylist() if isinstance(plain, pa.Array) else plain.as_py())!r}"
 
 
 def _is_compared(type_: types.Type) -> bool:

@@ -22,6 +22,7 @@ Flags = npt.NDArray[np.bool_]
 _ROWS_FOR_ALL = 4
 """What all rows say is worked out when one for so many was asked for: they lie side by side, and nothing is taken."""
 _MOST_ROWS = 1 << 24
+"""Of a run whose answers are kept: a byte each."""
 
 
 @dataclass
@@ -41,5 +42,6 @@ def meeting(conditions: Sequence[Comparison], run: Run, places: Places) -> Flags
         if run.num_rows > min(memory.asked * _ROWS_FOR_ALL, _MOST_ROWS):
             return all_hold(conditions, run.rows.select(columns).take(pa.array(places)))
         memory.flags = all_hold(conditions, run.rows.select(columns))
+        run.forget_oldest()
     found: Flags = memory.flags[places]
     return found

@@ -11,14 +11,18 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 
 _OPERATIONS = {"Add": pc.add, "Subtract": pc.subtract, "Multiply": pc.multiply}
 _MOST_DIGITS = 38
+_YEARS, _DAYS = 400, 146_097
+"""The calendar repeats itself after so many. Arrow tells years of 16 bits; dates that were worked out may be later."""
 
 Digits = tuple[int, int]
 
@@ -37,8 +41,14 @@ def value_of(expr: Expr, rows: pa.Table) -> Any:
     if expr.op == "Cast":
         return value_of(expr.args[0], rows).cast(types.arrow(expr.type))
     if _is_year(expr):
-        return pc.year(value_of(expr.args[0], rows)).cast(pa.int32())
+        return _years(one_chunk(value_of(expr.args[0], rows)))
     return _OPERATIONS[expr.op](*(value_of(arg, rows) for arg in expr.args))
+
+
+def _years(dates: pa.Array) -> pa.Array:
+    times, days = np.divmod(np.asarray(dates.cast(pa.int32()).fill_null(0)), np.int32(_DAYS))
+    years = np.asarray(pc.year(pa.array(days).cast(pa.date32()))) + _YEARS * times
+    return pa.array(years.astype(np.int32), mask=np.asarray(dates.is_null()))
 
 
 def _is_year(expr: Expr) -> bool:

@@ -31,21 +31,27 @@ Key = tuple[str, str, str]
 def places_in_order(rows: pa.Table, order: str) -> Places | None:
     """Where the rows lie that an ORDER BY clause names first, second, …; of equal ones those that are first now. None
     where that takes a statement."""
+    if not can_be_ordered(rows, order):
+        return None
     keys = _keys(order)
-    if keys is None or rows.num_rows > _MOST_ROWS:
-        return None
-    columns = [name for name in rows.column_names if name not in (HASH, WEIGHT)]
-    if not all(_is_sorted(rows.schema.field(name).type) for name in columns) or not {k[0] for k in keys} <= {*columns}:
-        return None
     found: Places = pc.sort_indices(rows, sort_keys=list(keys)).to_numpy().astype(np.int64)
     return found
 
 
+def can_be_ordered(rows: pa.Table, order: str) -> bool:
+    """Whether that takes no statement, of these rows and of fewer."""
+    keys = _keys(order)
+    if not keys or rows.num_rows > _MOST_ROWS:
+        return False
+    columns = [name for name in rows.column_names if name not in (HASH, WEIGHT)]
+    return {name for name, _, _ in keys} <= {*columns} and all(_is_sorted(rows.schema.field(n).type) for n in columns)
+
+
 @lru_cache(maxsize=1024)
-def _keys(order: str) -> tuple[Key, ...] | None:
-    """Each column once, with the way it goes; None if there is anything but columns."""
+def _keys(order: str) -> tuple[Key, ...]:
+    """Each column once, with the way it goes; none if there is anything but columns."""
     if _ORDER.fullmatch(order) is None:
-        return None
+        return ()
     found: dict[str, Key] = {}
     for name, way, nulls in re.findall(_TERM, order):
         found.setdefault(name, (name, _WAYS[way], _NULLS[nulls]))

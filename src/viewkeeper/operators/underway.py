@@ -18,7 +18,6 @@ import pyarrow as pa
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.ahead import Ahead
 from viewkeeper.operators.alive import Alive
-from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.finding import Places
 from viewkeeper.operators.places import Lying, Picked, Probe
 from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_of, judged, words_of
@@ -29,7 +28,6 @@ _STATEMENT = 50_000
 """A statement for a few rows costs as much as one for so many: who asks often for little has the bits soon."""
 _MOST_BITS = 1 << 21
 """Rows of a run whose bits are kept at most."""
-_CHECKS_KEPT = 16
 
 
 class Underway:
@@ -83,7 +81,7 @@ class Underway:
                         found[word][part.mine] = bits
                     continue
                 memory.bits = judged(self.duck, check, _named(check, place, rows))
-                _forget_others(part.run)
+                part.run.forget_oldest()
             for word, bits in memory.bits.items():
                 found[word][part.mine] = bits[inside]
         return found
@@ -191,9 +189,3 @@ class _Memory:
 def _named(check: Check, place: int, rows: pa.Table) -> pa.Table:
     names = [name for _, name in check.refs]
     return rows.select(names).rename_columns([f"{place}.{name}" for name in names])
-
-
-def _forget_others(run: Run) -> None:
-    """Views come and go, and with them the checks: a run keeps the bits of the last few."""
-    for oldest in list(run.kept)[:-_CHECKS_KEPT]:
-        run.kept.pop(oldest, None)

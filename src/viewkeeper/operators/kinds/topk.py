@@ -25,7 +25,7 @@ from viewkeeper.operators.consolidate import consolidate, consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.sorting import places_in_order
+from viewkeeper.operators.sorting import can_be_ordered, places_in_order
 from viewkeeper.operators.steps import joined, stacked
 from viewkeeper.operators.telling import Drawn, Told
 
@@ -109,11 +109,10 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
 
 def _ordered(duck: Duck, operator: TopK, rows: pa.Table) -> pa.Table:
     """The rows, consolidated, in order."""
-    whole = consolidate(duck, rows)
-    places = places_in_order(whole, operator.order)
-    if places is None:
-        return duck.run(consolidation(rows.schema, f" ORDER BY {operator.order}"), delta=rows)
-    return whole.take(pa.array(places))
+    if can_be_ordered(rows, operator.order):
+        whole = consolidate(duck, rows)
+        return whole.take(pa.array(places_in_order(whole, operator.order)))
+    return duck.run(consolidation(rows.schema, f" ORDER BY {operator.order}"), delta=rows)
 
 
 def _plus(
