@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from viewkeeper.commit import state as commit_state
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
@@ -230,6 +231,22 @@ def test_state_lets_go_of_the_runs_that_no_batch_lists(tmp_path: Path) -> None:
     state.adopt(state.manifest.replaced("a/0", [first[0]], []).only({"a/0"}))
     assert set(state._open) == set(second)
     assert state.arrangement("b/0").runs == ()
+
+
+def test_a_merge_checks_the_file_that_a_batch_has_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merged, damaged rows would have a right checksum."""
+    monkeypatch.setattr(commit_state, "KEPT_ROWS", 3)
+    state = State(str(tmp_path), Manifest())
+    small, large = state.write(1, {"a/0": run(3), "b/0": run(4)}, durable=False)
+    state.adopt(Manifest().plus([small, large]))
+    assert [r.num_rows for slot in ("a/0", "b/0") for r in state.arrangement(slot).runs] == [3, 4]
+    path = tmp_path / large.file
+    damaged = bytearray(path.read_bytes())
+    damaged[large.offset + large.length - 40] ^= 1
+    path.write_bytes(damaged)
+    assert state.opening(small)().num_rows == 3
+    with pytest.raises(CorruptRun):
+        state.opening(large)()
 
 
 def test_an_entry_travels_as_its_values(written: tuple[Path, list[RunEntry], dict[str, Run]]) -> None:

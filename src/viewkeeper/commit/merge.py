@@ -12,12 +12,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from viewkeeper import faults
 from viewkeeper.commit.state import State, is_kept
+from viewkeeper.errors import CorruptRun
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.merges import choose_merges
@@ -141,7 +143,10 @@ class Merger:
         self._last = [*self._last[-15:], (began, took)]
         at_hand = {e: merged[e.slot] for e in written if is_kept(e, merged[e.slot])}
         if not self.state.directory.is_far:
-            at_hand |= {e: self.state.mapped(e) for e in written if e not in at_hand}
+            for entry in written:
+                if entry not in at_hand:
+                    with suppress(CorruptRun):  # the batch meets it again, and mends it
+                        at_hand[entry] = self.state.checked(entry)
         return written, at_hand
 
 

@@ -61,9 +61,15 @@ class State:
         self._open |= runs
 
     def opening(self, entry: RunEntry) -> Callable[[], Run]:
-        """How another thread comes by a run, beside the batches: it keeps what it opens to itself."""
+        """How another thread comes by a run, beside the batches: it keeps what it opens to itself. A file that a batch
+        has mapped may have been damaged since: a merge would give that a right checksum."""
         run = self._open.get(entry)
-        return partial(open_run, self.directory, entry, verify=True) if run is None else lambda: run
+        is_mapped = entry.rows > KEPT_ROWS and not self.directory.is_far
+        return partial(self.checked, entry) if run is None or is_mapped else lambda: run
+
+    def checked(self, entry: RunEntry) -> Run:
+        """A run from its file, whose checksum is right."""
+        return open_run(self.directory, entry, verify=True)
 
     def mapped(self, entry: RunEntry) -> Run:
         """A run that this process has just written, from its file: in memory it would stay."""
@@ -95,7 +101,7 @@ class State:
     def _run(self, entry: RunEntry) -> Run:
         run = self._open.get(entry)
         if run is None:
-            run = self._open[entry] = open_run(self.directory, entry, verify=True)
+            run = self._open[entry] = self.checked(entry)
         return run
 
 

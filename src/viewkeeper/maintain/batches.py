@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 import pyarrow as pa
@@ -76,12 +76,15 @@ class Batches:
         how = (number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)
         with closing(Early(partial(store.begin, number))) as early:
             outcome = self.stage.run(*how, wishes=asked, resolving=resolving, early=early)
-            faults.point("commit.2.after")
-            ran = time.perf_counter()
             try:
+                faults.point("commit.2.after")
+                ran = time.perf_counter()
                 views = [*self._resolve(outcome.reached), *outcome.changes]
-            finally:
-                entries = outcome.entries  # whatever happens, nobody writes any more
+            except BaseException:
+                with suppress(Exception):  # nobody writes any more, and what went wrong first is told
+                    _ = outcome.entries
+                raise
+            entries = outcome.entries
             del deltas, outcome  # the store needs memory too
             recent = publisher.recent
             recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)

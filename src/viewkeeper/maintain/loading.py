@@ -108,11 +108,12 @@ def load(
     only = None if keep else frozenset[str]()
     told = None if progress is None else partial(progress, f"working out {' and '.join(names[v] for v in views)}")
     outcome = stage.run(number, chosen, flow, plan.active, given, names, plan.new, only, told)
+    entries = tuple(outcome.entries)
     stage.learn(choice, rows, time.perf_counter() - started, "load")
     after = _watched(stage, scanned, cut, before, alone)
     if not alone:
         _unmoved(stage, (table for table in scanned if table.id in (seen or {})), cut)
-    return Loaded(cut, plan.new, tuple(outcome.entries), {v: outcome.reached.get(v, []) for v in views}, after)
+    return Loaded(cut, plan.new, entries, {v: outcome.reached.get(v, []) for v in views}, after)
 
 
 def scan_first(

@@ -54,7 +54,7 @@ _ROWS_AT_ONCE = 1_000_000
 _NO_WISHES = Wishes()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """What the rounds of a batch left: deltas at the sinks, and the runs they wrote."""
 
@@ -265,7 +265,7 @@ class Stage:
         self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         write = partial(self.state.write, number, left, self.durable)
-        rest = self.crew.beside(write) if divides and not small else partial(list, write())
+        rest = self.crew.beside(write) if left and divides and not small else partial(list, write())
         return Outcome(reached, lambda: [*chain.from_iterable(written.values()), *rest()])
 
     def _on_spark(self, hidden: frozenset[str]) -> Lane:

@@ -108,7 +108,7 @@ class Crew:
 
     def each(self, work: Callable[[Duck], None]) -> None:
         """Call `work` once in every thread, with the thread's DuckDB. The first error is raised when all have ended."""
-        ducks, threads = self.together(), self._others_threads()
+        ducks, threads = self.together(), self._pool()
         if threads is None:
             work(self.first)
             return
@@ -125,13 +125,13 @@ class Crew:
 
     def beside(self, work: Callable[[], R]) -> Callable[[], R]:
         """Call `work` in another thread, if there is one, beside what the caller does next; gives what waits for it."""
-        threads = self._others_threads()
+        threads = self._pool()
         if threads is None:
             done = work()
             return lambda: done
         return threads.submit(work).result
 
-    def _others_threads(self) -> ThreadPoolExecutor | None:
+    def _pool(self) -> ThreadPoolExecutor | None:
         if self._threads is None and self.size > 1:
             self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
         return self._threads

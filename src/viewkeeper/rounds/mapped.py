@@ -10,13 +10,15 @@ away.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-_MOST = 128
-"""Files that are held open at most: a process may have a thousand open, and Spark and Arrow need theirs."""
+_OPEN = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_MOST = 128 if resource.RLIM_INFINITY == _OPEN else min(128, _OPEN // 8)
+"""Files that are held open at most: Spark and Arrow need theirs."""
 
 
 class Mapped:
