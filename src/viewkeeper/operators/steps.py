@@ -69,7 +69,7 @@ def stepped(site: Site, operator: Operator, ports: Ports, step: Step, size: int 
             if delta.num_rows:
                 run = arrange(delta)
                 size = bytes_of(run.rows)
-                if held + size > site.memory.waiting:  # each range's may be small, and all of them are not
+                if held + size > site.memory.grown:  # each range's may be small, and all of them are not
                     run = Run(aside(run.rows))
                 else:
                     held += size

@@ -84,6 +84,11 @@ class Memory:
     def piece(self) -> int:
         return min(self.total // 32, _PIECE)
 
+    @property
+    def grown(self) -> int:
+        """Of what an operator adds range by range: several operators are at work, and each has a step's copies too."""
+        return min(self.total // 32, _WAITING)
+
     def holds(self, size: int) -> bool:
         """Whether so many bytes may wait in memory."""
         return size <= _SMALL or size <= self.waiting
