@@ -11,7 +11,9 @@ The bars: load at least 0.7, read at most 1.3, scan at least 1.5, capture at mos
 
     python benchmarks/hbase.py [--small] [--rows N] [--part PART] [--json FILE] [--into PAGE]
 
-Starts an HBase of its own, or uses that of VK_HBASE (a data directory of `vk hbase start`).
+Starts an HBase of its own, or uses that of VK_HBASE (a data directory of `vk hbase start`). What earlier calls of
+`--part push` have left in the `--json` file is kept, so that its measurements can be made one by one (`--only`), each
+on an HBase that no other has used, and told together.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ def main() -> None:
             if given.part in (None, "tpch"):
                 results |= tpch(server, Path(scratch), scale)
             if given.part == "push":
+                results |= earlier(given.json)
                 rates = [int(rate) for rate in given.rates.split(",") if rate]
                 results |= push.measure(server, Path(scratch), given.small, rates, given.only.split(","))
         finally:
@@ -113,6 +116,12 @@ def main() -> None:
             )
         )
     sys.exit(1 if missed and not given.small else 0)
+
+
+def earlier(file: Path | None) -> dict[str, tuple[float, float, str]]:
+    """What a file has of other calls."""
+    found = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    return {name: (told["ours"], told["raw"], told["unit"]) for name, told in found.items()}
 
 
 def into(page: Path, lines: list[str]) -> None:

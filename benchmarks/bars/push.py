@@ -220,7 +220,7 @@ def measure(
         if "writers" in only:
             results |= writers(made, seconds / 2, 1 if small else 6)
         if "idle" in only:
-            results |= resting(made, (1, 10) if small else (1, 10, 100), seconds)
+            results |= resting(made, (1, 10) if small else (1, 10, 100), seconds if small else 2 * seconds)
     return results
 
 
@@ -232,13 +232,13 @@ def resting(made: Setting, counts: Sequence[int], seconds: float) -> Results:
             for n in range(len(db._store.catalog().tables), count):
                 db.sql(f"CREATE TABLE idle{n} (id BIGINT PRIMARY KEY, v STRING)")
         time.sleep(5 + count / 10)  # what making them left to do
-        polled, pushed = (idle(made, way, seconds if count == counts[-1] else seconds / 2) for way in WAYS)
+        polled, pushed = (idle(made, way, seconds if count == counts[-1] else seconds / 4) for way in WAYS)
         results[f"idle@{count}"] = (sum(pushed), sum(polled), "CPU seconds a second of HBase and gateway, idle tables")
     for which, name in enumerate(("hbase", "gateway")):
         results[name] = (pushed[which], polled[which], f"of these with {counts[-1]} tables, the {name}'s")
     made.forbid()
     time.sleep(seconds)
-    alone = sum(rest(made.server, 2 * seconds))
+    alone = sum(rest(made.server, seconds))
     results["alone"] = (alone, alone, "the same with no peer and while nobody maintains: HBase's own, both columns")
     results["beyond"] = (sum(pushed) - alone, sum(polled) - alone, f"what {counts[-1]} idle tables cost beyond that")
     return results
