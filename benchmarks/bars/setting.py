@@ -124,11 +124,13 @@ def machine() -> dict[str, str]:
 
 
 def settled(db: vk.Database) -> float:
-    """Wait until no merge runs beside what is measured next; the seconds that took."""
+    """Wait until no merge runs and no file is removed beside what is measured next; the seconds that took."""
     started = time.perf_counter()
-    merger = db._maintain().publisher.merger
-    while merger._work is not None and not merger._work.done():
+    publisher = db._maintain().publisher
+    while publisher.merger._work is not None and not publisher.merger._work.done():
         time.sleep(0.005)
+    if (failed := publisher.state.collected()) is not None:
+        raise failed
     return time.perf_counter() - started
 
 

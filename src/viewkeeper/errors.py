@@ -16,7 +16,11 @@ class ViewkeeperError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.message = message
         self.hint = self.default_hint if hint is None else hint
-        super().__init__(f"[{self.code}] {message}" + (f" {self.hint}" if self.hint else ""))
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        """As it is now: whoever passes an error on may have said in its message of which view or statement it is."""
+        return f"[{self.code}] {self.message}" + (f" {self.hint}" if self.hint else "")
 
 
 class UnknownName(ViewkeeperError):

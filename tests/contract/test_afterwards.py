@@ -21,6 +21,7 @@ from viewkeeper import faults
 from viewkeeper.commit import merge, state, tidying
 from viewkeeper.engine import Database
 from viewkeeper.errors import PublicationUnknown, StoreError
+from viewkeeper.store import sweeping
 from viewkeeper.store.files import Directory
 
 KINDS = ["lmdb", "rocksdb", "atomic rows only", "atomic rows only, state behind a URL"]
@@ -99,12 +100,87 @@ def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest
         shop.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
         shop.sql("DROP MATERIALIZED VIEW dear")
         told(shop, "DELETE was refused")
+    shop._maintain().publisher.state.collected()  # files are removed in the background
     shop.put("items", [item(2, 7)])
     assert shop.refresh().afterwards == ()
     check(shop)
     clean(shop)
+    shop._maintain().publisher.state.collected()
     listed = shop._maintain().publisher.state.manifest.files() | shop._maintain().publisher.merger.files
     assert set(Directory(shop._store.state_path).names("b*.vkr")) <= listed
+
+
+@pytest.mark.parametrize("shop", MANY, indirect=True)
+def test_files_go_beside_what_comes_next_and_before_the_maintainer_ends(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, going, goes = Directory.remove, threading.Event(), threading.Event()
+
+    def slowly(directory: Directory, name: str) -> None:
+        if name.endswith(".vkr"):
+            going.set()
+            goes.wait(60)
+        remove(directory, name)
+
+    monkeypatch.setattr(Directory, "remove", slowly)
+    monkeypatch.setattr(merge, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
+    steps = 0
+    while not going.is_set():
+        shop.put("items", [item(steps, 50 + steps)])
+        assert shop.refresh().afterwards == ()
+        steps += 1
+        assert steps < 60
+    for step in range(3):  # these have the same garbage before them, which is on its way already
+        shop.put("items", [item(step, 30 + step)])
+        assert shop.refresh().afterwards == ()
+        check(shop)
+    publisher = shop._maintain().publisher
+    listed = publisher.state.manifest.files()
+    assert listed < set(publisher.state.directory.names("b*.vkr"))
+    ending = threading.Thread(target=shop._holding.end)
+    ending.start()
+    ending.join(0.2)
+    assert ending.is_alive()
+    goes.set()
+    ending.join(60)
+    assert not ending.is_alive()
+    there = set(publisher.state.directory.names("b*.vkr"))
+    assert listed <= there
+    assert shop.refresh().afterwards == ()
+    check(shop)
+    clean(shop)
+
+
+def test_the_last_batch_before_the_end_tells_of_files_that_cannot_be_deleted(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody comes after it who would."""
+    maintainer = shop._maintain()
+    state = maintainer.publisher.state
+    orphan = state.directory / "b1-dead.vkr"
+    orphan.write_bytes(b"")
+    with monkeypatch.context() as denied:
+        denied.setattr(Directory, "remove", _refused)
+        maintainer.tidying.after((), now=True)
+        shop._holding.end()
+        told(shop, "DELETE was refused")
+        sweeping._sweep.cache_clear()  # another process knows nothing of it but the note
+        shop._maintain()
+        told(shop, "DELETE was refused")
+        shop._holding.end()
+    shop.refresh()
+    shop._maintain().publisher.state.collected()
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("shop", ["lmdb", "rocksdb"], indirect=True)
+def test_a_file_that_goes_while_it_is_looked_at_is_no_damage(shop: Database) -> None:
+    state = Path(shop._store.state_path)
+    for place in (state.parent, state):
+        place.chmod(0o755)
+    (state / "b1-gone.vkr").symlink_to(state / "nothing")  # listed, and not there
+    assert [f.message for f in shop.doctor().findings if f.check == "disk space"]
+    clean(shop)
 
 
 @pytest.mark.parametrize("shop", MANY, indirect=True)

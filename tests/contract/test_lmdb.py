@@ -678,6 +678,7 @@ def test_the_log_of_a_call_is_the_same_however_it_is_made(tmp_path: Path, monkey
     """Noted after all rows, by two threads; by one; and at once, slice by slice."""
     monkeypatch.setattr("viewkeeper.store.ordered.calls.time", SimpleNamespace(time=lambda: 5.0))
     monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICE_ROWS", 40)
+    monkeypatch.setattr("viewkeeper.store.ordered.calls._BYTES_FOR_MORE", 0)
     logs = []
     for number, (least, many) in enumerate([(1 << 40, 4), (1 << 40, 1000), (0, 1000)]):
         monkeypatch.setattr("viewkeeper.store.ordered.calls.LEAST", least)

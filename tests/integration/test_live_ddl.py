@@ -170,6 +170,7 @@ def test_a_creation_that_crashes_leaves_the_database_as_it_was(shop: Any, point:
         db.put("items", item(100))
         assert db.refresh().views == {"by_category": 1}
         named = {r.file for runs in db._maintainer.publisher.state.manifest.runs.values() for r in runs}
+        db._maintainer.publisher.state.collected()  # files are removed in the background
         files = {p.name for p in Path(db._maintainer.publisher.state.directory).glob("*.vkr")}
         assert len(files - named) <= 1, "what the crash left was collected"
 

@@ -192,6 +192,7 @@ def test_dropping_a_scheduled_view_frees_its_state(shop: Any) -> None:
     assert "sets" in shop._maintainer.publisher.batch.record
     shop.sql("DROP MATERIALIZED VIEW v")
     assert not shop._maintainer.publisher.batch.record.get("sets")
+    shop._maintainer.publisher.state.collected()  # files are removed in the background
     assert shop._maintainer.publisher.state.directory.names("*.vkr") == []
 
 

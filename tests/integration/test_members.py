@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from viewkeeper.errors import ViewkeeperError
 from viewkeeper.maintain import gathering
 from viewkeeper.spark import register
 from viewkeeper.sql.statements import create_together
@@ -227,3 +228,13 @@ def test_views_stay_apart_where_together_they_could_be_others(shop: Any) -> None
     apart(shop, {f"o{i}": text for i, text in enumerate(texts("groups", 4))})
     shop.create_views({f"few{i}": text for i, text in enumerate(texts("sums", 3))})
     assert families(shop) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT nope FROM line", "SELECT count(*) AS n FROM nowhere", "SELECT nr, nr FROM line"]
+)
+def test_of_many_views_it_is_said_which_is_wrong(shop: Any, text: str) -> None:
+    views = {f"v{i}": query for i, query in enumerate(texts("sums", 30))} | {"v17": text}
+    with pytest.raises(ViewkeeperError, match=r"\] v17: "):
+        shop.create_views(views)
+    assert not shop.status().views

@@ -65,6 +65,7 @@ def test_what_dead_attempts_left_is_collected_and_never_read(url: str, ledger: L
         shop.change(db, 1)
         db.refresh("driver")
         ledger.check("files of dead attempts", db)
+        db._maintain().publisher.state.collected()  # files are removed in the background
         assert not [name for name in left if (state / name).exists()]
         assert (state / "notes.txt").exists()
 
@@ -79,6 +80,7 @@ def test_a_file_of_a_batch_to_come_is_left_alone(url: str) -> None:
         old.write_bytes(b"")
         shop.change(db, 1)
         db.refresh("driver")
+        db._maintain().publisher.state.collected()  # files are removed in the background
         assert not old.exists()
         assert (state / "b999-0-successor.vkr").exists()
 

@@ -36,8 +36,26 @@ def test_integers_and_dates_hash_as_duckdb_hashes_them(duck: Duck, values: list[
         assert found.tolist() == told(duck, rows, key)
 
 
-def test_a_slice_hashes_as_its_rows_do() -> None:
-    rows = pa.table({"a": pa.array([1, None, 3, 4], pa.int64())})
+@given(data=st.data(), precision=st.integers(1, 38), other=st.integers(1, 38))
+def test_decimals_hash_as_duckdb_hashes_them(duck: Duck, data: st.DataObject, precision: int, other: int) -> None:
+    columns = {}
+    for name, digits in (("d", precision), ("e", other)):
+        most = 10**digits - 1
+        numbers = st.none() | st.integers(-most, most) | st.sampled_from([0, 1, -1, most, -most])
+        values = data.draw(st.lists(numbers, min_size=6, max_size=6))
+        whole = pa.array(values, pa.decimal128(digits, 0))
+        scaled = pa.decimal128(digits, data.draw(st.integers(0, digits)))
+        columns[name] = pa.Array.from_buffers(scaled, len(whole), whole.buffers())
+    rows = pa.table({**columns, "a": pa.array([1, 2, 3, None, 5, 6], pa.int64())})
+    for key in (("d",), ("d", "e"), ("a", "e"), ("e", "a", "d")):
+        found = hashing.quick_hashes(rows.slice(1), key)
+        assert found is not None
+        assert found.tolist() == told(duck, rows.slice(1), key)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(12, 2), pa.decimal128(38, 0)])
+def test_a_slice_hashes_as_its_rows_do(kind: pa.DataType) -> None:
+    rows = pa.table({"a": pa.array([1, None, 3, 4], kind)})
     whole = hashing.quick_hashes(rows, ("a",))
     part = hashing.quick_hashes(rows.slice(1, 2), ("a",))
     assert whole is not None

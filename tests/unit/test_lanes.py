@@ -56,6 +56,29 @@ def test_what_is_measured_decides_and_outlives_the_maintainer(tmp_path: Path) ->
     assert "driver 60.0 µs a row; spark 20.8 µs a row and core" in told
 
 
+def test_what_is_measured_again_and_again_is_written_once(tmp_path: Path) -> None:
+    path, known = tmp_path / "lanes.json", lanes(tmp_path, None)
+    known.learn("driver", 100_000, 1.02)
+    known.learn("driver", 100, 0.02)
+    known.learn("driver", 100_000, 1.02)  # with it the floor is written, which the small batch has told
+    written = path.stat()
+    for seconds in (1.0, 1.1, 1.05, 0.98):
+        known.learn("driver", 100_000, seconds)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    again = lanes(tmp_path, None)
+    again.learn("driver", 100_000, 1.0)
+    assert path.stat().st_ino == written.st_ino, "nor by the next one"
+    for _ in range(5):  # a machine that is slower now
+        again.learn("driver", 100_000, 2.0)
+    told = lanes_text(Directory(tmp_path))
+    assert told is not None
+    micros = float(told.partition("driver 20 ms a batch and ")[2].partition(" ")[0])
+    assert 16.0 < micros < 20.0
+    path.unlink()
+    again.learn("driver", 100_000, 20.0)
+    assert path.exists()
+
+
 def test_a_damaged_note_is_as_good_as_none(tmp_path: Path) -> None:
     (tmp_path / "lanes.json").write_text('{"batch": {"driver": ["x"')
     assert lanes(tmp_path, Cluster(100, False)).choose("auto", 5_000_000).lane == "spark"

@@ -18,6 +18,7 @@ from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import aggregate
 from viewkeeper.operators.spec import AggregateSpec, Measure
+from viewkeeper.operators.wide import Wide
 
 NAN, INF = float("nan"), float("inf")
 
@@ -339,6 +340,58 @@ def test_groups_whose_hashes_collide_stay_apart(duck: Duck, monkeypatch: pytest.
         "{'k': 'b', 'collide': 171.0, 'lo': 0.0, 'hi': 18.0, 'd': 19}",
         "{'k': None, 'collide': 190.0, 'lo': 0.0, 'hi': 19.0, 'd': 20}",
     ]
+
+
+def test_sums_of_groups_whose_hashes_collide_are_those_of_others(duck: Duck) -> None:
+    """Vectors of different groups under one hash, in several runs, some of them twice in one."""
+    measures = (
+        Measure("s", "Sum", "x", types.INT, types.BIGINT),
+        Measure("n", "Count", None, None, types.BIGINT),
+    )
+    apart, together = View(duck, "int", *measures), View(duck, "int", *measures)
+    for changes in (
+        [("a", 1, 1), ("b", 2, 1), (None, 3, 1), ("c", 4, 1)],
+        [("b", 5, 1), ("a", 6, 1)],
+        [("a", 1, -1), ("a", 6, -1), (None, None, 1)],
+        [("c", 4, -1), ("c", 9, 1), ("b", 2, -1)],
+    ):
+        table = pa.Table.from_pylist(
+            [{"k": k, "x": x, "_w": w} for k, x, w in changes],
+            pa.schema([("k", pa.string()), ("x", pa.int32()), ("_w", pa.int64())]),
+        )
+        halves = [aggregate.prepare(duck, apart.spec, table.slice(i, 2))[0] for i in (0, 2)]
+        vectors = pa.concat_tables(halves).combine_chunks()
+        one_hash = vectors.set_column(
+            vectors.schema.get_field_index("_h"), "_h", pa.array(np.full(vectors.num_rows, 7, np.uint64))
+        )
+        assert together.apply([one_hash]) == apart.apply([vectors])
+    assert sorted(map(str, together.rows())) == sorted(map(str, apart.rows())) != []
+
+
+def test_equal_doubles_of_other_bits_are_one_group(duck: Duck) -> None:
+    """Two zeros, and two NaNs, in the state and in what arrives."""
+    spec = AggregateSpec((Column("k", types.DOUBLE),), (Measure("n", "Count", None, None, types.BIGINT),))
+    other_nan = float(np.array([0x7FF8000000000001], np.uint64).view(np.float64)[0])
+    state, seen = [Arrangement()], []
+    for keys in ([0.0, NAN, 1.0], [-0.0, other_nan, 1.0], [NAN, 0.0, -0.0]):
+        rows = pa.table({"k": pa.array(keys, pa.float64()), "_w": pa.array([1] * len(keys), pa.int64())})
+        vectors = aggregate.prepare(duck, spec, rows)[0]
+        out, added = aggregate.step(duck, spec, state, [vectors])
+        state = [state[0].plus(arrange(added[0]))]
+        seen.append(sorted((str(abs(r["k"])), r["n"]) for r in out.to_pylist() if r["_w"] == 1))
+    assert seen == [
+        [("0.0", 1), ("1.0", 1), ("nan", 1)],
+        [("0.0", 2), ("1.0", 2), ("nan", 2)],
+        [("0.0", 4), ("nan", 3)],
+    ]
+
+
+@pytest.mark.parametrize("values", [[2**62, 2**62, -1], [-(2**63), -1, 5], [1, -2, 3], [2**64 - 1, -(2**64), 7], []])
+def test_sums_are_those_of_integers(values: list[int]) -> None:
+    """Where one word is enough, and where it is just not."""
+    wide = Wide.of(pa.array([Decimal(v) for v in values], pa.decimal128(38, 0)))
+    assert not wide.sums_are_long or all(abs(sum(values[:i])) < 2**63 for i in range(len(values) + 1))
+    assert wide.sums_are_long == (max(map(abs, values), default=0) * len(values) < 2**63)
 
 
 class TestDistinct:

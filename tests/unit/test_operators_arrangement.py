@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +14,12 @@ import pytest
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.operators import finding
-from viewkeeper.operators.arrangement import Arrangement, arrange, merge, succession
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange, merge, succession
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds.lookup import lookup
 from viewkeeper.operators.merges import choose_merges
+from viewkeeper.operators.steps import touched
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,15 @@ def test_slices_hold_every_row_of_the_hashes_asked_for() -> None:
     assert state.slice(np.zeros(0, np.uint64)).num_rows == 0
 
 
+def test_rows_are_met_with_whose_they_are() -> None:
+    hashes = np.array([2, 4, 9], np.uint64)
+    state = Arrangement(
+        tuple(Run(pa.table({"_h": pa.array(h, pa.uint64())})) for h in ([1, 2, 2, 9], [2, 4, 9], [3], [4]))
+    )
+    found = [(run.hashes[places].tolist(), hashes[mine].tolist()) for run, places, mine in state.met(hashes)]
+    assert found == [([2, 2, 9], [2, 2, 9]), ([2, 4, 9], [2, 4, 9]), ([4], [4])]
+
+
 def test_merging_cancels_and_keeps_untouched_rows(duck: Duck) -> None:
     old = arrange(delta((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "d", 1)))
     new = arrange(delta((2, "b", -1), (3, None, 1), (9, "z", 1)))
@@ -243,3 +257,32 @@ class TestConsolidation:
     def test_rows_without_columns_are_counted(self, duck: Duck) -> None:
         assert consolidate(duck, pa.table({"_w": pa.array([2, -1, 3])})).to_pylist() == [{"_w": 4}]
         assert consolidate(duck, pa.table({"_w": pa.array([2, -2])})).num_rows == 0
+
+
+def test_what_runs_are_together_is_remembered_and_holds_none_of_them() -> None:
+    def run(*hashes: int) -> Run:
+        return Run(pa.table({"_h": pa.array(hashes, pa.uint64())}))
+
+    one, two, three = run(1), run(2), run(3)
+    Arrangement((one, two)).remember("sum", 3)
+    assert Arrangement((one, two)).remembered("sum") == 3
+    assert Arrangement((run(1), two)).remembered("sum") is None
+    assert Arrangement((two,)).remembered("sum") is None
+    assert Arrangement(()).remembered("sum") is None
+    Arrangement((one, two, three)).remember("sum", 6)
+    assert Arrangement((one, two)).remembered("sum") is None
+    merged = weakref.ref(one)
+    del one
+    gc.collect()
+    assert merged() is None
+    assert Arrangement((run(1), two, three)).remembered("sum") is None
+
+
+def test_how_much_is_read_is_not_guessed_where_a_hash_has_many_rows() -> None:
+    """Sums of doubles have up to 256 rows of a group."""
+    hashes = np.repeat(np.arange(100, dtype=np.uint64) << np.uint64(50), 256)
+    state = Arrangement((Run(pa.table({"_x": pa.array(np.zeros(25_600, np.int64)), "_h": pa.array(hashes)})),))
+    came = pa.table({"_h": pa.array(np.unique(hashes))})
+    site: Any = SimpleNamespace(memory=SimpleNamespace(piece=100_000))
+    assert touched(site, [state], [[came]]) == state.num_bytes
+    assert touched(site, [state], [[came]], single=True) == 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model import order
-from viewkeeper.model.order import key_order, last_of_each
+from viewkeeper.model.order import key_order, last_of_each, surely_different
 
 FEW = st.one_of(
     st.lists(st.binary(min_size=3, max_size=3), max_size=30),  # of one length
@@ -47,6 +47,24 @@ def test_the_last_of_each_key_stays(few: int, keys: list[bytes]) -> None:
         last = sorted({key: place for place, key in enumerate(keys)}.values())
         assert last == (list(range(len(keys))) if found is None else found.tolist())
         assert (found is None) == (len(last) == len(keys))
+
+
+@given(FEW)
+@pytest.mark.parametrize("few", [0, 64])
+def test_keys_that_are_said_to_be_different_are(few: int, keys: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "_FEW", few)
+        array = pa.array([b"before", *keys], pa.binary())[1:]
+        found = surely_different(array)
+        assert array.to_pylist() == keys
+        assert not found or len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_of_many_numbers_it_is_seen_whether_they_surely_different(twice: bool) -> None:
+    numbers = np.random.default_rng(2).permutation(5_000).tolist()
+    keys = [b"\x01" + int(n).to_bytes(8, "big") for n in [*numbers, *numbers[:twice]]]
+    assert surely_different(pa.array(keys, pa.binary())) is not twice
 
 
 def test_many_keys_of_two_columns_are_ordered_as_bytes_are() -> None:

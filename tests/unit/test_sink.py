@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
-from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
 from viewkeeper.operators.duck import Duck
+from viewkeeper.rounds import sink
 from viewkeeper.rounds.sink import resolve
 from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.memory import Memory
 
 
 class Little(Memory):
-    """Three rows are a part of their own."""
+    """Three rows are a part of their own, where they are not few."""
 
     piece = 16  # type: ignore[assignment]
 
@@ -56,6 +60,16 @@ def told(value: Any) -> Any:
 WALKS = st.dictionaries(st.none() | st.integers(0, 5), st.lists(st.none() | VALUES.map(lambda v: (v,)), min_size=2))
 
 
+@pytest.fixture(params=[True, False], ids=["few", "many"])
+def _few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows as they are, and as if they were many."""
+    if not request.param:
+        monkeypatch.setattr(sink, "_ONE_PART", 0)
+        monkeypatch.setattr(sink, "_BY_PYTHON", 0)
+
+
+@pytest.mark.usefixtures("_few")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WALKS, st.randoms(), st.sampled_from(MEMORIES))
 def test_puts_and_deletes_are_what_is_left_of_each_key(
     duck: Duck, walks: dict[Any, list[Any]], random: Any, memory: Memory
@@ -103,3 +117,58 @@ def test_no_deletes_hold_no_rows(duck: Duck) -> None:
 def test_two_rows_of_one_key_are_wrong_state(duck: Duck) -> None:
     with pytest.raises(Contradiction, match="several rows of one key"):
         resolve(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))], MEMORIES[0])  # type: ignore[arg-type]
+
+
+KEYS: dict[Any, list[Any]] = {
+    types.BOOLEAN: [None, True, False],
+    types.INT: [None, 0, -1, 2**31 - 1],
+    types.BIGINT: [None, 0, -1, 2**63 - 1],
+    types.STRING: [None, "", "a", "a\0", "A", "ä"],
+    types.BINARY: [None, b"", b"a", b"\xff"],
+    types.DATE: [None, date(1, 1, 1), date(9999, 12, 31)],
+    types.DOUBLE: [None, 0.0, -0.0, 1.5, float("nan")],
+    types.decimal(38, 2): [None, Decimal("0.00"), Decimal("-0.01"), Decimal(10**36 - 1)],
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_few_rows_have_one_key_where_its_bytes_are_the_same(kind: Any) -> None:
+    table = Table(1, "v", (Column("s", types.STRING), Column("k", kind)), (KeyPart("k"), KeyPart("s")), is_view=True)
+    values = [(s, k) for k in KEYS[kind] for s in (None, "", "x")] * 2
+    delta = pa.Table.from_pylist([{"s": s, "k": k} for s, k in values[:32]], table.arrow)
+    found, keys = sink._numbered(table, delta).tolist(), encode_keys(table, delta).to_pylist()
+    assert len(set(found)) == len(set(keys)) == len(set(zip(found, keys, strict=True)))
+
+
+class Stored:
+    """A bag that knows how often its rows are there."""
+
+    def __init__(self, table: Table, rows: Counter[tuple[int, str]]) -> None:
+        self.rows = pa.Table.from_pylist([{"k": k, "s": s, COUNT: n} for (k, s), n in rows.items()], table.arrow)
+
+    def get_many(self, table: Table, keys: pa.Table, columns: Any = None) -> pa.Table:
+        asked = {(r["k"], r["s"]) for r in keys.to_pylist()}
+        return self.rows.filter(pa.array([(r["k"], r["s"]) in asked for r in self.rows.to_pylist()], pa.bool_()))
+
+
+BAG_ROWS = st.tuples(st.integers(0, 3), st.sampled_from("ab"))
+
+
+@given(st.lists(BAG_ROWS), st.lists(BAG_ROWS), st.randoms())
+def test_a_bags_rows_are_counted(duck: Duck, before: list[Any], after: list[Any], random: Any) -> None:
+    columns = (Column("k", types.BIGINT), Column("s", types.STRING))
+    table = Table(1, "v", columns, (KeyPart("k"), KeyPart("s")), is_view=True, is_bag=True)
+    was, now = Counter(before), Counter(after)
+    delta = [(*row, -1) for row in before] + [(*row, 1) for row in after]
+    random.shuffle(delta)
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_w", pa.int64())])
+    given = pa.table(list(zip(*delta, strict=True)) or [[], [], []], schema=schema)
+    change = resolve(duck, Stored(table, was), table, [given], MEMORIES[0])
+    changed = {row for row in was | now if was[row] != now[row]}
+    if change is None:
+        assert not changed
+        return
+    assert isinstance(change, ViewChange)
+    assert {(r["k"], r["s"]): r[COUNT] for r in change.puts.to_pylist()} == {r: now[r] for r in changed if now[r]}
+    assert {(r["k"], r["s"]) for r in change.deletes.to_pylist()} == {r for r in changed if not now[r]}
+    assert change.puts.schema == table.arrow

@@ -19,7 +19,7 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators import adding, aggregate_sql, choosing, passing, sorting
 from viewkeeper.operators import consolidate as consolidate_
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange, merge
 from viewkeeper.operators.comparing import all_hold, comparison, holds, renamed
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.hashing import hashes
@@ -73,7 +73,11 @@ SCHEMA = pa.schema(
 )
 
 
-@given(rows=ROWS, keys=st.sampled_from([KEYS, KEYS[:1], ()]), function=st.sampled_from(["Sum", "Max"]))
+@given(
+    rows=ROWS,
+    keys=st.sampled_from([KEYS, KEYS[:1], KEYS[:2], KEYS[2:], ()]),
+    function=st.sampled_from(["Sum", "Max"]),
+)
 def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...], function: str) -> None:
     measures = [Measure(f"s_{name}", "Sum", name, type_, type_) for name, type_ in ARGUMENTS.items()]
     measures.append(Measure("m", function, "small", types.INT, types.INT))
@@ -85,6 +89,38 @@ def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...
     assert found is not None
     assert found.schema.equals(told.schema)
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
+
+
+@pytest.mark.parametrize("keys", [("side", "few"), ("few",), ("many",), ("far",), ("many", "far"), ("text",)])
+@pytest.mark.parametrize("most", [1 << 10, 1 << 44, 1 << 62])
+def test_vectors_of_many_rows(duck: Duck, keys: tuple[str, ...], most: int) -> None:
+    """Keys with few values and many, side by side and scattered; terms whose sums fit one word and do not."""
+    rng = np.random.default_rng(most)
+    count = 3_000
+    numbers = rng.integers(-most, most, count)
+    table = pa.table(
+        {
+            "side": pa.array(np.repeat(np.arange(count // 6), 6)),
+            "few": pa.array(rng.integers(0, 9, count), mask=rng.random(count) < 0.01),
+            "many": pa.array(rng.integers(0, count // 3, count).astype(np.int32)),
+            "far": pa.array(np.repeat(rng.integers(-(2**63), 2**63 - 1, count // 5), 5)),
+            "text": pa.array(
+                rng.choice(["", "a", "b", "a longer text than that"], count), mask=rng.random(count) < 0.1
+            ),
+            "number": pa.array(numbers, mask=rng.random(count) < 0.2),
+            "long": pa.array([Decimal(int(n) * 3) for n in numbers], pa.decimal128(38, 4)),
+            "_w": pa.array(rng.choice([1, -1, 3], count)),
+        }
+    )
+    kinds = {"many": types.INT, "text": types.STRING}
+    measures = [Measure(f"s_{name}", "Sum", name, ARGUMENTS[name], ARGUMENTS[name]) for name in ("number", "long")]
+    spec = AggregateSpec(tuple(Column(key, kinds.get(key, types.BIGINT)) for key in keys), tuple(measures))
+    fed = layout(spec).accumulators
+    told = duck.run(aggregate_sql.vectors(spec, fed, False), rows=with_raw(table, fed))
+    found = adding.vectors(duck, spec, table)
+    assert found is not None
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
+    assert (np.diff(found["_h"].to_numpy().astype(object)) > 0).all()
 
 
 def test_vectors_that_take_a_statement(duck: Duck) -> None:
@@ -106,11 +142,15 @@ def test_vectors_that_take_a_statement(duck: Duck) -> None:
 
 # -- conditions -------------------------------------------------------------------------------------------------------
 
+WORD, WIDE = types.of("decimal(18,2)"), types.of("decimal(19,2)")
 COMPARED = {
-    types.INT: st.integers(-2, 2),
-    types.DATE: st.integers(9_000, 9_003),
+    types.INT: st.integers(-2, 2) | st.sampled_from([-(2**31), 2**31 - 1]),
+    types.DATE: st.integers(9_000, 9_003) | st.sampled_from([-(2**31) + 2, 2**31 - 2]),
     SHORT: st.sampled_from(["-1.00", "0.00", "0.01", "1.00"]),
     types.STRING: st.sampled_from(["", "a", "A", "ä", "a\U0001f600", "a\uffff"]),
+    types.BIGINT: st.integers(-2, 2) | st.sampled_from([-(2**63), 2**63 - 1]),
+    WORD: st.sampled_from(["-1.00", "0.00", "9999999999999999.99", "-9999999999999999.99"]),
+    WIDE: st.sampled_from(["-1.00", "0.00", "99999999999999999.99", "-99999999999999999.99"]),
 }
 OPERATORS = ("EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual")
 
@@ -122,11 +162,11 @@ def conditions(draw: st.DrawFn, of: str = "0.") -> Expr:
     asked = column(f"{of}c{number}", type_)
     if draw(st.booleans()) and draw(st.booleans()):
         return Expr(draw(st.sampled_from(["IsNull", "IsNotNull"])), types.BOOLEAN, (asked,))
-    constants = [Expr("literal", type_, value=draw(COMPARED[type_]), nullable=False) for _ in range(3)]
+    constants = [Expr("literal", type_, value=draw(COMPARED[type_]), nullable=False) for _ in range(5)]
     kinds = ["constant", "constant", "column", "list", "other", *(["within"] if type_ == types.STRING else [])]
     kind, op = draw(st.sampled_from(kinds)), draw(st.sampled_from(OPERATORS))
     if kind == "list":
-        found = Expr("In", types.BOOLEAN, (asked, *constants[: draw(st.integers(1, 3))]))
+        found = Expr("In", types.BOOLEAN, (asked, *constants[: draw(st.integers(1, 5))]))
     elif kind == "within":
         op = draw(st.sampled_from(["StartsWith", "EndsWith", "Contains"]))
         found = Expr(op, types.BOOLEAN, (asked, constants[0]))
@@ -139,14 +179,18 @@ def conditions(draw: st.DrawFn, of: str = "0.") -> Expr:
 
 
 def _values(type_: types.Type, values: list[Any]) -> pa.Array:
-    if type_ == SHORT:
+    if types.decimal_digits(type_):
         values = [None if v is None else Decimal(v) for v in values]
     return pa.array(values, types.arrow(type_))
 
 
+def _rows(nothing: st.SearchStrategy[None]) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    return st.lists(st.tuples(*(nothing | values for _ in range(2) for values in COMPARED.values())), max_size=8)
+
+
 @given(
     conjuncts=st.lists(conditions(), min_size=1, max_size=2).map(tuple),
-    rows=st.lists(st.tuples(*(st.none() | values for _ in range(2) for values in COMPARED.values())), max_size=8),
+    rows=st.booleans().flatmap(lambda nulls: _rows(st.none() if nulls else st.nothing())),
 )
 def test_comparisons(duck: Duck, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]]) -> None:
     named = [(f"0.{side}{i}", type_) for side in "cd" for i, type_ in enumerate(COMPARED)]
@@ -366,7 +410,7 @@ SEEN = (column("c0", types.INT), column("c3", types.STRING), column("d0", types.
 
 @given(
     conjuncts=st.lists(conditions(""), max_size=3).map(tuple),
-    rows=st.lists(st.tuples(*(st.none() | values for _ in range(2) for values in COMPARED.values())), max_size=8),
+    rows=st.booleans().flatmap(lambda nulls: _rows(st.none() if nulls else st.nothing())),
     key=st.sampled_from([None, ("k0",), ("k1",), ("k1", "k0"), ()]),
     gather=st.booleans(),
 )
@@ -434,11 +478,13 @@ TOP = st.fixed_dictionaries({n: s for n, s in ROWS_OF.items() if n in ("k", "day
 
 @given(steps=st.lists(st.lists(TOP, max_size=8), min_size=1, max_size=4), order=st.sampled_from(ORDERS), data=st.data())
 def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, data: st.DataObject) -> None:
-    """Rows come, and some of those that are there go."""
+    """Rows come, and some of those that are there go; by statements, without them, and with a buffer that is remembered
+    until its runs are merged."""
     schema = pa.schema([SCHEMA.field(n) for n in ("k", "day", "text", "short", "_w")])
     operator = TopK((), order, count=2, offset=data.draw(st.integers(0, 2)))
     there: list[dict[str, Any]] = []
-    states: dict[bool, list[Arrangement]] = {quick: [Arrangement(), Arrangement()] for quick in (True, False)}
+    ways = ("statement", "quick", "remembered")
+    states: dict[str, list[Arrangement]] = {way: [Arrangement(), Arrangement()] for way in ways}
     for came in steps:
         gone = [there.pop(data.draw(st.integers(0, len(there) - 1))) for _ in range(min(len(there), len(came) // 2))]
         there += came
@@ -446,13 +492,21 @@ def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, d
         delta = pa.Table.from_pylist(rows, schema)
         delta = delta.append_column("_h", pa.array(hashes(duck, delta, ("k", "text"))))
         told = {}
-        for quick, state in states.items():
+        is_merged = data.draw(st.booleans())
+        for way, state in states.items():
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(topk, "MARGIN", 1)
-                patch.setattr(sorting, "_MOST_ROWS", sorting._MOST_ROWS if quick else -1)
-                told[quick], added = topk.step(duck, operator, state, delta)
-            states[quick] = [s.plus(arrange(rows)) for s, rows in zip(state, added, strict=True)]
-        kept = {quick: state[1].rows() for quick, state in states.items() if state[1].runs}
+                patch.setattr(sorting, "_MOST_ROWS", sorting._MOST_ROWS if way != "statement" else -1)
+                told[way], added, buffer = topk.step(duck, operator, state, delta)
+            states[way] = [s.plus(arrange(rows)) for s, rows in zip(state, added, strict=True)]
+            if way == "remembered" and added[1].num_rows:
+                states[way][1].remember(topk._IN_ORDER, buffer)
+                assert topk._buffer(duck, operator, states[way][1]) is buffer
+            elif way == "quick":  # as if opened anew
+                states[way] = [Arrangement(tuple(Run(run.rows) for run in s.runs)) for s in states[way]]
+            if is_merged:
+                states[way] = [Arrangement((merge(duck, s.runs),)) if s.runs else s for s in states[way]]
+        kept = {way: state[1].rows() for way, state in states.items() if state[1].runs}
         for found in (told, kept):
             assert len({_multiset(duck, rows) for rows in found.values()}) <= 1
 

@@ -88,6 +88,8 @@ class Publisher:
             self.afterwards = Afterwards(store)
             with self.afterwards.of(COLLECTING):
                 self.state.collect(keep=files_of(self.sets.values()))
+                if not self.state.directory.is_far and (failed := self.state.collected()) is not None:
+                    raise failed  # else a note that an earlier maintainer has left would be taken for settled
             self.afterwards.again()
             self.cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
             """When which cut was published: the log before it may be needed for a while."""
@@ -100,6 +102,9 @@ class Publisher:
 
     def close(self) -> None:
         self.merger.close()
+        failed = self.state.collected()
+        if isinstance(failed, Exception) and not self.lease.lost:
+            self.afterwards.add(COLLECTING, failed)
         self.lease.release()
 
     # -- what is published --------------------------------------------------------------------------------------------

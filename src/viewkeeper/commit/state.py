@@ -90,13 +90,18 @@ class State:
         self._written = []
 
     def collect(self, keep: frozenset[str] = frozenset(), upto: int | None = None) -> int:
-        """Delete files that the manifest does not name; returns how many.
+        """Delete files that the manifest does not name, in the background; returns how many. What fails is tried again
+        by the next call, which raises if that fails too.
 
         `upto`: only those of batches up to this one. Later ones are of a batch that is being made, maybe by a
         successor that this process does not know of yet.
         """
         live = self.manifest.files() | keep
         return self._sweep.remove(lambda name: name not in live and (upto is None or _batch(name) <= upto))
+
+    def collected(self) -> BaseException | None:
+        """Wait until what `collect` began is done; what it failed on."""
+        return self._sweep.wait()
 
     def _run(self, entry: RunEntry) -> Run:
         run = self._open.get(entry)

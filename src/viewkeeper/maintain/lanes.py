@@ -20,7 +20,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from viewkeeper.errors import UnknownName
 from viewkeeper.rounds.sessions import Cluster
@@ -45,7 +44,12 @@ _BYTES_A_SECOND = 200e6
 """Bytes of a row that travels, and how many of those a machine sends."""
 _NEWEST = 0.3
 """Weight of the newest measurement."""
+_NEWS = 0.1
+"""Of a rate: what it moves by before it is written down again. Writing takes as long as hundreds of rows."""
 _log = logging.getLogger("viewkeeper.batch")
+
+Rates = dict[str, dict[str, list[float | None]]]
+"""Of batches and of loads, for each lane: its floor and what a row costs, as far as they were measured."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class Lanes:
         self._cluster = cluster
         self._threads = threads
         self._lock = threading.Lock()
-        self._known: dict[str, dict[str, list[float | None]]] | None = None
+        self._known: Rates | None = None
+        self._written: list[float | None] = []
         self._warm = False
 
     def choose(self, asked: str, rows: int, kind: str = "batch") -> Choice:
@@ -101,7 +106,8 @@ class Lanes:
                 cores = 1 if cluster is None else cluster.cores
                 floor = rate[0] if rate[0] is not None else {DRIVER: _FLOOR, SPARK: _FLOOR + _JOB}[lane]
                 rate[1] = _newer(rate[1], max(seconds - floor, 0.1 * seconds) * cores / rows)
-            if rows >= _MANY or lane == SPARK:  # what is written down changes a choice
+            is_news = any(map(_differ, self._written, _rates(known)))
+            if is_news and (rows >= _MANY or lane == SPARK):  # what is written down changes a choice
                 self._write(known)
 
     def _driver(self, rows: int, kind: str) -> float:
@@ -123,18 +129,20 @@ class Lanes:
         there = here * self._threads * _EXCHANGED if row is None else row
         return least + _JOB if floor is None else max(floor, least + _LEAST_JOB), there
 
-    def _read(self) -> dict[str, dict[str, list[float | None]]]:
+    def _read(self) -> Rates:
         if self._known is None:
             self._known = _noted(self._directory)
+            self._written = _rates(self._known)
         return self._known
 
-    def _write(self, known: Any) -> None:
+    def _write(self, known: Rates) -> None:
         path = self._directory / FILE
         try:
             fresh = path.with_name(f".{FILE}")
             fresh.write_text(json.dumps(known))
             fresh.replace(path)
             self._directory.save(FILE)
+            self._written = _rates(known)
         except Exception as error:  # a full disk, a directory elsewhere that cannot be reached
             _log.debug("what lanes cost was not noted: %s", error)
 
@@ -151,11 +159,9 @@ def lanes_text(directory: Directory) -> str | None:
     return f"lanes: auto takes the one that is expected to be done sooner; measured here: {'; '.join(told)}"
 
 
-def _noted(directory: Directory) -> dict[str, dict[str, list[float | None]]]:
+def _noted(directory: Directory) -> Rates:
     """What was noted, or nothing known."""
-    found: dict[str, dict[str, list[float | None]]] = {
-        kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _KINDS
-    }
+    found: Rates = {kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _KINDS}
     try:
         said = json.loads(directory.fetch(FILE, again=not directory.is_local).read_bytes())
         for kind, lanes in found.items():
@@ -165,6 +171,14 @@ def _noted(directory: Directory) -> dict[str, dict[str, list[float | None]]]:
     except Exception as error:
         _log.debug("no lanes were noted: %s", error)
     return found
+
+
+def _rates(known: Rates) -> list[float | None]:
+    return [n for lanes in known.values() for rate in lanes.values() for n in rate]
+
+
+def _differ(was: float | None, now: float | None) -> bool:
+    return now is not None and (was is None or abs(now - was) > _NEWS * was)
 
 
 def _newer(before: float | None, now: float) -> float:

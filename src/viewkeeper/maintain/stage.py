@@ -6,6 +6,7 @@ the state as it was at one published batch: runs are immutable, so the two do no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from viewkeeper.commit.isolation import BrokenViews, Contradicted
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
+from viewkeeper.maintain.hands import Hands
 from viewkeeper.maintain.lanes import DRIVER, Choice, Lanes, checked_lane
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.arrangement import Arrangement, Run
@@ -51,6 +53,8 @@ _ROWS_AT_ONCE = 1_000_000
 """A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
 
 
+_MANY_ROWS = 200_000
+"""Changes from which several threads run a batch's operators in any case: their calls are long."""
 _NO_WISHES = Wishes()
 
 
@@ -119,6 +123,7 @@ class Stage:
         self.crew = Crew(threads, self.memory, expressions.setup)
         self.capture = Capture(store, self.crew, self.memory, state.arrangement)
         self._lanes = lanes
+        self._hands = Hands()
         self._sent: Sent | None = None
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run in the driver lane, by operator."""
@@ -246,7 +251,10 @@ class Stage:
             divides = _sorts(flow, active & new)
         else:
             divides = operators_divide(active) or (rows >= _ROWS_AT_ONCE and _arranges(flow, active, given))
-        duck = self.crew.first if divides else self.crew.alone(1 if small else None)
+        changed = frozenset(name for name, found in given.items() if found.count != 0)
+        sort = (changed, together is not None, rows.bit_length())
+        several = divides and (bool(new) or rows >= _MANY_ROWS or self._hands.several(sort))
+        duck = self.crew.together()[0] if divides else self.crew.alone(1 if small else None)
         written: dict[str, list[RunEntry]] = {}
 
         def keep(slot: str, run: Run) -> Run:
@@ -261,7 +269,10 @@ class Stage:
         site = Site(duck, flow, partial(self._old, hidden), active, self.memory, keep)
         if told is not None:
             site.told = told
-        reached = run_in_driver(site, given, seeds, fail, self.crew if divides else None)
+        started = time.perf_counter()
+        reached = run_in_driver(site, given, seeds, fail, self.crew if several else None)
+        if divides:
+            self._hands.learn(sort, several, rows, time.perf_counter() - started)
         self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         write = partial(self.state.write, number, left, self.durable)

@@ -301,7 +301,7 @@ def _decode_alike(
         everywhere = np.ndarray((int(starts[-1]) - layout.width + 1,), f"V{layout.width}", data, 0, (1,))
         fixed = everywhere[starts[:-1]].view(layout.slots)
     nulls = fixed["nulls"]
-    some_null = np.bitwise_or.reduce(nulls, axis=0)
+    some_null = np.bitwise_or.reduce(nulls, axis=0) if nulls.any() else np.zeros(nulls.shape[1], np.uint8)
     variable = _Variable(layout, data, starts, fixed)
     index = {name: at for at, name in enumerate(layout.names)}
     arrays = []
@@ -350,16 +350,16 @@ class _Variable:
     def column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
         rows, each = len(self.fixed), len(self.columns) + 1
         if self.elements is None:
-            ends = np.empty((rows, each), np.int32)
+            offsets = np.empty(rows * each + 1, np.int32)
+            offsets[0] = self.starts[0]
+            ends = offsets[1:].reshape(rows, each)
             body = self.starts[:-1] + np.int32(self.layout.width)
             ends[:, 0] = body
             for place, column in enumerate(self.columns, 1):
-                ends[:, place] = body + self.fixed[f"c{column}"].astype(np.int32)
-            if not (ends[:, -1] == self.starts[1:]).all() or (each > 2 and (ends[:, 1:] < ends[:, :-1]).any()):
+                # An end beyond 2³¹, of a damaged row, becomes negative, and is refused below.
+                np.add(body, self.fixed[f"c{column}"].view(np.int32), out=ends[:, place])
+            if not (ends[:, -1] == self.starts[1:]).all() or (each > 2 and (offsets[1:] < offsets[:-1]).any()):
                 raise CorruptState("A row's strings do not end where the row ends.")
-            offsets = np.empty(rows * each + 1, np.int32)
-            offsets[0] = self.starts[0]
-            offsets[1:] = ends.ravel()
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
             self.elements = pa.Array.from_buffers(pa.binary(), rows * each, buffers)
         first = self.columns.index(at) + 1

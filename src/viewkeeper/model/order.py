@@ -26,12 +26,12 @@ _FEW = 64
 
 def key_order(keys: pa.BinaryArray) -> Places | None:
     """The places of encoded keys in ascending order, equal ones in any; None if they ascend strictly already."""
-    return None if _ascend(keys) else _order(keys, _numbers(keys))
+    return None if ascend(keys) else _order(keys, _numbers(keys))
 
 
 def last_of_each(keys: pa.BinaryArray) -> Places | None:
     """The places of each key's last occurrence, ascending; None if no key is there twice."""
-    if _ascend(keys):
+    if ascend(keys):
         return None
     numbers = _numbers(keys)
     order = _order(keys, numbers)
@@ -47,7 +47,19 @@ def last_of_each(keys: pa.BinaryArray) -> Places | None:
     return np.sort(last)
 
 
-def _ascend(keys: pa.BinaryArray) -> bool:
+def surely_different(keys: pa.BinaryArray) -> bool:
+    """Whether it is seen soon that no key is there twice; if not, that is not known."""
+    if ascend(keys):
+        return True
+    numbers = _numbers(keys)
+    if numbers is None:
+        return False
+    numbers.sort()
+    return bool((numbers[1:] != numbers[:-1]).all())
+
+
+def ascend(keys: pa.BinaryArray) -> bool:
+    """Whether each key is greater than the one before it."""
     if len(keys) < 2:
         return True
     if len(keys) <= _FEW:

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model.chunks import one_chunk
-from viewkeeper.operators.arrangement import Run, spans
+from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.outlooks import Modes, Outlook
+from viewkeeper.operators.spans import spans
 from viewkeeper.operators.stretches import Words, bits_of, judged, words_of
 
 Flags = npt.NDArray[np.bool_]

@@ -12,6 +12,7 @@ How hashes are found in a run is told in `finding.py`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,18 +23,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
+from viewkeeper.model.chunks import one_chunk, words
 from viewkeeper.model.delta import rearranged
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.ascending import ascending
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places, SortedHashes
+from viewkeeper.operators.spans import portions, spans
 from viewkeeper.store.elsewhere import side_by_side
 from viewkeeper.store.memory import bytes_of
 
 _ALL = np.iinfo(np.int64).max
-_STRETCHES = 64
 _ANSWERS_KEPT = 32
+_NO_HASHES = np.zeros(0, np.uint64)
+_NOTHING = pa.schema([(HASH, pa.uint64())]).empty_table()
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,21 @@ class Run:
 
     @cached_property
     def _widths(self) -> dict[tuple[str, ...], float]:
+        return {}
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A column of integers, or of decimals as they lie in memory. It has no NULLs."""
+        known = self._numbers.get(name)
+        if known is None:
+            array = one_chunk(self.rows.column(name))
+            known = words(array) if pa.types.is_decimal(array.type) else array.to_numpy()
+            if known is None:
+                raise Contradiction(f"A run has a NULL where it must have numbers: {name}.")
+            self._numbers[name] = known
+        return known
+
+    @cached_property
+    def _numbers(self) -> dict[str, npt.NDArray[Any]]:
         return {}
 
     @property
@@ -147,6 +167,22 @@ class Arrangement:
     def plus(self, *runs: Run) -> Arrangement:
         return Arrangement((*self.runs, *(run for run in runs if run.num_rows)))
 
+    def remember(self, name: str, found: Any) -> None:
+        """Keep what was worked out of these runs together, with the newest of them. It holds none of the others: they
+        may be merged away."""
+        *older, newest = self.runs
+        for run in older:
+            run.kept.pop(name, None)
+        newest.kept[name] = tuple(map(weakref.ref, older)), found
+
+    def remembered(self, name: str) -> Any | None:
+        """What was worked out of these very runs."""
+        *older, newest = self.runs or (Run(_NOTHING),)
+        before, found = newest.kept.get(name, (None, None))
+        if before is None or len(before) != len(older):
+            return None
+        return found if all(one() is other for one, other in zip(before, older, strict=True)) else None
+
     def near(self, hashes: Hashes) -> Arrangement:
         """Those of its runs that may have rows of these hashes, opened side by side; at least one, for the columns."""
         if all(run.is_open for run in self.runs):
@@ -166,9 +202,9 @@ class Arrangement:
         """The same, at most so many at a time. How many there are is known before any row is taken. `among`: which
         rows of a run are meant."""
         _check_type(hashes, np.uint64)
-        order = np.argsort(hashes)
-        ascending = hashes[order]
-        ranges = [(run, *run.ranges(ascending)) for run in self.near(ascending).runs]
+        order = ascending(hashes)
+        sought = hashes[order]
+        ranges = [(run, *run.ranges(sought)) for run in self.near(sought).runs]
         met = [(run, start, stop - start) for run, start, stop in ranges if bool((stop > start).any())]
         if not met:
             return
@@ -186,27 +222,28 @@ class Arrangement:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `_h` too) and
         `_w`."""
         found = []
-        for run, places in self._met(hashes):
+        for run, places, _ in self.met(hashes):
             whole = len(places) == run.num_rows and columns is None
             found.append(run.weighted if whole else run.take(places, columns))
         return _joined(found) if found else self._no_rows(columns)
 
-    def vectors(self, hashes: Hashes, columns: Sequence[str]) -> pa.Table:
-        """The same of additive state, whose rows have no weights: these columns alone."""
-        found = []
-        for run, places in self._met(hashes):
-            rows = run.rows.select(columns)
-            found.append(rows if len(places) == run.num_rows else rows.take(pa.array(places)))
-        return _joined(found) if found else self._no_rows(columns).select(columns)
-
-    def _met(self, hashes: Hashes) -> Iterator[tuple[Run, Places]]:
-        """The runs that have some of the ascending, distinct `hashes`, and where."""
+    def met(self, hashes: Hashes) -> Iterator[tuple[Run, Places, Places]]:
+        """The runs that have some of the ascending, distinct `hashes`: the places of their rows, and the index of each
+        one's hash."""
         _check_type(hashes, np.uint64)
         for run in self.near(hashes).runs:
+            if run.num_rows == len(hashes) and bool((run.hashes == hashes).all()):  # so it is in a state of few groups
+                places = np.arange(len(hashes))
+                yield run, places, places
+                continue
             start, stop = run.ranges(hashes)
-            places = spans(start, stop - start)
-            if len(places):
-                yield run, places
+            count = stop - start
+            some = np.flatnonzero(count)
+            if not len(some):
+                continue
+            start, count = start[some], count[some]
+            places = spans(start, count)
+            yield run, places, some if len(places) == len(some) else np.repeat(some, count)
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, with `columns` (None: all, `_h` too) and `_w`."""
@@ -240,8 +277,8 @@ def arrange(delta: pa.Table) -> Run:
     hashes = hashes_of(delta)
     if WEIGHT in delta.column_names and bool((weights_of(delta) == 1).all()):
         delta = delta.drop_columns([WEIGHT])
-    falls = int(np.count_nonzero(hashes[1:] < hashes[:-1]))
-    return Run(rearranged(delta, pa.array(_order(hashes, falls)) if falls else None))
+    is_sorted = not (hashes[1:] < hashes[:-1]).any()
+    return Run(rearranged(delta, None if is_sorted else pa.array(ascending(hashes))))
 
 
 def succession(runs: Sequence[Run], aside: Callable[[pa.Table], pa.Table]) -> Run:
@@ -251,14 +288,6 @@ def succession(runs: Sequence[Run], aside: Callable[[pa.Table], pa.Table]) -> Ru
         rows = [run.weighted for run in runs]
     rows = _alike(rows)
     return Run(rearranged(pa.concat_tables(rows), None, aside))
-
-
-def _order(hashes: Hashes, falls: int) -> Places:
-    """The stable order. A few ascending stretches merge by themselves; else a pass over the top bits saves time."""
-    if falls < _STRETCHES:
-        return np.argsort(hashes, kind="stable")
-    coarse = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
-    return coarse[np.argsort(hashes[coarse], kind="stable")]
 
 
 def merge(
@@ -290,7 +319,7 @@ def merge(
     anew = duck.run(f"{sql} ORDER BY {', '.join(map(quoted, [HASH, *order]))}", delta=changed)
     kept = np.delete(np.arange(base.num_rows), touched)
     places = np.concatenate([kept, np.arange(base.num_rows, base.num_rows + anew.num_rows)])
-    sequence = np.argsort(np.concatenate([runs[longest].hashes[kept], hashes_of(anew)]), kind="stable")
+    sequence = ascending(np.concatenate([runs[longest].hashes[kept], hashes_of(anew)]))
     return arrange(_joined([base, anew]).take(pa.array(places[sequence])))
 
 
@@ -319,30 +348,19 @@ def weights_of(table: pa.Table) -> Places:
 
 def distinct_hashes(*tables: pa.Table) -> Hashes:
     """The hashes that occur, ascending. (A sort: `np.unique` would hash them, which takes four times as long.)"""
-    ordered = np.sort(np.concatenate([hashes_of(t) for t in tables]))
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
+    found = [hashes_of(t) for t in tables if t.num_rows]
+    if not found:
+        return _NO_HASHES
+    ordered = _told_apart(found[0] if len(found) == 1 else np.concatenate(found))
+    if (ordered[1:] < ordered[:-1]).any():
+        ordered = _told_apart(ordered[ascending(ordered)])
+    return ordered
 
 
-def spans(start: Places, count: Places) -> Places:
-    """start, start + 1, … start + count − 1 for each pair, one after the other."""
-    total = int(count.sum())
-    if total == len(count) and bool((count == 1).all()):
-        return start
-    return np.repeat(start - np.cumsum(count) + count, count) + np.arange(total)
-
-
-def portions(start: Places, count: Places, most: int) -> Iterator[tuple[int, int, Places, Places]]:
-    """Ranges that hold so many places together, all in order: (first range, one past the last, starts, counts)."""
-    ends = np.cumsum(count)
-    for low in range(0, int(ends[-1]), most):
-        high = min(low + most, int(ends[-1]))
-        first, last = (int(i) for i in np.searchsorted(ends, [low, high - 1], "right"))
-        begin, length = start[first : last + 1].copy(), count[first : last + 1].copy()
-        skipped = low - int(ends[first] - count[first])
-        begin[0] += skipped
-        length[0] -= skipped
-        length[-1] -= int(ends[last]) - high
-        yield first, last + 1, begin, length
+def _told_apart(hashes: Hashes) -> Hashes:
+    """Without those that are repeated at once, as the lines of an order are."""
+    is_first = hashes[1:] != hashes[:-1]
+    return hashes if is_first.all() else hashes[np.concatenate([[True], is_first])]
 
 
 def _numpy(column: Any, dtype: type) -> npt.NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.operators import projecting
 from viewkeeper.operators.comparing import comparison, holds
+
+_comparison = lru_cache(maxsize=1024)(comparison)
 
 
 def is_exact(expr: Expr) -> bool:
@@ -30,7 +33,7 @@ def value_of(expr: Expr, rows: pa.Table) -> Any:
         return projecting.value_of(expr, rows)
     found = _value(expr.args[-1], rows)
     for condition, value in reversed(list(zip(expr.args[:-1:2], expr.args[1::2], strict=True))):
-        known = comparison(condition)
+        known = _comparison(condition)
         if known is not None:
             found = pc.if_else(pa.array(holds(known, rows)), _value(value, rows), found)
     return found

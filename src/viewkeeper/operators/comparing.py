@@ -1,9 +1,10 @@
 """Conditions on columns, without a statement.
 
-A statement costs half a millisecond before its first row; Arrow compares a thousand dates in ten microseconds. What it
-compares as Spark does is here: integers, dates, decimals and strings (by their bytes) with a constant or a column of
-the same type, lists of constants, how a string begins, ends or what it contains, whether something is NULL, and what
-AND and OR make of these. A comparison with NULL does not hold, nor does its opposite.
+A statement costs half a millisecond before its first row; Arrow compares a thousand dates in ten microseconds, and
+numpy, which gives a byte a row and not a bit, in one. What they compare as Spark does is here: integers, dates,
+decimals and strings (by their bytes) with a constant or a column of the same type, lists of constants, how a string
+begins, ends or what it contains, whether something is NULL, and what AND and OR make of these. A comparison with NULL
+does not hold, nor does its opposite.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.chunks import integer, integers, one_chunk
 from viewkeeper.operators.projecting import is_exact, value_of
 
 _HOLDS = {
-    "EqualTo": pc.equal,
-    "LessThan": pc.less,
-    "LessThanOrEqual": pc.less_equal,
-    "GreaterThan": pc.greater,
-    "GreaterThanOrEqual": pc.greater_equal,
+    "EqualTo": (pc.equal, np.equal),
+    "LessThan": (pc.less, np.less),
+    "LessThanOrEqual": (pc.less_equal, np.less_equal),
+    "GreaterThan": (pc.greater, np.greater),
+    "GreaterThanOrEqual": (pc.greater_equal, np.greater_equal),
 }
+_DIFFERS = (pc.not_equal, np.not_equal)
+_FEW_VALUES = 3
+"""In a list of so many constants each is compared by itself: sooner than they are all looked up."""
 _KNOWN = {"IsNull": pc.is_null, "IsNotNull": pc.is_valid}
 _WITHIN = {"StartsWith": pc.starts_with, "EndsWith": pc.ends_with, "Contains": pc.match_substring}
 _OTHER = "Not"
@@ -160,11 +164,26 @@ def holds(condition: Comparison, rows: pa.Table) -> npt.NDArray[np.bool_]:
     if op == _OPPOSITE:
         opposite: npt.NDArray[np.bool_] = ~holds(value, rows) & np.asarray(pc.is_valid(column))
         return opposite
-    if op == "In":
+    if op == "In" and len(value) > _FEW_VALUES:
         return np.asarray(pc.is_in(column, value_set=value))
+    if op == "In":
+        listed: npt.NDArray[np.bool_] = np.logical_or.reduce([_compared("EqualTo", column, each) for each in value])
+        return listed
     if op in _WITHIN:
-        told = _WITHIN[op](column, value.as_py())
-    else:
-        other = one_chunk(rows.column(value)) if isinstance(value, str) else value
-        told = pc.not_equal(column, other) if op == _OTHER else _HOLDS[op](column, other)
-    return np.asarray(pc.fill_null(told, False) if told.null_count else told)
+        return _told(_WITHIN[op](column, value.as_py()))
+    return _compared(op, column, one_chunk(rows.column(value)) if isinstance(value, str) else value)
+
+
+def _compared(op: str, column: pa.Array, other: pa.Array | pa.Scalar) -> npt.NDArray[np.bool_]:
+    """Where a column and another, or a constant, compare so."""
+    by_arrow, by_numpy = _DIFFERS if op == _OTHER else _HOLDS[op]
+    mine = integers(column)
+    theirs = None if mine is None else integers(other) if isinstance(other, pa.Array) else integer(other)
+    if mine is None or theirs is None:
+        return _told(by_arrow(column, other))
+    found: npt.NDArray[np.bool_] = by_numpy(mine, theirs)
+    return found
+
+
+def _told(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(pc.fill_null(found, False) if found.null_count else found)

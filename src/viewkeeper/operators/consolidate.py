@@ -15,6 +15,7 @@ from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.delta import identical
 from viewkeeper.model.names import quoted
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.ascending import ascending
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.wide import Wide
@@ -42,7 +43,7 @@ def _sorted(delta: pa.Table) -> pa.Table | None:
     codes = _codes(delta)
     if codes is None:
         return None
-    order, weights = np.argsort(codes), delta.column(WEIGHT).to_numpy()
+    order, weights = ascending(codes), delta.column(WEIGHT).to_numpy()
     ordered = codes[order]
     again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
     if not len(again):

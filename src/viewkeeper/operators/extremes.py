@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators.arrangement import Arrangement, distinct_hashes, hashes_of, spans, weights_of
+from viewkeeper.operators.arrangement import Arrangement, distinct_hashes, hashes_of, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.groups import aligned, stretches
+from viewkeeper.operators.spans import spans
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.wide import Flags, Ints, Wide
 

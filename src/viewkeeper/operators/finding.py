@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from viewkeeper.operators.ascending import ascending
+
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
@@ -198,7 +200,8 @@ def _within(keys: Hashes, first: Places, width: int, hashes: Hashes, before: np.
     """The first place whose key is not `before` the hash, of a window that begins there: all windows at once.
     One that would run over an end is moved: the column is sorted as a whole, so it still holds."""
     width = min(width, len(keys))
-    place = np.clip(first, 0, len(keys) - width).astype(np.int64)
+    place = np.minimum(first, len(keys) - width, dtype=np.int64)
+    np.maximum(place, 0, out=place)
     while width > 1:
         half = width >> 1
         place += before(keys[place + (half - 1)], hashes) * np.int64(half)
@@ -220,7 +223,7 @@ def _bisected(keys: Hashes, hashes: Hashes, side: Any) -> Places:
     """By bisection of the whole column: in the order of the hashes, since then one step's rows are near the last's."""
     if len(hashes) < _GUESSED_PROBES or len(keys) < _GUESSED_ROWS or bool((hashes[1:] >= hashes[:-1]).all()):
         return np.searchsorted(keys, hashes, side)
-    order = np.argsort(hashes)
+    order = ascending(hashes)
     found = np.empty(len(hashes), np.int64)
     found[order] = np.searchsorted(keys, hashes[order], side)
     return found

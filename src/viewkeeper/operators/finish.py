@@ -1,8 +1,8 @@
 """Reading measures from a group's totals: Spark's result types, Spark's rounding, Spark's overflow errors.
 
-Each reader gives a column, one value a group, and where it is out of range (None: it cannot be). Sums are checked
-against the result's type. Decimal averages are exact, HALF_UP; an average of integers or doubles divides the sum,
-rounded once, by the count.
+Each reader gives a column, one value for each side of a group, and where it is out of range (None: it cannot be). Sums
+are checked against the result's type. Decimal averages are exact, HALF_UP; an average of integers or doubles divides
+the sum, rounded once, by the count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from viewkeeper.model import types
 from viewkeeper.operators import exact
-from viewkeeper.operators.groups import Side
+from viewkeeper.operators.groups import Sides
 from viewkeeper.operators.measures import VARIANCES, Accumulator, needs, summing
 from viewkeeper.operators.spec import Measure
 from viewkeeper.operators.variance import variances
@@ -23,36 +23,36 @@ from viewkeeper.operators.wide import Flags, Ints, Wide, combined
 Column = tuple[Any, Flags | None]
 
 
-def read(measure: Measure, side: Side) -> Column:
+def read(measure: Measure, sides: Sides) -> Column:
     """A measure of every group, from additive state. (Min and Max are read from values: `extremes`.)"""
     a, function = measure.argument, measure.function
     if a is None:
-        return pa.array(side.rows), None
-    count = side.counts[Accumulator("count", a, measure.distinct).name]
+        return pa.array(sides.rows), None
+    count = sides.counts[Accumulator("count", a, measure.distinct).name]
     if function == "Count":
         return pa.array(count), None
     if function in VARIANCES:
         _, first, second = needs(measure)
-        found = variances(function, count, side.buckets[first], side.buckets[second])
+        found = variances(function, count, sides.buckets[first], sides.buckets[second])
         return pa.array(found, pa.float64()), None
     accumulator = summing(measure)
     if accumulator.is_bucketed:
-        doubles = exact.rounded(len(count), side.buckets[accumulator])
+        doubles = exact.rounded(len(count), sides.buckets[accumulator])
         if function == "Average":
             doubles /= np.maximum(count, 1)
         return pa.array(doubles, mask=count == 0), None
-    total, fits = _total(accumulator, side)
+    total, fits = _total(accumulator, sides)
     if function == "Sum":
         return _sum(measure, count, total, fits)
     return _average(measure, count, total, fits)
 
 
-def _total(accumulator: Accumulator, side: Side) -> tuple[Wide, Flags | None]:
+def _total(accumulator: Accumulator, sides: Sides) -> tuple[Wide, Flags | None]:
     """The exact sum, and where it fits 128 bits (None: everywhere)."""
     if accumulator.kind == "wide":
-        lower, upper = (side.sums[c] for c in accumulator.columns)
+        lower, upper = (sides.sums[c] for c in accumulator.columns)
         return combined(lower, upper)
-    return side.sums[accumulator.name], None
+    return sides.sums[accumulator.name], None
 
 
 def _sum(measure: Measure, count: Ints, total: Wide, fits: Flags | None) -> Column:

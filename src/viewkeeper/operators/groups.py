@@ -1,12 +1,13 @@
 """Touched groups, old and new: the sums of their vectors, by numpy.
 
-A sort by hash brings a group's vectors together, old ones first, so one running sum of a column gives both sides:
+Every vector of a touched group, of the state's runs and of the delta, has its group's number, the delta's beyond all
+groups, and one pass adds a column up by number. So both sides lie in one array, and all that is read of them is too:
 
-    rows       o o d │ o d │ d              start, middle, stop of each group
-    old = run[middle] − run[start]          new = run[stop] − run[start]
+    number   0 2 │ 1 2 │ 3+0 3+1 3+2     two runs' rows and the delta's, of 3 groups
+    sums     o o o │ d d d   ─▶   old old old │ new new new
 
-That is right when equal hashes mean equal keys, which is checked; where they do not (or a key is NaN), DuckDB says
-which rows belong together, and the sums are the same.
+Groups are numbered by hash, which is right when equal hashes mean equal keys. That is checked; where they do not,
+DuckDB says which rows belong together, and the sums are the same.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk, words
+from viewkeeper.model.chunks import one_chunk, taken, words
 from viewkeeper.model.names import HASH, quoted
-from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators import exact
-from viewkeeper.operators.arrangement import hashes_of
+from viewkeeper.operators.arrangement import Arrangement, Run, hashes_of
+from viewkeeper.operators.ascending import ascending
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes
+from viewkeeper.operators.hashing import NULL_HASH, is_bijective
 from viewkeeper.operators.measures import Accumulator, Layout
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.wide import Flags, Ints, Wide
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side of all groups: their accumulators' totals by name; the count `_n` is that of rows."""
+class Sides:
+    """The old side of all groups, then the new one: accumulators' totals by name; the count `_n` is that of rows."""
 
     counts: dict[str, Ints]
     sums: dict[str, Wide]
@@ -51,39 +53,122 @@ class Groups:
 
     keys: pa.Table
     seen: Flags
-    old: Side
-    new: Side
+    sides: Sides
 
     @property
     def count(self) -> int:
         return int(self.keys.num_rows)
 
 
-def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: pa.Table, delta: pa.Table) -> Groups:
-    """The groups that `old` and `delta` have vectors of: summed over `old`, and over both."""
-    names = [c for c in delta.column_names if c != WEIGHT]
-    rows = pa.concat_tables([old.select(names), delta.select(names)]).combine_chunks()
-    is_old = np.arange(rows.num_rows) < old.num_rows
-    identity = hashes_of(rows)
-    bucket_rows = None
+def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: Arrangement, delta: pa.Table) -> Groups:
+    """The groups that `delta` has vectors of: summed over `old`, and over both."""
+    names = [*(k.name for k in spec.keys), HASH]
+    hashes, first, number = _numbered(hashes_of(delta))
+    met = list(old.met(hashes))
+    parts = [*(_Part(run, places) for run, places, _ in met), _Part(Run(delta), None)]
+    numbers = np.concatenate([*(mine for *_, mine in met), number])
+    if is_own(spec, delta, hashes) or _is_one_key_each(spec, delta, first, parts, numbers):
+        keys = delta.select(names)
+        if first is not number:
+            keys = keys.take(pa.array(first))
+    else:
+        rows = pa.concat_tables([part.table(names) for part in parts]).combine_chunks()
+        _, first, numbers = _numbered(_representatives(duck, spec, rows))
+        keys = rows.take(pa.array(first))
+    olds, count = len(numbers) - delta.num_rows, keys.num_rows
+    seen = np.zeros(count, np.bool_)
+    seen[numbers[:olds]] = True
+    both = numbers.copy()
+    both[olds:] += count
+    sides = _sides(plan, parts, _Sum(both, count))
     if plan.bucketed:
-        is_main = rows.column("_b").to_numpy() < 0
-        bucket_rows = (rows.filter(pa.array(~is_main)), is_old[~is_main])
-        rows, is_old, identity = rows.filter(pa.array(is_main)), is_old[is_main], identity[is_main]
-    order = np.argsort(identity, kind="stable")
-    if not same_keys(spec, rows, identity, order):
-        identity = _representatives(duck, spec, rows)
-        order = np.argsort(identity, kind="stable")
-    cut = stretches(firsts(identity[order]), is_old[order])
-    keys = rows.select([*(k.name for k in spec.keys), HASH]).take(pa.array(order[cut.start]))
-    old_side, new_side = Side({}, {}, {}), Side({}, {}, {})
-    for name in ("_n", *(a.name for a in plan.plain if a.is_count)):
-        old_side.counts[name], new_side.counts[name] = cut.sums(rows.column(name).to_numpy()[order])
-    for name in (c for a in plan.plain if not a.is_count for c in a.columns):
-        old_side.sums[name], new_side.sums[name] = cut.wide_sums(Wide.of(one_chunk(rows.column(name))).take(order))
-    if bucket_rows is not None:
-        _add_buckets(duck, spec, plan, keys, *bucket_rows, (old_side, new_side))
-    return Groups(keys, cut.middle > cut.start, old_side, new_side)
+        bucket = _values(parts, "_b")
+        rows = np.flatnonzero(bucket >= 0)
+        terms = Wide.of_words(_values(parts, "_x")[rows])
+        _add_buckets(plan, sides, count, numbers[rows], bucket[rows], rows >= olds, terms)
+    return Groups(keys, seen, sides)
+
+
+class _Part:
+    """Rows of a run, at these ascending places (None: all)."""
+
+    def __init__(self, run: Run, places: Ints | None) -> None:
+        self.run = run
+        self.places = None if places is None or len(places) == run.num_rows else places
+
+    def values(self, name: str) -> npt.NDArray[Any]:
+        found = self.run.numbers(name)
+        return found if self.places is None else found[self.places]
+
+    def column(self, name: str) -> pa.Array:
+        array = one_chunk(self.run.rows.column(name))
+        return array if self.places is None else taken(array, pa.array(self.places))
+
+    def table(self, names: Sequence[str]) -> pa.Table:
+        return pa.table([self.column(name) for name in names], names=names)
+
+
+def _values(parts: Sequence[_Part], name: str) -> npt.NDArray[Any]:
+    return np.concatenate([part.values(name) for part in parts])
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """`number` of each row: its group, and of the delta's rows so many groups further."""
+
+    number: Ints
+    groups: int
+
+    def of(self, values: Ints) -> Ints:
+        """Old totals, then new ones. Sums wrap around and back, so only the results have to fit."""
+        total = np.zeros(2 * self.groups, np.int64)
+        np.add.at(total, self.number, values)
+        total[self.groups :] += total[: self.groups]
+        return total
+
+    def of_wide(self, values: Wide) -> Wide:
+        if values.sums_are_long:
+            return Wide.long(self.of(values.low.view(np.int64)))
+        return Wide.sum(*(self.of(digits) for digits in values.addends))
+
+
+def _sides(plan: Layout, parts: Sequence[_Part], total: _Sum) -> Sides:
+    """The totals of the vectors' own columns, in which bucket rows have zeros."""
+    sides = Sides({}, {}, {})
+    for name in plan.counts:
+        sides.counts[name] = total.of(_values(parts, name))
+    for name in plan.sums:
+        sides.sums[name] = total.of_wide(Wide.of_words(_values(parts, name)))
+    return sides
+
+
+def _numbered(identity: Hashes) -> tuple[Hashes, Ints, Ints]:
+    """The values that occur, ascending; the row where each is first met; and for each row the number of its value
+    (the same array, where they ascend)."""
+    if bool((identity[1:] > identity[:-1]).all()):
+        rows = np.arange(len(identity))
+        return identity, rows, rows
+    order = ascending(identity)
+    ordered = identity[order]
+    is_first = firsts(ordered)
+    number = np.empty(len(identity), np.int64)
+    number[order] = np.cumsum(is_first) - 1
+    return ordered[is_first], order[is_first], number
+
+
+def _is_one_key_each(spec: AggregateSpec, delta: pa.Table, first: Ints, parts: Sequence[_Part], numbers: Ints) -> bool:
+    """Whether rows of one number have one key: that of the delta's first row of it. Doubles of other bits count as
+    different (there are two zeros, and many NaNs): DuckDB knows better."""
+    if len(first) == delta.num_rows:
+        parts, numbers = parts[:-1], numbers[: len(numbers) - delta.num_rows]
+    if not parts:
+        return True
+    wanted = pa.array(first[numbers])
+    for key in spec.keys:
+        given = pa.concat_arrays([part.column(key.name) for part in parts])
+        if not _plain(given).equals(_plain(taken(one_chunk(delta.column(key.name)), wanted))):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -99,10 +184,6 @@ class Stretches:
         running = np.concatenate([_ZERO, np.cumsum(values)])
         below = running[self.start]
         return running[self.middle] - below, running[self.stop] - below
-
-    def wide_sums(self, values: Wide) -> tuple[Wide, Wide]:
-        sums = [self.sums(digits) for digits in values.addends]
-        return Wide.sum(*(old for old, _ in sums)), Wide.sum(*(new for _, new in sums))
 
 
 _ZERO = np.zeros(1, np.int64)
@@ -123,7 +204,7 @@ def firsts(identity: npt.NDArray[Any]) -> Flags:
 def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) -> Ints:
     """For each row of `table` (with keys and `_h`), the index of its group in `keys`; −1: none of them."""
     wanted, hashes = hashes_of(table), hashes_of(keys)
-    order = np.argsort(hashes, kind="stable")
+    order = ascending(hashes)
     ordered = hashes[order]
     if len(hashes) and not bool((ordered[1:] == ordered[:-1]).any()):
         place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
@@ -140,7 +221,8 @@ def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) ->
 
 
 def _equal_keys(spec: AggregateSpec, one: pa.Table, rows: Ints, other: pa.Table, others: Ints) -> bool:
-    """Whether rows of one table have the keys of rows of the other. NaN counts as different: DuckDB knows better."""
+    """Whether rows of one table have the keys of rows of the other. Doubles of other bits count as different (there are
+    two zeros, and many NaNs): DuckDB knows better."""
     if not len(rows):
         return True
     for key in spec.keys:
@@ -149,7 +231,7 @@ def _equal_keys(spec: AggregateSpec, one: pa.Table, rows: Ints, other: pa.Table,
             if not known:
                 return False
             continue
-        left, right = mine.take(pa.array(rows)), theirs.take(pa.array(others))
+        left, right = (_plain(taken(*at)) for at in ((mine, pa.array(rows)), (theirs, pa.array(others))))
         equal = pc.fill_null(pc.equal(left, right), False)
         if left.null_count:
             equal = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
@@ -159,19 +241,29 @@ def _equal_keys(spec: AggregateSpec, one: pa.Table, rows: Ints, other: pa.Table,
 
 
 def _words_equal(mine: pa.Array, rows: Ints, theirs: pa.Array, others: Ints) -> bool | None:
-    """The same of one column, where values are equal if their bits are; None of others, and of floats."""
+    """The same of one column, where values are equal if their bits are; None of others."""
     one, other = words(mine), words(theirs)
-    if one is None or other is None or pa.types.is_floating(mine.type) or mine.type != theirs.type:
+    if one is None or other is None or mine.type != theirs.type:
         return None
     left, right = one[rows], other[others]
     return bool((left == right).all()) if left.dtype.itemsize <= 8 else left.tobytes() == right.tobytes()
 
 
-def same_keys(spec: AggregateSpec, rows: pa.Table, hashes: Hashes, order: Ints) -> bool:
-    """Whether rows of one hash have one key."""
-    ordered = hashes[order]
-    repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
-    return _equal_keys(spec, rows, order[repeated], rows, order[repeated + 1])
+def _plain(values: pa.Array) -> pa.Array:
+    """Doubles as their bits."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return values.view(pa.int64() if values.type.bit_width == 64 else pa.int32())
+
+
+def is_own(spec: AggregateSpec, rows: pa.Table, hashes: Hashes) -> bool:
+    """Whether each of the rows' hashes is that of one key: one integer has a hash of its own, but for NULL's."""
+    return is_bijective([rows.schema.field(k.name).type for k in spec.keys]) and not bool((hashes == NULL_HASH).any())
+
+
+def same_keys(spec: AggregateSpec, rows: pa.Table, others: Ints) -> bool:
+    """Whether each row has the key of another."""
+    return _equal_keys(spec, rows, np.arange(rows.num_rows), rows, others)
 
 
 def _representatives(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> Hashes:
@@ -183,18 +275,16 @@ def _representatives(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> Hashes:
     return found
 
 
-def _add_buckets(
-    duck: Duck, spec: AggregateSpec, plan: Layout, keys: pa.Table, rows: pa.Table, is_old: Flags, sides: Sequence[Side]
-) -> None:
-    """The totals of each (group, accumulator, bucket)."""
+def _add_buckets(plan: Layout, sides: Sides, groups: int, number: Ints, code: Ints, is_new: Flags, terms: Wide) -> None:
+    """The totals of each (group, accumulator, bucket), from the bucket rows."""
     span = exact.BUCKETS * len(plan.bucketed)
-    identity = aligned(duck, spec, keys, rows) * span + rows.column("_b").to_numpy()
-    order = np.argsort(identity, kind="stable")
-    ordered = identity[order]
-    cut = stretches(firsts(ordered), is_old[order])
-    where, code = np.divmod(ordered[cut.start], span)
-    both = cut.wide_sums(Wide.of(one_chunk(rows.column("_x"))).take(order))
+    pairs, _, place = _numbered((number * span + code).view(np.uint64))
+    where, code = np.divmod(pairs.view(np.int64), span)
+    both = _Sum(place + len(pairs) * is_new, len(pairs)).of_wide(terms)
     for i, accumulator in enumerate(plan.bucketed):
         mine = np.flatnonzero(code // exact.BUCKETS == i)
-        for side, totals in zip(sides, both, strict=True):
-            side.buckets[accumulator] = exact.Totals(where[mine], code[mine] % exact.BUCKETS, totals.take(mine))
+        sides.buckets[accumulator] = exact.Totals(
+            np.concatenate([where[mine], where[mine] + groups]),
+            np.tile(code[mine] % exact.BUCKETS, 2),
+            both[np.concatenate([mine, mine + len(pairs)])],
+        )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -90,15 +90,24 @@ class Layout:
     extremes: tuple[str, ...]
     distincts: tuple[str, ...]
 
-    @property
+    @cached_property
     def plain(self) -> tuple[Accumulator, ...]:
         return tuple(a for a in self.accumulators if not a.is_bucketed)
 
-    @property
+    @cached_property
     def bucketed(self) -> tuple[Accumulator, ...]:
         return tuple(a for a in self.accumulators if a.is_bucketed)
 
-    @property
+    @cached_property
+    def counts(self) -> tuple[str, ...]:
+        """The names of the state columns that count; that of all rows is the first."""
+        return ("_n", *(a.name for a in self.plain if a.is_count))
+
+    @cached_property
+    def sums(self) -> tuple[str, ...]:
+        return tuple(c for a in self.plain if not a.is_count for c in a.columns)
+
+    @cached_property
     def additive(self) -> tuple[str, ...]:
         """The names of all state columns that add up."""
         columns = tuple(c for a in self.plain for c in a.columns)

@@ -1,19 +1,26 @@
 """Rows through a segment: its conditions, its columns, and the hash of its key.
 
-Without a statement where Arrow and numpy tell the same (`comparing`, `choosing`, `hashing`).
+Without a statement where Arrow and numpy tell the same (`comparing`, `choosing`, `products`, `hashing`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
+from viewkeeper.expressions.tree import Named
+from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.operators.choosing import value_of
 from viewkeeper.operators.comparing import all_hold
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import quick_hashes
+from viewkeeper.operators.hashing import has_many, quick_hashes
+from viewkeeper.operators.products import product_of
 from viewkeeper.operators.segments import Segment
 
 _GATHERED = np.uint64(16)
@@ -33,14 +40,26 @@ def quickly_passed(duck: Duck, segment: Segment, rows: pa.Table) -> pa.Table | N
         met = all_hold(segment.compared, rows)
         if not met.all():
             rows = rows.select([*sorted(segment.used()), WEIGHT]).filter(pa.array(met))
-    keyed = {n.name: value_of(n.expr, rows) for n in segment.exprs if n.name in (segment.key or ())}
-    found = None
-    if segment.key is not None:
-        found = quick_hashes(pa.table({**keyed, WEIGHT: rows.column(WEIGHT)}), segment.key, duck)
-        if found is None:
-            return None
-    columns = {n.name: keyed[n.name] if n.name in keyed else value_of(n.expr, rows) for n in segment.exprs}
+    if any(map(has_many, _texts(segment, rows))):  # asked before anything is worked out: the hash takes a statement
+        return None
+    columns = {n.name: _value(segment, n, rows) for n in segment.exprs}
+    if any(column is None for column in columns.values()):
+        return None
     delta = pa.table({**columns, WEIGHT: rows.column(WEIGHT)})
-    if found is None:
+    if segment.key is None:
         return delta
+    found = quick_hashes(delta, segment.key, duck)
+    if found is None:
+        return None
     return delta.append_column(HASH, pa.array(found >> _GATHERED if segment.gather else found))
+
+
+def _texts(segment: Segment, rows: pa.Table) -> Iterator[pa.Array]:
+    """The key's columns that are strings."""
+    for named in segment.exprs:
+        if named.expr.type == types.STRING and named.expr.op == "column" and named.name in (segment.key or ()):
+            yield one_chunk(rows.column(str(named.expr.value)))
+
+
+def _value(segment: Segment, named: Named, rows: pa.Table) -> Any:
+    return product_of(named.expr, rows) if named.name in segment.products else value_of(named.expr, rows)

@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.chunks import one_chunk, taken, words
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators.arrangement import Arrangement, Run, portions, spans, weights_of
+from viewkeeper.operators.arrangement import Arrangement, Run, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import NULL_HASH, hashes, is_bijective
+from viewkeeper.operators.spans import portions, spans
 
 Flags = npt.NDArray[np.bool_]
 

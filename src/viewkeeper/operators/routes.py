@@ -32,6 +32,7 @@ from viewkeeper.model.delta import identical_at
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.ahead import Ahead, Look
 from viewkeeper.operators.arrangement import Run, weights_of
+from viewkeeper.operators.ascending import ascending
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Places
 from viewkeeper.operators.hashing import hashes
@@ -193,7 +194,7 @@ def _exits(stretch: Stretch, rows: Underway, look: Look, most: int) -> Iterator[
 
 def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None:
     """A row that was changed only where an exit does not look goes neither way through it."""
-    order = np.argsort(codes := hashes(duck, delta, routes.key))
+    order = ascending(codes := hashes(duck, delta, routes.key))
     together = np.flatnonzero(codes[order[1:]] == codes[order[:-1]])
     one, other = order[together], order[together + 1]
     opposite = rows.weight[one] == -rows.weight[other]

@@ -22,6 +22,7 @@ from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family
 from viewkeeper.operators.choosing import is_exact
 from viewkeeper.operators.comparing import Comparison, comparisons
+from viewkeeper.operators.products import is_product
 
 LATER = "later"
 """Marks, in its metadata, a field that was added when state had been stored under names without it."""
@@ -78,10 +79,16 @@ class Segment:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether it takes no statement: columns, picked or worked out as Arrow does, of rows that it can tell."""
+        """Whether it takes no statement: columns, picked or worked out as Arrow does, of rows that it can tell. Those
+        of `products` take one if their values are great."""
         if self.compared is None or self.sign < 0 or self.times or self.ordered:
             return False
-        return all(is_exact(n.expr) for n in self.exprs)
+        return all(n.name in self.products or is_exact(n.expr) for n in self.exprs)
+
+    @cached_property
+    def products(self) -> frozenset[str]:
+        """Columns that Arrow does not work out, and words do."""
+        return frozenset(n.name for n in self.exprs if not is_exact(n.expr) and is_product(n.expr))
 
     @cached_property
     def compared(self) -> tuple[Comparison, ...] | None:

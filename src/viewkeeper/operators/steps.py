@@ -78,10 +78,16 @@ def stepped(site: Site, operator: Operator, ports: Ports, step: Step, size: int 
     site.add(operator, [runs[0] if len(runs) == 1 else succession(runs, aside) if runs else _NOTHING for runs in grown])
 
 
-def touched(site: Site, states: Sequence[Arrangement], ports: Ports) -> int:
-    """Bytes of the rows that are read for what arrived, if that can be much."""
-    if sum(state.num_bytes for state in states) <= _PIECES * site.memory.piece:
+def touched(site: Site, states: Sequence[Arrangement], ports: Ports, *, single: bool = False) -> int:
+    """Bytes of the rows that are read for what arrived, if that can be much. Where a run has hardly more
+    than a `single` row of a hash, as sums have, and little arrived, nothing is sought."""
+    much = _PIECES * site.memory.piece
+    if sum(state.num_bytes for state in states) <= much:
         return 0
+    if single:
+        arrived = sum(table.num_rows for tables in ports for table in tables)
+        if arrived * sum(run.num_bytes / max(1, run.num_rows) for state in states for run in state.runs) <= much:
+            return 0
     hashes = distinct_hashes(*(table for tables in ports for table in tables))
     found = 0.0
     for run in (run for state in states for run in state.runs):

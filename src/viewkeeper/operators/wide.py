@@ -35,6 +35,26 @@ class Wide:
         words = words[2 * values.offset :][: 2 * len(values)].reshape(-1, 2)
         return Wide(words[:, 0], words[:, 1].view(np.int64))
 
+    @staticmethod
+    def of_words(words: npt.NDArray[np.void]) -> Wide:
+        """From the bytes of each, side by side."""
+        halves = words.view(np.uint64).reshape(-1, 2)
+        return Wide(halves[:, 0], halves[:, 1].view(np.int64))
+
+    @staticmethod
+    def long(values: Ints) -> Wide:
+        """From 64-bit integers."""
+        return Wide(values.view(np.uint64), values >> 63)
+
+    @property
+    def sums_are_long(self) -> bool:
+        """Whether any sum of them, each taken once, fits 64 bits, as the largest tells."""
+        if not len(self.low):
+            return True
+        small = self.low.view(np.int64)
+        most = max(int(small.max()), -int(small.min()))
+        return most * len(small) < 1 << 63 and bool((self.high == small >> 63).all())
+
     @property
     def addends(self) -> tuple[Ints, Ints, Ints]:
         """Three parts that can be added each by itself: `sum` puts their sums together."""
@@ -47,7 +67,7 @@ class Wide:
         word = (low & _MASK).view(np.uint64) | (middle.view(np.uint64) << _SHIFT)
         return Wide(word, high + (middle >> DIGIT))
 
-    def take(self, places: Ints) -> Wide:
+    def __getitem__(self, places: Ints) -> Wide:
         return Wide(self.low[places], self.high[places])
 
     @property
@@ -71,11 +91,12 @@ class Wide:
         found: npt.NDArray[np.object_] = self.high.astype(object) * 2**64 + self.low.astype(object)
         return found
 
-    def decimals(self, kind: pa.DataType, valid: Flags) -> Any:
-        """As an Arrow decimal column: these are its unscaled values."""
+    def decimals(self, kind: pa.DataType, valid: Flags | None = None) -> Any:
+        """As an Arrow decimal column: these are its unscaled values, where they are `valid` (None: everywhere)."""
         words = np.empty((len(self.low), 2), np.uint64)
         words[:, 0], words[:, 1] = self.low, self.high.view(np.uint64)
-        return pa.Array.from_buffers(kind, len(valid), [_bitmap(valid), pa.py_buffer(words)])
+        bitmap = None if valid is None else _bitmap(valid)
+        return pa.Array.from_buffers(kind, len(words), [bitmap, pa.py_buffer(words)])
 
     @property
     def digits(self) -> Ints:

@@ -1,9 +1,10 @@
 """The driver lane: the operators in this process, without a Spark job, by one or a few threads.
 
 An operator runs once, after its last source; deltas wait at their ports in between. Its output is then fed to its
-consumers, to each as a piece of work of its own: a changed table has many. Views have little to do with each other, so
-two threads find work at most times: DuckDB, Arrow and numpy do theirs outside of Python's lock. What an operator is
-given does not depend on which thread was first: deltas are taken in the order of their sources and of their ways.
+consumers, to each as a piece of work of its own, unless it is few rows: a changed table has many. Views have little to
+do with each other, so two threads find work at most times: DuckDB, Arrow and numpy do theirs outside of Python's lock.
+What an operator is given does not depend on which thread was first: deltas are taken in the order of their sources and
+of their ways.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
 _OPERATORS_FOR_MORE = 24
 """Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
+_AT_ONCE = 1_000
+"""Rows of an output, less than a piece, that are fed at once by who made them: to let others take them up costs more
+than it gains."""
 _CROWD = 1 << 20
 """Rows at an aggregate's port from which they are added up before more come."""
 
@@ -90,7 +94,8 @@ def _work(site: Site, schedule: _Schedule, on_error: OnError | None) -> None:
 
 
 def _run(site: Site, schedule: _Schedule, task: _Task, operator: Operator) -> None:
-    """The operator's output, to be fed each way; if it is more than a piece, it goes all ways as it is made."""
+    """The operator's output, to be fed each way. Few rows go all ways at once, and so does more than a piece, as it is
+    made."""
     if operator.id in schedule.given:
         found = iter([schedule.given[operator.id].rows(site.duck, site.memory)])
     else:
@@ -98,10 +103,15 @@ def _run(site: Site, schedule: _Schedule, task: _Task, operator: Operator) -> No
         found = iter(site.run(operator, [ports.get(i, []) for i in range(operator.arity)]))
     pieces = schedule.counted(site, operator, found)
     begun = list(islice(pieces, 2))
-    if len(begun) < 2:
-        schedule.ran(task, begun[0] if begun else None, site.feeds(operator) if begun else ())
+    ways = site.feeds(operator) if begun else []
+    if len(begun) == 1 and begun[0].num_rows <= _AT_ONCE:
+        for way, feed in enumerate(ways):
+            schedule.bring(site, task._replace(way=way), site.fed(feed, site.leaving(feed, begun[0])))
+        schedule.ran(task)
         return
-    ways = site.feeds(operator)
+    if len(begun) < 2:
+        schedule.ran(task, begun[0] if begun else None, ways)
+        return
     for piece in chain(_emptied(begun), pieces):
         for way, feed in enumerate(ways):
             _pass(site, schedule, task._replace(way=way), feed, piece)

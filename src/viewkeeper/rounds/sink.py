@@ -9,10 +9,11 @@ its own rows only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model.delta import identical_at
@@ -25,6 +26,14 @@ from viewkeeper.operators.wide import Ints
 from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.memory import Memory, bytes_of
 
+_ONE_PART = 1 << 10
+"""Rows that are one part, as they are one piece, however long they are."""
+_BY_PYTHON = 32
+"""Of so few rows Python tells sooner which keys are the same."""
+_EQUAL = frozenset(
+    kind.id for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.decimal128(1))
+)
+"""Types of which Python's values are equal where the key's bytes are."""
 _PIECES = 1
 """Pieces that are one part's work: its rows are copied several times, its keys encoded and compared."""
 
@@ -41,9 +50,9 @@ def resolve(
     """The change of one view, from everything that reached its sink; None when nothing is left of it."""
     if not deltas:
         return None
-    delta = pa.concat_tables(deltas, promote_options="permissive")
+    delta = deltas[0] if len(deltas) == 1 else pa.concat_tables(deltas, promote_options="permissive")
     delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
-    parts = -(-bytes_of(delta) // (_PIECES * memory.piece))
+    parts = 1 if delta.num_rows <= _ONE_PART else -(-bytes_of(delta) // (_PIECES * memory.piece))
     if parts <= 1 or not table.key:
         return _resolved(duck, store, table, delta.combine_chunks())
     found = (
@@ -129,7 +138,7 @@ def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
     None if a key has more than one of either: then the delta has to be consolidated first.
     """
     weights = delta[WEIGHT].to_numpy()
-    keys = np.asarray(encode_keys(table, delta).dictionary_encode().indices)
+    keys = _numbered(table, delta)
     count = int(keys.max()) + 1 if len(keys) else 0
     sides = []
     for weight in (1, -1):
@@ -148,6 +157,22 @@ def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
     return new, old
 
 
+def _numbered(table: Table, delta: pa.Table) -> Ints:
+    """A number for each row, the same for those of one key."""
+    columns = [delta.column(k.column) for k in table.key]
+    if delta.num_rows > _BY_PYTHON or not all(c.type.id in _EQUAL for c in columns):
+        return np.asarray(encode_keys(table, delta).dictionary_encode().indices)
+    numbers: dict[Any, int] = {}
+    keys = zip(*map(_plain, columns), strict=True) if columns else [()] * delta.num_rows
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    """Values of which Python says what is equal; those of strings as bytes, which need not be decoded."""
+    told: list[Any] = (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
+    return told
+
+
 def _bag(duck: Duck, store: Counted, table: Table, net: pa.Table) -> ViewChange:
     keys = _typed(table, net.select([k.column for k in table.key]))
     stored = store.get_many(table, keys)
@@ -162,11 +187,9 @@ def _bag(duck: Duck, store: Counted, table: Table, net: pa.Table) -> ViewChange:
     )
     if counted.num_rows and min(counted[COUNT].to_numpy()) < 0:
         raise Contradiction(f"{table.name} would have a row fewer than no times.")
-    puts = duck.run(f"SELECT * FROM input WHERE {COUNT} > 0", input=counted)
-    gone = duck.run(
-        f"SELECT {', '.join(quoted(k.column) for k in table.key)} FROM input WHERE {COUNT} = 0", input=counted
-    )
-    return ViewChange(table, _typed(table, puts), _typed(table, gone))
+    there = pc.greater(counted[COUNT], 0)
+    gone = counted.filter(pc.invert(there)).select([k.column for k in table.key])
+    return ViewChange(table, _typed(table, counted.filter(there)), _typed(table, gone))
 
 
 def _typed(table: Table, rows: pa.Table) -> pa.Table:

@@ -31,6 +31,10 @@ def bound(text: str, values: Mapping[str, Any]) -> str:
         if name.value.lower() in own:
             continue
         if name.value not in values:
+            if own:
+                raise BadValue(
+                    f":{name.value} is no parameter.", hint=f"Declared in PARAMETERS: {', '.join(sorted(own))}."
+                )
             known = ", ".join(sorted(values)) or "none"
             raise BadValue(f"There is no value for :{name.value}.", hint=f"Give it by name; there is: {known}.")
         used.add(name.value)

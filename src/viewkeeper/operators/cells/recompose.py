@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from viewkeeper.operators.arrangement import spans
 from viewkeeper.operators.cells.axes import Axis, Bytes, Range
+from viewkeeper.operators.spans import spans
 from viewkeeper.operators.wide import Ints
 
 Sums = tuple[Ints, Ints, list[Ints]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import one_chunk, taken
+from viewkeeper.model.chunks import one_chunk, same_words, taken
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
 from viewkeeper.operators import adding, aggregate_shelves, extremes, facts, few, finish
@@ -114,7 +114,9 @@ class Aggregate(Operator):
 
     def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
         state = site.state(self)
-        size = touched(site, state, ports) if self.spec.keys else 0
+        plan = layout(self.spec)
+        is_single = not plan.values and not plan.bucketed
+        size = touched(site, state, ports, single=is_single) if self.spec.keys else 0
         return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part, self.several), size)
 
     @property
@@ -215,10 +217,7 @@ def step(
         # One pass for all arguments: a row has the value of one of them, and NULL adds nothing to the others.
         together = pa.concat_tables(flips, promote_options="default").combine_chunks()
         vectors = pa.concat_tables([vectors, _vectors(duck, spec, together, distinct=True)])
-    old = vectors.slice(0, 0)
-    if states[0].runs:
-        old = states[0].vectors(distinct_hashes(vectors), [c for c in vectors.column_names if c != WEIGHT])
-    out = _difference(duck, spec, old, vectors, states, kept, several)
+    out = _difference(duck, spec, states, [vectors, *kept[1:]], several)
     kept[0] = _without_zeros(vectors, plan, seed=not spec.keys and not states[0].num_rows)
     return out, kept
 
@@ -234,7 +233,7 @@ def full(duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], several
         for i, argument in enumerate(plan.values, start=1)
     ]
     nothing = [Arrangement()] * len(states)
-    return _difference(duck, spec, vectors.slice(0, 0), vectors, nothing, [vectors, *values], several)
+    return _difference(duck, spec, nothing, [vectors, *values], several)
 
 
 def additive_merge(duck: Duck, spec: AggregateSpec, port: int, runs: Sequence[Run]) -> Run:
@@ -272,58 +271,49 @@ def _flips(duck: Duck, spec: AggregateSpec, argument: str, state: Arrangement, c
 
 
 def _difference(
-    duck: Duck,
-    spec: AggregateSpec,
-    old: pa.Table,
-    delta: pa.Table,
-    states: Sequence[Arrangement],
-    changes: Sequence[pa.Table],
-    several: bool,
+    duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], changes: Sequence[pa.Table], several: bool
 ) -> pa.Table:
-    """−read(old) +read(old + delta), where they differ. Extremes are read from the values' states and changes."""
+    """−read(old) +read(old + change), where they differ. Extremes are read from the values' states and changes."""
     plan = layout(spec)
-    groups = group(duck, spec, plan, old, delta)
-    for side in (groups.old, groups.new):
-        if (side.rows < 0).any():
-            raise Contradiction(f"A group of {[k.name for k in spec.keys]} has fewer than no rows.")
-    was, now = groups.old.rows > 0, groups.new.rows > 0
+    groups = group(duck, spec, plan, states[0], changes[0])
+    count = groups.count
+    if (groups.sides.rows < 0).any():
+        raise Contradiction(f"A group of {[k.name for k in spec.keys]} has fewer than no rows.")
+    is_there = groups.sides.rows > 0
     if not spec.keys:
-        was, now = groups.seen, np.ones(groups.count, np.bool_)
+        is_there = np.concatenate([groups.seen, np.ones(count, np.bool_)])
     found = {
         argument: extremes.change(duck, spec, argument, states[i], changes[i], groups.keys)
         for i, argument in enumerate(plan.values, start=1)
         if argument in plan.extremes
     }
-    changed = was != now
-    before, after = [], []
-    unfit: tuple[list[pa.Array], list[pa.Array]] = ([], [])
+    changed = is_there[:count] != is_there[count:]
+    columns, unfit = [], []
     for measure in spec.measures:
         if measure.function in VALUE_FUNCTIONS and measure.argument is not None:
-            one, other = (found[measure.argument][measure.function, side] for side in ("old", "new"))
+            column = pa.concat_arrays([found[measure.argument][measure.function, side] for side in ("old", "new")])
         else:
-            (one, once), (other, beyond) = finish.read(measure, groups.old), finish.read(measure, groups.new)
-            if several and once is not None and beyond is not None:
-                changed |= once != beyond
-                unfit[0].append(pa.array(once))
-                unfit[1].append(pa.array(beyond))
-            elif beyond is not None and (beyond & now).any():
+            column, beyond = finish.read(measure, groups.sides)
+            if several and beyond is not None:
+                changed |= beyond[:count] != beyond[count:]
+                unfit.append(pa.array(beyond))
+            elif beyond is not None and (beyond & is_there)[count:].any():
                 raise EvaluationError(facts.overflow_text(measure))
-        changed |= _differ(one, other)
-        before.append(one)
-        after.append(other)
-    schema = _output_schema(spec, several)
-    keys = [one_chunk(groups.keys.column(k.name)) for k in spec.keys]
-    parts = []
-    for measures, present, weight in (([*before, *unfit[0]], was, -1), ([*after, *unfit[1]], now, 1)):
-        rows = np.flatnonzero(present & changed)
-        places = pa.array(rows)
-        columns = [taken(c, places) for c in (*keys, *measures)]
-        parts.append(pa.table([*columns, pa.array(np.full(len(rows), weight, np.int64))], schema=schema))
-    return pa.concat_tables(parts).combine_chunks()
+        changed |= _differ(column.slice(0, count), column.slice(count))
+        columns.append(column)
+    went, came = np.flatnonzero(is_there[:count] & changed), np.flatnonzero(is_there[count:] & changed)
+    keys, places = pa.array(np.concatenate([went, came])), pa.array(np.concatenate([went, came + count]))
+    weights = np.ones(len(places), np.int64)
+    weights[: len(went)] = -1
+    named = [taken(one_chunk(groups.keys.column(k.name)), keys) for k in spec.keys]
+    measured = [taken(column, places) for column in (*columns, *unfit)]
+    return pa.Table.from_arrays([*named, *measured, pa.array(weights)], schema=_output_schema(spec, several))
 
 
 def _differ(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     """Where two columns are distinct: NULL equals NULL and NaN equals NaN."""
+    if not pa.types.is_floating(one.type) and (same := same_words(one, other)) is not None:
+        return ~same
     unequal = pc.not_equal(one, other)
     if pa.types.is_floating(one.type):
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
@@ -337,7 +327,6 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
     """Vectors that add nothing need not be stored, except one that says a global row exists."""
     if seed or not vectors.num_rows:
         return vectors
-    vectors = vectors.combine_chunks()
     kept = np.zeros(vectors.num_rows, np.bool_)
     for name in plan.additive:
         column = one_chunk(vectors.column(name))
@@ -346,7 +335,9 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
             kept |= (value.low != 0) | (value.high != 0)
         else:
             kept |= column.to_numpy() != 0
-    return vectors if kept.all() else vectors.filter(pa.array(kept))
+        if kept.all():
+            return vectors
+    return vectors.filter(pa.array(kept))
 
 
 def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
@@ -363,6 +354,7 @@ def _columns(spec: AggregateSpec, several: bool) -> tuple[Column, ...]:
     return (*spec.keys, *(m.column for m in spec.measures), *flags)
 
 
+@lru_cache(maxsize=1024)
 def _output_schema(spec: AggregateSpec, several: bool) -> pa.Schema:
     columns = _columns(spec, several)
     return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())])

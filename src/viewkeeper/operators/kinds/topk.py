@@ -20,7 +20,7 @@ from viewkeeper.errors import Contradiction
 from viewkeeper.model.delta import identical, identical_at
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.arrangement import Arrangement, arrange, weights_of
+from viewkeeper.operators.arrangement import Arrangement, Run, arrange, weights_of
 from viewkeeper.operators.consolidate import consolidate, consolidation
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator, Ports, Site
@@ -31,6 +31,7 @@ from viewkeeper.operators.telling import Drawn, Told
 
 MARGIN = 1_000
 """Rows that a full buffer holds beyond those that are shown."""
+_IN_ORDER, _COPIES = "in order", "copies"
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ class TopK(Operator):
     def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
         """The first rows of all: nothing to divide."""
         if ports[0]:
-            output, added = step(site.duck, self, site.state(self), joined(ports[0]))
-            site.add(self, [arrange(delta) for delta in added])
+            states = site.state(self)
+            output, added, buffer = step(site.duck, self, states, joined(ports[0]))
+            runs = [arrange(delta) for delta in added]
+            if runs[1].num_rows:
+                states[1].plus(runs[1]).remember(_IN_ORDER, buffer)
+            site.add(self, runs)
             yield output
 
     def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
@@ -82,12 +87,14 @@ class TopK(Operator):
         return Drawn(f"top {self.count}", (f"after {self.offset}",) if self.offset else ())
 
 
-def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
-    """The output's delta, and what to add to the state: the input's delta, then the buffer's."""
+def step(
+    duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Table
+) -> tuple[pa.Table, list[pa.Table], pa.Table]:
+    """The output's delta; what to add to the state: the input's delta, then the buffer's; and the buffer in order."""
     everything, held = states
     delta = consolidate(duck, delta)
     names = delta.column_names
-    old = _ordered(duck, operator, held.rows().select(names)) if held.runs else delta.slice(0, 0)
+    old = _buffer(duck, operator, held).select(names) if held.runs else delta.slice(0, 0)
     total = _weight(everything)
     complete = int(weights_of(old).sum()) == total
     new, came = _plus(duck, operator, old, delta, complete)
@@ -102,9 +109,18 @@ def step(duck: Duck, operator: TopK, states: Sequence[Arrangement], delta: pa.Ta
     elif new.num_rows > 2 * (needed + MARGIN):
         new, came = new.slice(0, needed + MARGIN), None
     if came is not None and not came.num_rows:
-        return came.drop_columns([HASH]), [delta, came]
+        return came.drop_columns([HASH]), [delta, came], new
     output = _minus(duck, *(_shown(operator, rows) for rows in (new, old)))
-    return output.drop_columns([HASH]), [delta, _minus(duck, new, old) if came is None else came]
+    return output.drop_columns([HASH]), [delta, _minus(duck, new, old) if came is None else came], new
+
+
+def _buffer(duck: Duck, operator: TopK, held: Arrangement) -> pa.Table:
+    """The buffer, in order."""
+    found = held.remembered(_IN_ORDER)
+    if found is None:
+        found = _ordered(duck, operator, held.rows())
+        held.remember(_IN_ORDER, found)
+    return found
 
 
 def _ordered(duck: Duck, operator: TopK, rows: pa.Table) -> pa.Table:
@@ -132,8 +148,10 @@ def _plus(
     came = np.sort(places[places < delta.num_rows])
     if not len(came):
         return old, delta.slice(0, 0)
-    again = identical_at(both, places[1:], places[:-1], but=WEIGHT)
-    start = np.flatnonzero(np.concatenate([[True], ~again]))
+    # Neither side has a row twice, and of equal ones the delta's stands right before the buffer's.
+    pairs = np.flatnonzero((places[:-1] < delta.num_rows) & (places[1:] >= delta.num_rows))
+    again = 1 + pairs[identical_at(both, places[pairs + 1], places[pairs], but=WEIGHT)]
+    start = np.delete(np.arange(len(places)), again)
     summed = np.add.reduceat(weights_of(both)[places], start)
     left = np.flatnonzero(summed)
     new = both.take(pa.array(places[start[left]])).set_column(names.index(WEIGHT), WEIGHT, pa.array(summed[left]))
@@ -157,9 +175,10 @@ def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
 
 def _shown(operator: TopK, rows: pa.Table) -> pa.Table:
     """What LIMIT and OFFSET leave of rows in order, a row counting as often as it occurs."""
+    last = operator.offset + operator.count
+    rows = rows.slice(0, last)  # each occurs at least once
     ends = np.cumsum(weights_of(rows))
     starts = ends - weights_of(rows)
-    last = operator.offset + operator.count
     weights = np.clip(np.minimum(ends, last) - np.maximum(starts, operator.offset), 0, None)
     shown = rows.set_column(rows.column_names.index(WEIGHT), WEIGHT, pa.array(weights, pa.int64()))
     return shown.filter(pa.array(weights > 0))
@@ -176,4 +195,12 @@ def _minus(duck: Duck, new: pa.Table, old: pa.Table) -> pa.Table:
 
 def _weight(arrangement: Arrangement) -> int:
     """How many rows the multiset has, repetitions counted."""
-    return sum(int(weights_of(r.rows).sum()) if WEIGHT in r.rows.column_names else r.num_rows for r in arrangement.runs)
+    return sum(map(_copies, arrangement.runs))
+
+
+def _copies(run: Run) -> int:
+    found = run.kept.get(_COPIES)
+    if found is None:
+        found = int(weights_of(run.rows).sum()) if WEIGHT in run.rows.column_names else run.num_rows
+        run.kept[_COPIES] = found
+    return int(found)

@@ -26,8 +26,8 @@ from viewkeeper.store.terms import StreamChange, Written
 
 _SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
 """Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
-_SLICES_FOR_MORE = 4
-"""So many slices are encoded by two threads, and so are their chunks of the log."""
+_SLICES_FOR_MORE, _BYTES_FOR_MORE = 4, 1 << 20
+"""So many slices are encoded by two threads, and so are their chunks of the log, if they have so many bytes."""
 _SLICES_AT_ONCE = 8
 _LARGE = 128 << 20
 _MUCH = 16
@@ -93,8 +93,9 @@ class Call:
 
     def _note(self) -> None:
         """Append to the log what waits for it; of many slices two threads make the chunks that come next."""
-        later, self._held = self._later, 0
-        if len(later) < _SLICES_FOR_MORE:
+        later, held = self._later, self._held
+        self._held = 0
+        if len(later) < _SLICES_FOR_MORE or held < _BYTES_FOR_MORE:
             while later:
                 self._put(self._chunks(*later.popleft()))
             return

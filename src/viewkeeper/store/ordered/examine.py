@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.errors import CorruptState
+from viewkeeper.store.files import Directory
 from viewkeeper.store.ordered import batches, lease, log, records
 from viewkeeper.store.ordered.maps import Database
 from viewkeeper.store.terms import Finding
@@ -73,7 +74,7 @@ def _log(database: Database) -> Iterator[Finding]:
 
 def _space(database: Database, state: Path) -> Finding:
     disk = shutil.disk_usage(database.path)
-    files = sum(p.stat().st_size for p in state.glob("*.vkr")) if state.is_dir() else 0
+    files = Directory(state).size("*.vkr")  # of which some may go meanwhile
     near = disk.free < max(_SPARE * disk.total, files)
     sizes = f"the database has {database.used() / 1e9:.3f} GB, its state {files / 1e9:.3f} GB"
     advice = "Free some space: merging state needs as much again as the state has." if near else ""
@@ -93,7 +94,10 @@ def _private(path: Path, state: Path) -> Finding:
 
 
 def _is_shown(path: Path) -> bool:
-    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+    try:
+        return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+    except FileNotFoundError:  # it was listed, and has gone since
+        return False
 
 
 def _is_closed(place: Path, path: Path) -> bool:

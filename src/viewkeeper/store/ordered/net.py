@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.codec import decode_rows
 from viewkeeper.model.delta import identical
-from viewkeeper.model.order import key_order
+from viewkeeper.model.order import ascend, surely_different
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.ordered.images import Images, is_present, join, present
 
@@ -33,8 +34,10 @@ def _telescoped(pieces: Sequence[Images]) -> Sequence[Images]:
     """What is left of many chunks, oldest first: each key once, as it was before the first and after the last."""
     if not pieces or _ascend([p.keys for p in pieces]):
         return pieces
-    keys = pa.chunked_array([p.keys for p in pieces], pa.binary())
-    codes = np.asarray(keys.combine_chunks().dictionary_encode().indices)
+    keys = one_chunk(pa.chunked_array([p.keys for p in pieces], pa.binary()))
+    if surely_different(keys):
+        return pieces
+    codes = np.asarray(keys.dictionary_encode().indices)
     count = int(codes.max()) + 1 if len(codes) else 0
     if count == len(codes):
         return pieces
@@ -50,7 +53,7 @@ def _ascend(pieces: Sequence[pa.BinaryArray]) -> bool:
     """Whether the keys ascend from piece to piece, as those of one call do: then none is there twice."""
     last = b""
     for keys in pieces:
-        if key_order(keys) is not None or (len(keys) and last and keys[0].as_py() <= last):
+        if not ascend(keys) or (len(keys) and last and keys[0].as_py() <= last):
             return False
         last = keys[-1].as_py() if len(keys) else last
     return True
