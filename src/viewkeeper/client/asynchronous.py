@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -272,10 +273,14 @@ class AsyncClient:
     async def _ask(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
         body = None if call.body is None else bytes(call.body)
+        ask = partial(self._http.request, call.method, call.path, content=body, headers=dict(call.headers))
         try:
-            found = await self._http.request(
-                call.method, call.path, content=body, headers=dict(call.headers), timeout=limit
-            )
+            try:
+                found = await ask(timeout=limit)
+            except (self._httpx.ReadError, self._httpx.WriteError, self._httpx.RemoteProtocolError):
+                if call.method != "GET":
+                    raise
+                found = await ask(timeout=limit)  # a kept connection may have been closed just then (`transport`)
         except self._httpx.HTTPError as error:
             raise wire.unreachable(self.url, error) from error
         return found.status_code, found.headers, found.content

@@ -4,6 +4,9 @@
                             │                                          │
                             └─ none, or it was closed: a new one       └─ anything goes wrong: closed
 
+A server or a proxy may close a connection at the moment at which it is taken. Whether what was asked then has been
+heard nobody knows, so a read is asked once more, on a new connection, and a write is told as lost.
+
 A call has a connection to itself, so that calls of many threads go side by side. A small body leaves in one piece with
 its head, a large one without a copy. What a general HTTP library does beyond that (redirects, cookies, proxies,
 compression) the client of a database must not do, and would pay for with every put and get.
@@ -70,17 +73,13 @@ class Connections:
 
     def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], seconds: float) -> Answer:
         """The answer to one request. `body`: bytes, or what shows some. `seconds`: for each step on the way."""
-        connection = self._taken(seconds)
-        try:
-            answer = self._asked(connection, received, method, path, body, headers)
-        except BaseException:
-            connection.close()
-            raise
-        if answer.ends:
-            connection.close()
-        else:
-            self._keep(connection)
-        return answer
+        if (kept := self._taken(seconds)) is not None:
+            try:
+                return self._answered(kept, method, path, body, headers)
+            except ConnectionError:
+                if method != "GET":
+                    raise
+        return self._answered(self._made(seconds), method, path, body, headers)
 
     def stream(self, path: str, headers: Mapping[str, str], connect: float, read: float) -> Stream:
         """An answer that is read as it comes, on a connection of its own."""
@@ -93,6 +92,20 @@ class Connections:
             raise
 
     # -- one request ---------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self, connection: socket.socket, method: str, path: str, body: Any, headers: Mapping[str, str]
+    ) -> Answer:
+        try:
+            answer = self._asked(connection, received, method, path, body, headers)
+        except BaseException:
+            connection.close()
+            raise
+        if answer.ends:
+            connection.close()
+        else:
+            self._keep(connection)
+        return answer
 
     def _asked(
         self,
@@ -130,15 +143,15 @@ class Connections:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def _taken(self, seconds: float) -> socket.socket:
-        """An idle connection that is still open, or a new one."""
+    def _taken(self, seconds: float) -> socket.socket | None:
+        """An idle connection that is still open, if there is one."""
         while True:
             with self._lock:
                 if self._idle is None:
                     raise StoreError(f"The client of {self._url} is closed.", hint="Connect again.")
                 connection, since = self._idle.pop() if self._idle else (None, 0.0)
             if connection is None:
-                return self._made(seconds)
+                return None
             if time.monotonic() - since < _KEPT and not _readable(connection):
                 connection.settimeout(seconds)
                 return connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.client.answers import received
+from viewkeeper.client.asynchronous import connect_async
+from viewkeeper.client.transport import Connections
 from viewkeeper.errors import BadValue, StoreError, TooLarge, Unreachable
 
 ALIVE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"tables":[]}'
@@ -61,6 +64,47 @@ def test_a_connection_is_kept_and_one_that_was_closed_is_not_used(served: Runnin
         assert found == [served.db.get("items", 3)] * 24
     with pytest.raises(StoreError, match="closed"):
         client.tables()
+
+
+def test_a_connection_that_is_closed_while_a_call_is_on_its_way() -> None:
+    """The server hears the second call of its connection and closes it: the answer to a read comes over another one."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        heard: list[bytes] = []
+
+        def serve() -> None:
+            for answers in (1, 2, 0):
+                connection, _ = listening.accept()
+                with connection:
+                    for _ in range(answers):
+                        heard.append(connection.recv(65_536).split(b" ")[0])
+                        connection.sendall(ALIVE)
+                    heard.append(connection.recv(65_536).split(b" ")[0])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        connections = Connections(f"http://{address}", None, True)
+        assert connections.ask("GET", "/a", None, {}, 10).status == 200
+        assert connections.ask("GET", "/b", None, {}, 10).status == 200  # closed, and asked again
+        assert connections.ask("GET", "/c", None, {}, 10).status == 200
+        with pytest.raises(ConnectionError):
+            connections.ask("POST", "/d", b"rows", {}, 10)  # who knows whether they were written
+        with pytest.raises(ConnectionError):
+            connections.ask("GET", "/e", None, {}, 10)  # on a new connection: the server does not answer
+        thread.join(60)
+        connections.close()
+    assert heard == [b"GET", b"GET", b"GET", b"GET", b"POST", b"GET"]
+
+
+def test_an_asyncio_client_asks_a_read_again_too() -> None:
+    with fake([ALIVE], [ALIVE, b""], [ALIVE]) as (address, heard):
+
+        async def ask() -> list[object]:
+            async with connect_async(f"http://{address}") as client:
+                return [await client.tables() for _ in range(3)]
+
+        assert asyncio.run(ask()) == [[], [], []]
+        assert heard.qsize() == 4
 
 
 def test_answers_that_end_otherwise(served: Running) -> None:
