@@ -32,10 +32,11 @@ def open_database(
     `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
     `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
     changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
-    take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of
-    the machine's or container's. `threads`: that work on a batch in the driver lane; if not given, as many as there are
-    processors, up to eight. `lazy_cache_bytes`: what answers of lazy views may take that are remembered until their
-    tables change, 64 MB if not given; 0 remembers none. `batch_memory` is the old name of `memory`.
+    take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of the
+    machine's or container's. `threads`: that work on a batch in the driver lane, or processes where those are faster;
+    if not given, as many as there are processors, up to eight; 1: this process's one thread. `lazy_cache_bytes`: what
+    answers of lazy views may take that are remembered until their tables change, 64 MB if not given; 0 remembers none.
+    `batch_memory` is the old name of `memory`.
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")

@@ -1,6 +1,7 @@
 """Views whose lookups are made together are those that are made apart, bit for bit, and Spark's.
 
-Random sets of different views over one schema of foreign keys, views made and dropped between batches, either lane.
+Random sets of different views over one schema of foreign keys, views made and dropped between batches: on Spark, in the
+driver, and in the driver with partners that make some of the views.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.partners import always
 
 import viewkeeper as vk
+from viewkeeper.maintain.hands import PROCESSES
 from viewkeeper.operators import routes, stretches, underway
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
-SEEDS = range(1, 41) if DEEP else range(1, 3)
+SEEDS = range(1, 61) if DEEP else range(1, 4)
 
 TABLES = {
     "nation": ("n_id BIGINT, n_name STRING, region BIGINT", "n_id", 5),
@@ -141,15 +144,17 @@ def test_views_together_are_those_apart_and_sparks(
     seed: int, spark: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = Random(seed)
-    lane = "spark" if seed % 2 == 0 else "driver"
-    if lane == "driver":  # so few views need several words too; tasks are other processes
+    way = ("driver", "spark", "partners")[seed % 3]
+    lane = "spark" if way == "spark" else "driver"
+    if way == "driver":  # so few views need several words too; tasks and partners are other processes
         monkeypatch.setattr(stretches, "BITS", 3)
         monkeypatch.setattr(underway, "_ROWS_FOR_BITS", rng.choice([2, 1000]))
-        monkeypatch.setattr(underway, "_STATEMENT", 50_000 if seed % 4 == 3 else 0)
+        monkeypatch.setattr(underway, "_STATEMENT", 50_000 if seed % 2 else 0)
+    ran = always(monkeypatch, 2 + seed % 2) if way == "partners" else []
     queries: dict[str, str] = {}
     with (
         vk.open(f"lmdb:{tmp_path / 'together'}", spark=spark, durability="none") as together,
-        vk.open(f"lmdb:{tmp_path / 'apart'}", spark=spark, durability="none") as apart,
+        vk.open(f"lmdb:{tmp_path / 'apart'}", spark=spark, durability="none", threads=1) as apart,
     ):
         both = (together, apart)
         for db in both:
@@ -183,6 +188,7 @@ def test_views_together_are_those_apart_and_sparks(
         for name, query in queries.items():
             expected = sorted(map(repr, spark.sql(query).toArrow().to_pylist()))
             assert rows_of(together, name) == expected, f"{name}: {query}"
+        assert way != "partners" or PROCESSES in ran
 
 
 def rows_of(db: Any, view: str) -> list[str]:

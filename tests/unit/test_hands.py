@@ -1,46 +1,66 @@
-"""One thread or several for a batch's operators: what took less time is taken, and the other tried again."""
+"""Who runs a batch's operators: what took less time is taken, and the others tried again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from viewkeeper.maintain.hands import Hands
+from viewkeeper.maintain.hands import ONE, PROCESSES, SEVERAL, Hands
 
 
-def taken(hands: Hands, seconds: dict[bool, float], batches: int, sort: str = "orders") -> list[bool]:
-    """How batches of a thousand rows are run that take so long."""
+def taken(hands: Hands, seconds: Mapping[str, float], batches: int, sort: str = "orders") -> list[str]:
+    """How batches of a thousand rows are run that take so long each way."""
     found = []
     for _ in range(batches):
-        several = hands.several(sort)
-        hands.learn(sort, several, 1_000, seconds[several])
-        found.append(several)
+        way = hands.way(sort, list(seconds))
+        hands.learn(sort, way, 1_000, seconds[way])
+        found.append(way)
     return found
 
 
-@pytest.mark.parametrize("better", [True, False])
-def test_the_better_way_is_taken_after_both_were_tried(better: bool) -> None:
+@pytest.mark.parametrize(("better", "worse"), [(SEVERAL, ONE), (ONE, SEVERAL)])
+def test_the_better_way_is_taken_after_both_were_tried(better: str, worse: str) -> None:
     hands = Hands()
-    found = taken(hands, {better: 0.2, not better: 0.25}, 34)
-    assert found[:3] == [True, True, False]
-    assert found[3:].count(not better) == 2  # now and then, in case the machine is another
-    assert taken(hands, {better: 0.3, not better: 0.25}, 64)[-8:].count(not better) >= 7
+    times = {SEVERAL: 0.25, ONE: 0.25} | {better: 0.2}
+    found = taken(hands, times, 37)
+    assert found[:3] == [SEVERAL, SEVERAL, ONE]
+    assert found[3:].count(worse) == 2  # now and then, in case the machine is another
+    assert taken(hands, {SEVERAL: 0.25, ONE: 0.25} | {better: 0.3}, 64)[-8:].count(worse) >= 7
+
+
+def test_of_three_ways_each_is_tried_and_the_best_taken() -> None:
+    hands = Hands()
+    found = taken(hands, {SEVERAL: 0.25, ONE: 0.22, PROCESSES: 0.2}, 40)
+    assert found[:4] == [SEVERAL, SEVERAL, ONE, PROCESSES]
+    assert {way: found[4:].count(way) for way in (SEVERAL, ONE)} == {SEVERAL: 2, ONE: 2}
+    assert found[-1] == PROCESSES
+
+
+def test_a_way_that_comes_later_is_tried_when_it_is_there() -> None:
+    hands = Hands()
+    taken(hands, {SEVERAL: 0.25, ONE: 0.22}, 6)
+    found = taken(hands, {SEVERAL: 0.25, ONE: 0.22, PROCESSES: 0.2}, 6)
+    assert found == [PROCESSES] * 6
+    assert hands.way("orders", [SEVERAL, ONE]) == ONE  # the processes are at something else
 
 
 def test_a_way_that_is_much_slower_is_seldom_tried_again() -> None:
-    assert taken(Hands(), {True: 1.0, False: 0.2}, 60)[3:].count(True) == 0
+    assert taken(Hands(), {SEVERAL: 1.0, ONE: 0.2}, 60)[3:].count(SEVERAL) == 0
 
 
 def test_batches_of_another_sort_are_measured_by_themselves() -> None:
     hands = Hands()
-    taken(hands, {True: 1.0, False: 0.2}, 5)
-    assert taken(hands, {True: 0.2, False: 1.0}, 5, "lines") == [True, True, False, True, True]
-    assert not hands.several("orders")
+    taken(hands, {SEVERAL: 1.0, ONE: 0.2}, 5)
+    assert taken(hands, {SEVERAL: 0.2, ONE: 1.0}, 5, "lines") == [SEVERAL, SEVERAL, ONE, SEVERAL, SEVERAL]
+    assert hands.way("orders", [SEVERAL, ONE]) == ONE
+    assert (hands.seen("orders"), hands.seen("lines"), hands.seen("parts")) == (5, 5, 0)
 
 
 def test_sorts_that_were_not_seen_for_long_are_forgotten() -> None:
     hands = Hands()
-    taken(hands, {True: 1.0, False: 0.2}, 5)
+    taken(hands, {SEVERAL: 1.0, ONE: 0.2}, 5)
     for number in range(100):
-        taken(hands, {True: 0.2, False: 1.0}, 1, f"other {number}")
-    assert hands.several("orders")
+        taken(hands, {SEVERAL: 0.2, ONE: 1.0}, 1, f"other {number}")
+    assert hands.way("orders", [SEVERAL, ONE]) == SEVERAL
     assert len(hands._sorts) <= 64

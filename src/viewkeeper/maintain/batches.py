@@ -17,6 +17,7 @@ from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.maintain.crossover import rows_beyond
 from viewkeeper.maintain.fitting import fitting
+from viewkeeper.maintain.lanes import DRIVER
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.wishes import wishes
@@ -87,23 +88,23 @@ class Batches:
             entries = outcome.entries
             del deltas, outcome  # the store needs memory too
             recent = publisher.recent
-            recent.begun(number, changes, chosen, captured - started, ran - captured, choice.why)
-            recent.looked_ahead(number, self.stage.skipped)
+            by = self.stage.driving.way if chosen == DRIVER else ""
+            why = f"{choice.why}; run by {by}" if by else choice.why
+            recent.begun(number, changes, chosen, captured - started, ran - captured, why)
+            recent.looked_ahead(number, self.stage.driving.skipped)
             manifest = publisher.state.manifest.plus(entries)
             publisher.publish(number, cut, manifest, views, seen=seen, begun=early.begun)
             changed = dict(early.rows + Counter({c.table.name: size_of(c) for c in views}))
         done = time.perf_counter()
         recent.committed(done - ran)
-        recent.timed(self.stage.clock, self.stage.made)
+        recent.timed(self.stage.driving.clock, self.stage.driving.made)
         recent.add(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
         if self._fits is not None:  # what was short may not be any more
             self._fits = 2 * self._fits if 2 * self._fits < waiting.rows else None
         self._tidying.after({e.slot for e in entries})
         self.stage.learn(choice, changes, done - started)
         seconds = time.perf_counter() - started
-        return BatchReport(
-            number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=choice.why, more=more
-        )
+        return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=why, more=more)
 
     def reach(self, position: int) -> None:
         """However few changes the next batch may have, it comes to this position."""

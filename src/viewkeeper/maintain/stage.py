@@ -6,41 +6,34 @@ the state as it was at one published batch: runs are immutable, so the two do no
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import chain
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from viewkeeper import expressions
-from viewkeeper.capture.changes import ROWS_FOR_MORE, Capture, is_one_call
+from viewkeeper.capture.changes import Capture, is_one_call
 from viewkeeper.commit.isolation import BrokenViews, Contradicted
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction
+from viewkeeper.maintain.driving import Driving, Outcome, Rounds
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
-from viewkeeper.maintain.hands import Hands
 from viewkeeper.maintain.lanes import DRIVER, Choice, Lanes, checked_lane
 from viewkeeper.model.schema import Table
-from viewkeeper.operators.arrangement import Arrangement, Run
 from viewkeeper.operators.crew import Crew
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.paths import shared
 from viewkeeper.plan.wishes import Wishes
 from viewkeeper.rounds.blame import NOBODYS, Failed
-from viewkeeper.rounds.driver import divides as operators_divide
-from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
-from viewkeeper.rounds.site import Site
-from viewkeeper.store.base import Pending, Seen, Store, StreamChange, ViewChange
+from viewkeeper.store.base import Pending, Seen, Store
 from viewkeeper.store.budget import budget
 from viewkeeper.store.memory import Memory
 
@@ -49,28 +42,7 @@ if TYPE_CHECKING:
     from viewkeeper.rounds.jobs import Sent
     from viewkeeper.rounds.spark import Lane
 
-_ROWS_AT_ONCE = 1_000_000
-"""A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
-
-
-_MANY_ROWS = 200_000
-"""Changes from which several threads run a batch's operators in any case: their calls are long."""
 _NO_WISHES = Wishes()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the rounds of a batch left: deltas at the sinks, and the runs they wrote."""
-
-    reached: Mapping[int, list[pa.Table]]
-    written: Callable[[], list[RunEntry]]
-    """The runs, when they are in their files."""
-    changes: Sequence[ViewChange | StreamChange] = ()
-    """Of views whose deltas tasks have resolved already."""
-
-    @cached_property
-    def entries(self) -> list[RunEntry]:
-        return self.written()
 
 
 @dataclass(frozen=True)
@@ -123,16 +95,11 @@ class Stage:
         self.crew = Crew(threads, self.memory, expressions.setup)
         self.capture = Capture(store, self.crew, self.memory, state.arrangement)
         self._lanes = lanes
-        self._hands = Hands()
+        self.driving = Driving(state, self.crew, self.memory, durable)
         self._sent: Sent | None = None
-        self.clock: Mapping[str, float] = {}
-        """Seconds of the last run in the driver lane, by operator."""
-        self.made: Mapping[str, int] = {}
-        """Rows that it gave, by operator."""
-        self.skipped: Mapping[str, int] = {}
-        """Rows that its lookups did not make, since they lead nowhere."""
 
     def close(self) -> None:
+        self.driving.close()
         self.crew.close()
         self.memory.leave()
 
@@ -207,13 +174,13 @@ class Stage:
         """
         rest = (active, given, names, new, only, told, resolving or {}, early)
         if new or active != flow.in_batches:
-            return self._run(number, lane, flow, None, *rest)
+            return self._run(number, lane, flow, None, wishes, *rest)
         changed = {flow.operators[name].changes_of for name, g in given.items() if g.count != 0}
         together = shared(flow, frozenset(t for t in changed if t is not None), wishes)
         try:
-            return self._run(number, lane, flow, together, *rest)
+            return self._run(number, lane, flow, together, wishes, *rest)
         except _Together:
-            return self._run(number, lane, flow, None, *rest)
+            return self._run(number, lane, flow, None, wishes, *rest)
 
     def _run(
         self,
@@ -221,6 +188,7 @@ class Stage:
         lane: str,
         flow: Flow,
         together: Flow | None,
+        wishes: Wishes,
         active: frozenset[str],
         given: Mapping[str, Given],
         names: Mapping[int, str],
@@ -230,7 +198,6 @@ class Stage:
         resolving: Mapping[int, Table],
         early: Early | None,
     ) -> Outcome:
-        hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
         if lane == "spark":
@@ -240,50 +207,17 @@ class Stage:
             stopped = [names.get(view, "a new view") for view in flow.views]
             targets = {v: Target(table, flow.sink(v).id) for v, table in resolving.items() if v in flow.views}
             how = (number, flow, active, given, seeds, stopped, fail, together, targets, told, early)
-            ran = run_on_spark(self._on_spark(hidden), *how)
+            ran = run_on_spark(self._on_spark(flow, new), *how)
             entries = [e for e in ran.entries if only is None or e.slot in only]
             return Outcome(ran.reached, lambda: entries, ran.changes)
-        # A first load and a batch of many rows keep all cores busy inside DuckDB, unless there is a table to sort and
-        # to write beside that; a batch of many operators has many short statements.
-        rows = sum(g.table.num_rows for g in given.values() if isinstance(g, Rows))
-        small = not new and rows < ROWS_FOR_MORE
-        if new:
-            divides = _sorts(flow, active & new)
-        else:
-            divides = operators_divide(active) or (rows >= _ROWS_AT_ONCE and _arranges(flow, active, given))
-        changed = frozenset(name for name, found in given.items() if found.count != 0)
-        sort = (changed, together is not None, rows.bit_length())
-        several = divides and (bool(new) or rows >= _MANY_ROWS or self._hands.several(sort))
-        duck = self.crew.together()[0] if divides else self.crew.alone(1 if small else None)
-        written: dict[str, list[RunEntry]] = {}
+        return self.driving.run(Rounds(number, flow, together, wishes, active, given, new, only, seeds, fail, told))
 
-        def keep(slot: str, run: Run) -> Run:
-            if run.num_rows < _ROWS_AT_ONCE or (only is not None and slot not in only):
-                return run
-            written[slot] = self.state.write(number, {slot: run}, self.durable)
-            # Behind a URL a long run is written in pieces; whoever goes on with it has it as it is.
-            return self.state.mapped(written[slot][0]) if len(written[slot]) == 1 else run
-
-        if together is not None:
-            flow, active = together, together.in_batches
-        site = Site(duck, flow, partial(self._old, hidden), active, self.memory, keep)
-        if told is not None:
-            site.told = told
-        started = time.perf_counter()
-        reached = run_in_driver(site, given, seeds, fail, self.crew if several else None)
-        if divides:
-            self._hands.learn(sort, several, rows, time.perf_counter() - started)
-        self.clock, self.made, self.skipped = _told(flow, site.clock), site.made, site.skipped
-        left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
-        write = partial(self.state.write, number, left, self.durable)
-        rest = self.crew.beside(write) if left and divides and not small else partial(list, write())
-        return Outcome(reached, lambda: [*chain.from_iterable(written.values()), *rest()])
-
-    def _on_spark(self, hidden: frozenset[str]) -> Lane:
+    def _on_spark(self, flow: Flow, new: frozenset[str]) -> Lane:
         from viewkeeper.rounds.jobs import Sent
         from viewkeeper.rounds.reach import all_near, reach_of
         from viewkeeper.rounds.spark import Lane
 
+        hidden = frozenset(s for name in new for s in slots(flow.operators[name]))
         session = self.spark()
         if self._sent is None:
             self._sent = Sent()
@@ -301,35 +235,9 @@ class Stage:
             reach_of(session, self.store),
         )
 
-    def _old(self, hidden: frozenset[str], slot: str) -> Arrangement:
-        return Arrangement(()) if slot in hidden else self.state.arrangement(slot)
-
 
 class _Together(Exception):
     """What is done for several views at once failed."""
-
-
-def _told(flow: Flow, clock: Mapping[str, float]) -> Mapping[str, float]:
-    """Seconds by operator: those of one that stands for others are theirs, in equal parts."""
-    found = {name: seconds for name, seconds in clock.items() if not flow.operators[name].together}
-    for name in clock.keys() - found.keys():
-        others = flow.operators[name].stands_for
-        for other in others:
-            found[other] = found.get(other, 0.0) + clock[name] / len(others)
-    return found
-
-
-def _sorts(flow: Flow, names: frozenset[str]) -> bool:
-    """Whether a load has tables to arrange, and no join that keeps all cores busy by itself."""
-    loaded = [flow.operators[name] for name in names]
-    return any(o.arranges is not None for o in loaded) and not any(o.only_loads for o in loaded)
-
-
-def _arranges(flow: Flow, names: frozenset[str], given: Mapping[str, Given]) -> bool:
-    """Whether a table that has changes is arranged by one of these."""
-    changed = {flow.operators[name].changes_of for name, rows in given.items() if rows.count != 0}
-    arranged = {flow.operators[name].arranges for name in names}
-    return bool((arranged & changed) - {None})
 
 
 def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import gc
 import secrets
+import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,10 +99,17 @@ class Worker:
         """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
         self.memory = self.crew.memory = Memory(memory).beside(self.directory)
         self._tasks += 1
-        unused = [e for e, task in self._used.items() if task + _UNUSED < self._tasks]
-        for entry in unused:
+        self._let_go([e for e, task in self._used.items() if task + _UNUSED < self._tasks])
+
+    def let_go_of_removed(self) -> None:
+        """Runs whose files were removed: what is mapped of them takes space on the disk."""
+        gone = {file for file in {e.file for e in self._runs} if not (self.directory / file).exists()}
+        self._let_go([e for e in self._runs if e.file in gone])
+
+    def _let_go(self, entries: Sequence[RunEntry]) -> None:
+        for entry in entries:
             del self._runs[entry], self._used[entry]
-        if unused:
+        if entries:
             self._mapped.keep_only({self.directory / e.file for e in self._runs})
 
     def arrangement(self, errand: Errand, slot: str) -> Arrangement:
@@ -148,10 +156,10 @@ class Worker:
 def _verified() -> Verified | None:
     """Where the workers of an executor tell each other what they have verified: Spark's directory there, which ends
     with the application. None outside of a worker."""
-    from pyspark import SparkFiles
-
     if not _on_executor():
         return None
+    from pyspark import SparkFiles
+
     return Verified(Path(SparkFiles.getRootDirectory()) / "viewkeeper-verified")
 
 
@@ -177,6 +185,12 @@ def at(errand: Errand) -> Worker:
     return found
 
 
+def let_go_of_removed() -> None:
+    """Nothing that this process keeps is of files that are no more."""
+    for each in _workers.values():
+        each.let_go_of_removed()
+
+
 def _settle() -> None:
     """What stays is passed over when garbage is looked for. Spark has its workers do that after every task, and to look
     at all our code and plans takes longer than many a task: 45 ms."""
@@ -190,6 +204,5 @@ def _settle() -> None:
 
 
 def _on_executor() -> bool:
-    from pyspark import SparkFiles
-
-    return bool(SparkFiles._is_running_on_worker)
+    files = sys.modules.get("pyspark.core.files")  # an executor's Python has loaded it
+    return files is not None and bool(files.SparkFiles._is_running_on_worker)

@@ -1,0 +1,166 @@
+"""Other processes that take part in a batch: which part each has, and when they are worth it.
+
+1  batches of a sort come again, and their operators take long enough: partners are started, in the background
+2  the flow is divided by what its operators took (`plan.parts`), once for each set of tables that change
+3  they rehearse the last batch, in the background: files are mapped, statements prepared
+4  from then on it is one of the ways to run such a batch (`hands`)
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from viewkeeper.commit.state import State
+from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.parts import Part, divided
+from viewkeeper.plan.paths import shared
+from viewkeeper.plan.wishes import Wishes
+from viewkeeper.rounds.given import Given, Rows
+from viewkeeper.rounds.partner import Done, Work
+from viewkeeper.rounds.partners import Partners, Task
+from viewkeeper.store.memory import Memory
+
+T = TypeVar("T")
+
+_MOST = 4
+"""Processes that run a batch at most, this one among them: each does again what views share."""
+_LONG = 0.05
+"""Seconds of a batch's operators from which partners are worth their memory."""
+_AGAIN = 2
+"""Batches alike, after which more of them are expected."""
+_CLOCKS = 4
+"""Batches whose operators' times are remembered."""
+_TOOK, _UNEVEN = 8, 1.4
+"""Batches after which a part that takes so many times as long as another is too large."""
+_KINDS = 8
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part in the form in which a batch runs it, under the token by which a partner knows it."""
+
+    part: Part
+    form: Flow
+    token: str
+
+
+@dataclass
+class _Kind:
+    """Batches of one flow that change the same tables: what its operators took, and how it is divided, if it is."""
+
+    flow: Flow
+    clocks: list[Mapping[str, float]] = field(default_factory=list)
+    shares: Sequence[Share] = ()
+    took: list[tuple[float, ...]] = field(default_factory=list)
+    """Seconds of everybody's part in the last batches."""
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether one waits for another most of the time."""
+        usual = [statistics.median(each) for each in zip(*self.took, strict=True)]
+        return len(self.took) >= _TOOK and max(usual) > _UNEVEN * min(usual)
+
+
+class Company:
+    """The partners of one stage, over its state. `close` ends them."""
+
+    def __init__(self, state: State, threads: int, durable: bool, memory: Memory) -> None:
+        self._state, self._durable, self._memory = state, durable, memory
+        self._partners = Partners(min(threads, _MOST) - 1 if state.directory.is_local else 0)
+        self._kinds: OrderedDict[tuple[frozenset[int], Wishes], _Kind] = OrderedDict()
+
+    def close(self) -> None:
+        self._partners.close()
+
+    def shares(self, flow: Flow, changed: frozenset[int], wishes: Wishes) -> Sequence[Share]:
+        """Everybody's part of such a batch, this process's first, if all are ready for it; else none."""
+        known = self._kinds.get((changed, wishes))
+        if known is None or known.flow is not flow or not known.shares:
+            return ()
+        return known.shares if self._partners.are_idle and self._partners.know(_tokens(known.shares)) else ()
+
+    def run(
+        self, number: int, shares: Sequence[Share], given: Mapping[str, Given], mine: Callable[[], T]
+    ) -> tuple[T, list[Done]]:
+        """What comes of this process's part, and of the others'. Alone if one of them did not do it."""
+        ended = started = time.perf_counter()
+
+        def timed() -> T:
+            nonlocal ended
+            found = mine()
+            ended = time.perf_counter()
+            return found
+
+        found, done = self._partners.run(self._tasks(number, shares, given), timed)
+        for known in self._kinds.values():
+            if known.shares is shares:
+                known.took = [*known.took[1 - _TOOK :], (ended - started, *(d.seconds for d in done))]
+        return found, done
+
+    def note(
+        self,
+        number: int,
+        flow: Flow,
+        changed: frozenset[int],
+        wishes: Wishes,
+        given: Mapping[str, Given],
+        clock: Mapping[str, float],
+        seen: int,
+    ) -> None:
+        """A batch was run by this process alone, its operators took so long, and `seen` were like it."""
+        if not self._partners.count or seen < _AGAIN or sum(clock.values()) < _LONG:
+            return
+        self._partners.start()
+        known = self._kind(flow, changed, wishes)
+        known.clocks = [*known.clocks[1 - _CLOCKS :], clock]
+        if len(known.clocks) < _AGAIN or not self._partners.are_idle:
+            return
+        if not known.shares or known.is_uneven:
+            known.took = []
+            parts = divided(flow, _least(known.clocks), 1 + self._partners.count)
+            known.shares = [Share(p, shared(p.flow, changed, wishes), secrets.token_hex(8)) for p in parts]
+        if not self._partners.know(_tokens(known.shares)):
+            self._partners.rehearse(self._tasks(number, known.shares, given))
+
+    def _kind(self, flow: Flow, changed: frozenset[int], wishes: Wishes) -> _Kind:
+        known = self._kinds.get((changed, wishes))
+        if known is None or known.flow is not flow:
+            known = self._kinds[changed, wishes] = _Kind(flow)
+        self._kinds.move_to_end((changed, wishes))
+        if len(self._kinds) > _KINDS:
+            self._kinds.popitem(last=False)
+        return known
+
+    def _tasks(self, number: int, shares: Sequence[Share], given: Mapping[str, Given]) -> list[Task]:
+        runs = self._state.manifest.runs
+        rows = {name: [g.table] for name, g in given.items() if isinstance(g, Rows) and g.count}
+        found = []
+        for share in shares[1:]:
+            work = Work(
+                number=number,
+                token=share.token,
+                active=share.form.in_batches,
+                manifest={slot: runs[slot] for slot in share.part.flow.slots if slot in runs},
+                keeps=share.part.keeps,
+                directory=str(self._state.directory),
+                durable=self._durable,
+                memory=self._memory.divided(len(shares)).total,
+            )
+            found.append(Task(work, share.form, {n: tables for n, tables in rows.items() if n in share.form.operators}))
+        return found
+
+
+def _tokens(shares: Sequence[Share]) -> list[str]:
+    """Of the partners' shares."""
+    return [share.token for share in shares[1:]]
+
+
+def _least(clocks: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """What each operator took when nothing got in its way."""
+    return {name: min(clock[name] for clock in clocks if name in clock) for name in set().union(*clocks)}

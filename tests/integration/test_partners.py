@@ -1,0 +1,266 @@
+"""A batch that other processes take part in is the batch, whatever becomes of them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.partners import always
+
+from viewkeeper.maintain import company
+from viewkeeper.maintain.hands import ONE, PROCESSES, SEVERAL
+from viewkeeper.rounds import driver, partners
+
+VIEWS = {
+    "by_category": "SELECT category, count(*) AS n, sum(price) AS total FROM items GROUP BY category",
+    "dear": "SELECT category, max(price) AS most, min(price) AS least FROM items GROUP BY category",
+    "sold": "SELECT i.category, sum(s.pieces * i.price) AS s FROM sales s JOIN items i ON s.item = i.id GROUP BY 1",
+    "first": "SELECT * FROM (SELECT id, price, rank() OVER (ORDER BY price DESC, id) AS r FROM items) WHERE r <= 3",
+    "unsold": "SELECT id FROM items i WHERE NOT EXISTS (SELECT 1 FROM sales s WHERE s.item = i.id)",
+    "pairs": "SELECT a.id AS x, b.id AS y FROM items a JOIN items b ON a.category = b.category AND a.id < b.id",
+}
+
+
+def made(db: Any) -> Any:
+    db.sql("CREATE TABLE items (id BIGINT, category STRING, price DECIMAL(12,2), PRIMARY KEY (id))")
+    db.sql("CREATE TABLE sales (id BIGINT, item BIGINT, pieces INT, PRIMARY KEY (id))")
+    db.create_views(VIEWS)
+    return db
+
+
+@pytest.fixture
+def shop(make_db: Callable[..., Any], spark: Any) -> Any:
+    return made(make_db("shop", spark=spark))
+
+
+def change(db: Any, number: int) -> None:
+    """A batch's changes: puts of new and of old rows, and deletes."""
+    kinds = ["toys", "books", None, "food"]
+    rows = [
+        {"id": i, "category": kinds[(i + number) % 4], "price": Decimal(i * 7 % 50) / 4}
+        for i in range(number, 20 + number)
+    ]
+    db.put("items", rows)
+    db.put("sales", [{"id": i, "item": (i * number) % 25, "pieces": i % 5} for i in range(number * 3, number * 3 + 9)])
+    db.delete("items", [number * 2])
+
+
+def everything(db: Any) -> dict[str, list[str]]:
+    return {view: sorted(map(repr, db.read(view).to_pylist())) for view in VIEWS}
+
+
+def partner_of(db: Any) -> psutil.Process:
+    [each] = db._maintain().stage.driving._company._partners._each
+    return psutil.Process(each._process.pid)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("processes", [2, 3])
+def test_batches_with_partners_are_those_without(
+    shop: Any, make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    other = made(make_db("other", spark=spark, threads=1))
+    for number in range(1, 4):
+        change(other, number)
+        other.refresh("driver")
+    expected = everything(other)
+    ran = always(monkeypatch, processes)
+    for number in range(1, 4):
+        change(shop, number)
+        shop.refresh("driver")
+    assert ran == [PROCESSES] * 3
+    assert everything(shop) == expected
+    # What partners have written is the state that the next batches go on with, whoever runs them.
+    monkeypatch.undo()
+    for db in (shop, other):
+        change(db, 4)
+        db.refresh("driver")
+    assert everything(shop) == everything(other)
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_partners_come_by_themselves_when_batches_are_long(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are started after the second batch alike, rehearse, and are tried; the report says who ran a batch."""
+    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
+    monkeypatch.setattr(company, "_LONG", 0.0)
+    told: list[str] = []
+    deadline = time.monotonic() + 60
+    while not (told and PROCESSES in told[-1]) and time.monotonic() < deadline:
+        change(shop, len(told) % 5 + 1)
+        told.append(shop.refresh("driver").why)
+        time.sleep(0.1)
+    assert told[0] == f"it was asked for; run by {SEVERAL}"
+    assert told[-1] == f"it was asked for; run by {PROCESSES}"
+    assert shop.status().recent["lane"] == f"driver: {told[-1]}"
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_one_thread_is_no_process_more(
+    make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
+    monkeypatch.setattr(company, "_LONG", 0.0)
+    shop = made(make_db("shop", spark=spark, threads=1))
+    for number in range(1, 5):
+        change(shop, number)
+        shop.refresh("driver")
+    assert shop._maintain().stage.driving._company._partners._each is None
+
+
+@pytest.mark.spark
+def test_views_that_come_and_go_between_batches(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = always(monkeypatch)
+    change(shop, 1)
+    shop.refresh("driver")
+    shop.sql("CREATE MATERIALIZED VIEW late AS SELECT category, avg(price) AS a FROM items GROUP BY category")
+    shop.sql("DROP MATERIALIZED VIEW dear")
+    change(shop, 2)
+    shop.refresh("driver")
+    change(shop, 3)
+    shop.refresh("driver")
+    assert ran == [PROCESSES] * 3
+    assert shop.audit(*(VIEWS.keys() - {"dear"}), "late").is_right
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_a_partner_that_dies_costs_a_batch_nothing_but_time(
+    shop: Any, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+) -> None:
+    ran = always(monkeypatch)
+    change(shop, 1)
+    shop.refresh("driver")
+    partner = partner_of(shop)
+    partner.suspend()
+    threading.Timer(1.0, lambda: (partner.send_signal(ending), partner.resume())).start()
+    change(shop, 2)
+    shop.refresh("driver")  # it is at work when it dies
+    assert ran == [PROCESSES, ONE]
+    change(shop, 3)
+    shop.refresh("driver")  # by another one
+    assert ran == [PROCESSES, ONE, PROCESSES]
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = always(monkeypatch)
+    monkeypatch.setattr(partners, "_LEAST_PATIENCE", 0.5)
+    change(shop, 1)
+    shop.refresh("driver")
+    partner = partner_of(shop)
+    partner.suspend()
+    change(shop, 2)
+    shop.refresh("driver")
+    assert ran == [PROCESSES, ONE]
+    assert not partner.is_running()
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = always(monkeypatch)
+    monkeypatch.setattr(partners, "_PROGRAM", "raise SystemExit(3)")
+    for number in range(1, 6):
+        change(shop, number)
+        shop.refresh("driver")
+    assert PROCESSES not in ran
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
+    monkeypatch.setattr(company, "_LONG", 0.0)
+    broken = "from viewkeeper.rounds import partner; partner._run = None; "
+    monkeypatch.setattr(partners, "_PROGRAM", broken + partners._PROGRAM)
+    tried: list[int] = []
+    run = partners.Partners.run
+    monkeypatch.setattr(partners.Partners, "run", lambda *args: (tried.append(1), run(*args))[1])
+    for number in range(100):
+        price = Decimal(number) / 4
+        shop.put("items", [{"id": i, "category": "toys", "price": price + i % 7} for i in range(20)])
+        shop.refresh("driver")
+        if tried and len(tried) + 12 < number:
+            break
+        time.sleep(0.05)
+    assert len(tried) == 1
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_a_view_that_fails_at_a_partner_is_suspended_alone(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = always(monkeypatch)
+    for name in ("inverse", "opposite"):  # one for each
+        sign = "" if name == "inverse" else "-"
+        shop.sql(f"CREATE MATERIALIZED VIEW {name} AS SELECT category, sum({sign}1 / pieces) AS s "
+                 "FROM sales JOIN items ON item = items.id GROUP BY category")  # fmt: skip
+    change(shop, 1)
+    report = shop.refresh("driver")
+    assert set(report.suspended) == {"inverse", "opposite"}
+    assert "sales" in str(report.suspended["inverse"])
+    assert shop.audit(*VIEWS).is_right
+    change(shop, 2)
+    shop.refresh("driver")
+    assert ran[-1] == PROCESSES
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_state_that_a_partner_finds_damaged_is_mended(
+    shop: Any, make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch)
+    for number in (1, 2):
+        change(shop, number)
+        shop.refresh("driver")
+    state = Path(str(shop._maintain().stage.state.directory))
+    shop.close()
+    for file in state.glob("b*.vkr"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        file.write_bytes(data)
+    again = make_db("shop", spark=spark)
+    change(again, 3)
+    again.refresh("driver")
+    assert again.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_partners_end_with_their_maintainer(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    always(monkeypatch)
+    change(shop, 1)
+    shop.refresh("driver")
+    partner = partner_of(shop)
+    assert partner.is_running()
+    descriptors = len([*Path("/proc/self/fd").iterdir()])
+    shop.close()
+    assert not partner.is_running()
+    assert len([*Path("/proc/self/fd").iterdir()]) < descriptors
+
+
+@pytest.mark.spark
+def test_files_that_were_removed_are_let_go_of(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partner without work holds no space of files that merges have replaced."""
+    sooner = "from viewkeeper.rounds import partner; partner._LOOKS = 0.2; "
+    monkeypatch.setattr(partners, "_PROGRAM", sooner + partners._PROGRAM)
+    always(monkeypatch)
+    for number in range(1, 9):
+        change(shop, number)
+        shop.refresh("driver")
+    deadline = time.monotonic() + 30
+    held = [1]
+    while held and time.monotonic() < deadline:
+        time.sleep(0.2)
+        maps = Path(f"/proc/{partner_of(shop).pid}/maps").read_text().splitlines()
+        held = [line for line in maps if ".vkr" in line and line.endswith("(deleted)")]
+    assert not held

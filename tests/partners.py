@@ -1,0 +1,56 @@
+"""Batches that are shared with partners, however small they are: what tests set for that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from viewkeeper.maintain import company
+from viewkeeper.maintain.company import Company, Share
+from viewkeeper.maintain.driving import Driving
+from viewkeeper.maintain.hands import PROCESSES, Hands
+from viewkeeper.plan.parts import divided
+from viewkeeper.plan.paths import shared
+from viewkeeper.rounds import driver
+
+
+def always(patch: pytest.MonkeyPatch, most: int = 2) -> list[str]:
+    """Every batch of the driver lane is shared by so many processes, if its flow has as many views. Gives a list in
+    which each batch notes who ran it."""
+    ran: list[str] = []
+
+    def shares(self: Company, flow: Any, changed: Any, wishes: Any) -> Sequence[Share]:
+        if not self._partners.count:  # a database that has one thread
+            return ()
+        self._partners.count = most - 1
+        self._partners.start()
+        deadline = time.monotonic() + 120
+        while self._partners._each is not None and not self._partners.are_idle and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if not self._partners.are_idle:
+            return ()
+        known = self._kind(flow, changed, wishes)
+        if not known.shares:
+            parts = divided(flow, {}, most)
+            known.shares = [
+                Share(part, shared(part.flow, changed, wishes), f"t{id(known)}-{i}") for i, part in enumerate(parts)
+            ]
+        return known.shares if len(known.shares) > 1 else ()
+
+    run = Driving.run
+
+    def noting(self: Driving, rounds: Any) -> Any:
+        nonlocal ran
+        found = run(self, rounds)
+        ran += [self.way] if self.way else []
+        return found
+
+    patch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
+    patch.setattr(company.Company, "shares", shares)
+    patch.setattr(company.Company, "note", lambda *_: None)
+    patch.setattr(Hands, "way", lambda self, sort, ways: PROCESSES if PROCESSES in ways else ways[0])
+    patch.setattr(Driving, "run", noting)
+    return ran
