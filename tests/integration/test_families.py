@@ -187,7 +187,11 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     kept = shop.read("q1").to_pylist()
     assert f"{len(DAYS)} members, for 10,000 changed rows about: grid" in shop.explain("q1")
     assert shop.sql("INSERT INTO q1.parameters VALUES (DATE '1995-05-05')").done == "1 inserted"
+    shop.refresh()
+    assert f"{len(DAYS) + 1} members, for" in shop.explain("q1")
     assert shop.sql("DELETE FROM q1.parameters WHERE day = DATE '1995-05-05'").done == "1 deleted"
+    shop.refresh()
+    assert f"{len(DAYS)} members, for" in shop.explain("q1")
     assert list(shop.scan("q1", prefix=(DAYS[2],))) == [r for r in kept if r["day"] == DAYS[2]]
     for statement, error in (
         ("DROP TABLE `q1.parameters`", InUse),

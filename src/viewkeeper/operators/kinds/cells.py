@@ -241,7 +241,7 @@ class Cells(Operator):
     def reason(self, told: Told) -> str:
         """With the ways to make members, and what each is expected to take: the cheapest is gone, batch by batch."""
         why = "all members are made from one set of sums: their number costs what is written, not what is read"
-        (rows, _), (members, _) = (told.sizes.get(f"{self.id}/{slot}", (0, 0)) for slot in (0, 1))
+        rows, members = told.sizes.get(f"{self.id}/0", (0, 0))[0], told.members.get(self.id, 0)
         if not members:
             return why
         bounds = Counter(c.value for c in self.ranges)
