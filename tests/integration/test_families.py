@@ -213,6 +213,7 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     ("statement", "error", "says"),
     [
         ("(q INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :other", BadValue, ":other"),
+        ("(q INT, r INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :q", BadStatement, "its parameter r"),
         ("(q INT, Q INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :q", BadStatement, "twice"),
         ("(q INT DEFAULT 3) AS SELECT count(*) AS n FROM line WHERE qty_ < :q", BadStatement, "parameter q"),
         ("(n INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :n", BadStatement, "Two columns"),

@@ -53,6 +53,12 @@ def test_casts_and_paths_are_no_parameters() -> None:
         lateral("q", "SELECT :other", ["day"])
 
 
+def test_a_parameter_that_the_query_does_not_use_is_refused_by_name() -> None:
+    with pytest.raises(BadStatement, match="The query of q does not use its parameter Until") as refused:
+        lateral("q", "SELECT x FROM t WHERE x > :since -- :until", ["since", "Until"])
+    assert refused.value.hint == "Write :Until where its value belongs, or leave it out of PARAMETERS."
+
+
 def test_the_table_of_parameters_is_named_after_its_family() -> None:
     described = statements.parse("DESCRIBE q.parameters")
     assert isinstance(described, statements.Describe)
