@@ -20,8 +20,8 @@ from unittest.mock import patch
 
 import viewkeeper as vk
 from bars.check import recomputed
-from bars.setting import Setting, opened, settled
-from bars.views import FULL
+from bars.setting import Setting, settled
+from bars.views import FULL, viewed
 from viewkeeper.maintain import stage
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
@@ -34,7 +34,7 @@ WAYS = ("apart", "together")
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    with opened(setting, FULL) as (db, model):
+    with viewed(setting, FULL) as (db, model):
         rows = setting.orders * 50 // 3
         kinds: dict[str, Callable[[], list[Change]]] = {
             "scattered": lambda: model.scattered_batch(rows),
