@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,8 +27,7 @@ from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import NULL_HASH, hashes, is_bijective
 from viewkeeper.operators.spans import portions, spans
-
-Flags = npt.NDArray[np.bool_]
+from viewkeeper.operators.wide import Flags
 
 
 class Narrow(Protocol):
