@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import integer, integers, one_chunk
+from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.words import integer, integers
 from viewkeeper.operators.projecting import is_exact, value_of
 
 _HOLDS = {

@@ -21,8 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk, taken, words
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.names import HASH, quoted
+from viewkeeper.model.words import words
 from viewkeeper.operators import exact
 from viewkeeper.operators.arrangement import Arrangement, Run, hashes_of
 from viewkeeper.operators.ascending import ascending

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk, taken, words
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.model.words import words
 from viewkeeper.operators.arrangement import Arrangement, Run, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places
