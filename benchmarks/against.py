@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bars.asked import some_of
+
 BAR = 1.05
 WHAT = ("put", "refresh", "freshness", "opened")
 
@@ -68,7 +70,7 @@ def side(options: argparse.Namespace) -> None:
     from viewkeeper.tpch.changes import TpchModel, generate
     from viewkeeper.verify.yardstick import apply, create_views, load
 
-    queries = tpch.views(map(int, options.views.split(","))) if options.views else tpch.views()
+    queries = tpch.views(map(int, options.views)) if options.views else tpch.views()
     with tempfile.TemporaryDirectory(prefix="vk-against-") as scratch:
         url = f"lmdb:{scratch}/db"
         model = TpchModel(generate(options.scale, options.data), 1)
@@ -105,7 +107,7 @@ def main() -> int:
     parser.add_argument("--other", help="the other checkout's Python")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--batches", type=int, default=9)
-    parser.add_argument("--views", help="queries, separated by commas; all if not given")
+    parser.add_argument("--views", type=some_of(map(str, range(1, 23))), help="queries, with commas; all if not given")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "viewkeeper-tpch")
     parser.add_argument("--small", action="store_true", help="scale 0.01, three batches, against itself if no other")
     parser.add_argument("--json", type=Path, help="write the results there")
@@ -120,7 +122,7 @@ def main() -> int:
     if not options.other:
         parser.error("--other is missing")
     given = ["--scale", f"{options.scale:g}", "--data", str(options.data)]
-    given += ["--views", options.views] if options.views else []
+    given += ["--views", ",".join(options.views)] if options.views else []
     sides = {"this": Side(sys.executable, given), "other": Side(options.other, given)}
     both = list(sides.values())
     for turn in range(options.batches + 2):

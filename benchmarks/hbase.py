@@ -35,6 +35,7 @@ import pyarrow as pa
 
 import viewkeeper as vk
 from bars import push
+from bars.asked import some_of
 from viewkeeper.store.hbase.client import Client
 from viewkeeper.store.hbase.connection import Gateway, idl
 from viewkeeper.store.hbase.push import admin
@@ -65,10 +66,12 @@ def main() -> None:
     options.add_argument("--scale", type=float, default=0.1, help="of TPC-H")
     options.add_argument("--part", choices=("store", "tpch", "push"), default=None, help="only this part")
     options.add_argument("--rates", default="", help="of --part push: changes a second, with commas")
-    options.add_argument("--only", default=",".join(push.MEASURES), help="of --part push: these measurements")
+    options.add_argument("--only", type=some_of(push.MEASURES), help="of --part push: these measurements")
     options.add_argument("--json", type=Path, default=None, help="write the results there")
     options.add_argument("--into", type=Path, default=None, help="of --part push: the page whose table is replaced")
     given = options.parse_args()
+    if given.only and given.part != "push":
+        options.error("--only is of --part push")
     rows, changes = (20_000, 1_000) if given.small else (given.rows, given.changes)
     scale = 0.01 if given.small else given.scale
     with tempfile.TemporaryDirectory(prefix="vk-hbase-") as scratch:
@@ -86,7 +89,7 @@ def main() -> None:
             if given.part == "push":
                 results |= earlier(given.json)
                 rates = [int(rate) for rate in given.rates.split(",") if rate]
-                results |= push.measure(server, Path(scratch), given.small, rates, given.only.split(","))
+                results |= push.measure(server, Path(scratch), given.small, rates, given.only or push.MEASURES)
         finally:
             if not ran:
                 server.stop()

@@ -31,9 +31,9 @@ import pyarrow as pa
 import viewkeeper as vk
 from bars.check import recomputed
 from bars.lanes import timed
-from bars.setting import Setting, machine, opened, session, settled
-from viewkeeper.tpch import views
-from viewkeeper.verify.yardstick import apply, create_views
+from bars.setting import Setting, machine, session, settled
+from bars.views import viewed
+from viewkeeper.verify.yardstick import apply
 
 BARS = {"all": 2.5, "one": 0.4, "first": 5.0}
 
@@ -71,9 +71,7 @@ def main() -> None:
 def all_views(setting: Setting, spark: Any) -> dict[str, Any]:
     """Batches over the 22 views, by turns, without the first of each lane; then the first of a session."""
     times: dict[str, list[float]] = {"driver": [], "spark": []}
-    with opened(setting, f"lanes-{setting.scale:g}", spark=spark) as (db, model):
-        there = {view.name for view in db.status().views}
-        create_views(db, {name: query for name, query in views().items() if name not in there})
+    with viewed(setting, f"lanes-{setting.scale:g}", spark=spark) as (db, model):
         for _ in range(setting.batches):
             for lane, seconds in times.items():
                 seconds.append(timed(db, model, setting, lane))

@@ -38,11 +38,13 @@ import numpy as np
 import pyarrow as pa
 
 import viewkeeper as vk
+from bars.asked import some_of
 from viewkeeper.tpch import QUERIES, SCHEMAS
 from viewkeeper.tpch.changes import TpchModel, generate
 
 MODES = ("none", "local", "global", "auto")
 STORES = ("table", "lazy", "none")
+PARTS = ("chains", "sums", "simple", "fanout", "changes")
 CALLED = {"table": "stored", "lazy": "lazy", "none": "publish-only"}
 PAPER = {"retweet": {2: 110, 3: 56, 4: 24, 5: 11}, "follower": {2: 182, 3: 381, 4: 445, 5: 545}}
 """View rows for each change, table 9.3."""
@@ -76,7 +78,7 @@ class Setting:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a twentieth of the rows, chains of 2 and 3")
-    parser.add_argument("--only", default="chains,sums,simple,fanout,changes")
+    parser.add_argument("--only", type=some_of(PARTS), default=PARTS)
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "viewkeeper-tpch")
     parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H")
     parser.add_argument("--joins", default="2,3,4,5", help="lengths of the chains")
@@ -94,7 +96,7 @@ def main() -> None:
         "fanout": lambda: fan_outs(setting, (1, 10) if asked.small else (1, 10, 100)),
         "changes": lambda: kinds_of_changes(setting),
     }
-    for part in asked.only.split(","):
+    for part in asked.only:
         work[part]()
     print(told(setting))
     if asked.md is not None:

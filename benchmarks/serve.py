@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from bars.asked import some_of
+
 ROWS = 100_000
 CONNECTIONS = 16
 TABLE = "CREATE TABLE items (item_id BIGINT, category STRING, price DECIMAL(12,2), amount INT, PRIMARY KEY (item_id))"
@@ -44,7 +46,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--small", action="store_true", help="half a minute in all, to see that it runs")
     options.add_argument("--seconds", type=float, default=15.0, help="of each measurement")
-    options.add_argument("--only", default=",".join(PARTS), help="some of the parts, with commas between")
+    options.add_argument(
+        "--only", type=some_of(PARTS), default=list(PARTS), help="some of the parts, with commas between"
+    )
     options.add_argument("--json", type=Path, default=None, help="write the results there")
     options.add_argument("--role", nargs=2, metavar=("ROLE", "OPTIONS"), help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -52,9 +56,6 @@ def main() -> None:
         print(json.dumps(ROLES[given.role[0]](json.loads(given.role[1]))))
         return
     seconds = 3.0 if given.small else given.seconds
-    only = given.only.split(",")
-    if unknown := sorted(set(only) - set(PARTS)):
-        options.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="vk-serve-") as scratch:
         url, beside = prepare(f"{scratch}/db"), prepare(f"{scratch}/beside")
@@ -65,7 +66,7 @@ def main() -> None:
                 "subscribers": lambda: subscribers(address, 100 if given.small else 1_000, seconds),
                 "puts": lambda: puts(url, beside, address, sizes),
             }
-            for name in only:
+            for name in given.only:
                 results[name] = parts[name]()
                 show(PARTS[name], results[name])
     verdict(results)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import viewkeeper as vk
+from bars.asked import some_of
 from bars.batch import shares
 from bars.report import table
 from bars.setting import Peak, machine, session, settled
@@ -55,7 +56,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--batches", type=int, default=3, help="that count; one more goes before them")
     parser.add_argument("--share", type=float, default=0.002, help="of each table's rows that a batch changes")
-    parser.add_argument("--views", help="queries, separated by commas; all if not given")
+    parser.add_argument("--views", type=some_of(QUERIES), help="queries, separated by commas; all if not given")
     parser.add_argument("--seconds", type=float, help="how long to measure now; go on from the JSON file of before")
     parser.add_argument("--small", action="store_true", help="a few views and one batch: to see that it runs")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "viewkeeper-tpcds")
@@ -63,11 +64,11 @@ def main() -> None:
     parser.add_argument("--md", type=Path, help="write the tables there")
     options = parser.parse_args()
     if options.small:
-        options.batches, options.views = 1, options.views or ",".join(SMALL)
+        options.batches, options.views = 1, options.views or SMALL
     else:
         options.json = options.json or results_there / "tpcds.json"
         options.md = options.md or results_there / "tpcds.md"
-    chosen = views(options.views.split(",") if options.views else QUERIES)
+    chosen = views(options.views or QUERIES)
     results: Figures = {"machine": machine(), "scale": options.scale, "share": options.share}
     before = json.loads(options.json.read_text("utf-8")) if options.seconds and options.json.exists() else {}
     known = before.get("views", {}) if all(before.get(name) == results[name] for name in results) else {}

@@ -6,7 +6,8 @@ Loads TPC-H through the public API, creates the 22 views, then streams batches: 
 (deleted orders), RF3 (updated orders and lines), and changes of the dimensions. After each batch every view is
 compared with recompute. Stages, in this order; what a stage finds is added to the JSON file:
 
-    views       load the tables and make the views, at the scale and at a tenth of it
+    views       load the tables and make the views, at the scale and at a tenth of it; stages that need views which are
+                not there make them first
     batch       the batch at both scales against DuckDB's recompute; memory and state
     shared      batches with the views' lookups made together and apart, by turns, against DuckDB's recompute
     q3          freshness and throughput of the Q3 view
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from bars import batch, crossover, first_load, lanes, peer, q3, report, shared, views
+from bars.asked import some_of
 from bars.setting import Setting, machine
 
 STAGES: dict[str, Callable[[Setting], dict[str, Any]]] = {
@@ -47,6 +49,7 @@ STAGES: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "spark": lanes.measure_all,
     "recompute": lanes.measure_recompute,
 }
+REPORT = "report"
 SMALL = ("views", "batch", "shared", "q3", "first", "crossover")
 
 
@@ -59,7 +62,9 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help=f"scale 0.1 and only {', '.join(SMALL)}: to see that it runs"
     )
-    parser.add_argument("--only", help="stages, separated by commas; none of them: only the report")
+    parser.add_argument(
+        "--only", type=some_of([*STAGES, REPORT]), help=f"stages, separated by commas; {REPORT}: only the report"
+    )
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "viewkeeper-tpch")
     parser.add_argument("--keep", type=Path, help="a directory for the databases, kept for other stages")
     parser.add_argument("--peers", type=Path, help="a directory for the environments of peers")
@@ -70,7 +75,7 @@ def main() -> None:
     if options.small:
         options.scale, options.orders, options.batches, options.rows = 0.1, 150, 2, 100_000
     if options.only is not None:
-        stages = tuple(name for name in STAGES if name in options.only.split(","))
+        stages = tuple(name for name in STAGES if name in options.only)
     results: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     results |= {"machine": machine(), "scale": options.scale, "orders": options.orders}
     with tempfile.TemporaryDirectory(prefix="vk-tpch-") as scratch:

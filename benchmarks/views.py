@@ -46,6 +46,7 @@ import pyarrow.parquet as pq
 import viewkeeper
 from bars import different as different_views
 from bars import many
+from bars.asked import some_of
 from bars.many import Line, show
 from bars.setting import Peak, machine, settled
 from viewkeeper.tpch import SCHEMAS
@@ -53,6 +54,7 @@ from viewkeeper.tpch.changes import generate
 
 CHANGES = 25_000
 BATCHES = 3
+CONSTANTS = ("drawn", "distinct")
 TABLES = ("lineitem", "orders", "customer", "nation")
 REVENUE = "sum(l_extendedprice * (1 - l_discount))"
 
@@ -157,9 +159,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--small", action="store_true", help="scale 0.01, up to 1,000 views: to see that it runs")
-    parser.add_argument("--only", default=",".join(TEMPLATES))
+    parser.add_argument("--only", type=some_of(TEMPLATES), default=list(TEMPLATES))
     parser.add_argument("--counts", default="10,100,1000,10000")
-    parser.add_argument("--constants", default="drawn,distinct")
+    parser.add_argument("--constants", type=some_of(CONSTANTS), default=CONSTANTS)
     parser.add_argument("--named", action="store_true", help="as views made by name, instead of one with PARAMETERS")
     parser.add_argument("--different", default="", help="so many different views instead, for example 50,1000")
     parser.add_argument("--apart", type=int, default=2, help="members that are also made as views of their own")
@@ -195,8 +197,8 @@ def main() -> int:
                 different.append(one)
                 different_views.show(one)
                 keep()
-            for name in arguments.only.split(",") if not kinds else ():
-                for constants in arguments.constants.split(","):
+            for name in arguments.only if not kinds else ():
+                for constants in arguments.constants:
                     for count in counts if constants == "drawn" or not TEMPLATES[name].only_drawn else counts[:2]:
                         how = measure_named if arguments.named else measure
                         with Peak() as peak:
@@ -283,7 +285,7 @@ def measure(
         missed += ["batch"] if template.batch is not None and batch > template.batch else []
     return Line(
         name,
-        "drawn" if drawn else "distinct",
+        CONSTANTS[not drawn],
         count,
         len(members),
         view_rows,
@@ -335,7 +337,7 @@ def measure_named(
     missed = ["define"] if count == 10_000 and define > 60 else []
     distinct, batch, cpu = len(set(members)), statistics.median(batches), statistics.median(cpus)
     put = statistics.median(puts)
-    constants = "drawn" if drawn else "distinct"
+    constants = CONSTANTS[not drawn]
     return Line(
         name, constants, count, distinct, rows, define, 0.0, define, put, batch, cpu, 0.0, 0.0, differ, 0.0,
         named=True, missed=tuple(missed),

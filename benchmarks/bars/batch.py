@@ -15,8 +15,8 @@ from typing import Any
 
 import viewkeeper as vk
 from bars.check import recomputed
-from bars.setting import Setting, anonymous_bytes, opened, settled
-from bars.views import FULL, TENTH, scales
+from bars.setting import Setting, anonymous_bytes, settled
+from bars.views import FULL, TENTH, scales, viewed
 from viewkeeper.verify.model import Change, Model
 from viewkeeper.verify.yardstick import apply
 
@@ -25,7 +25,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {FULL: [], TENTH: []}
     dimensions: list[float] = []
     with ExitStack() as stack:
-        pairs = {n: stack.enter_context(opened(setting, n, scale=s)) for n, s in scales(setting).items()}
+        pairs = {n: stack.enter_context(viewed(setting, n, scale=s)) for n, s in scales(setting).items()}
         for batch in range(setting.batches + 1):
             for name, (db, model) in pairs.items():
                 changes = model.orders_batch(setting.orders, setting.orders, setting.orders)

@@ -13,7 +13,7 @@ from typing import Any
 import viewkeeper as vk
 from bars.check import SparkFiles, compare, recomputed
 from bars.setting import Setting, opened, session, settled
-from bars.views import FULL
+from bars.views import FULL, viewed
 from viewkeeper.tpch import QUERIES, views
 from viewkeeper.tpch.changes import TpchModel
 from viewkeeper.verify.yardstick import apply, create_views
@@ -54,7 +54,7 @@ def timed(db: vk.Database, model: TpchModel, setting: Setting, lane: str) -> flo
 
 def measure_all(setting: Setting) -> dict[str, Any]:
     """All views in one refresh of the Spark lane."""
-    with opened(setting, FULL) as (db, model):
+    with viewed(setting, FULL) as (db, model):
         seconds = [timed(db, model, setting, "spark") for _ in range(_TIMES)]
         recomputed(db, model)
     return {"spark_lane": {"seconds": statistics.median(seconds[1:]), "first": seconds[0]}}
@@ -62,7 +62,7 @@ def measure_all(setting: Setting) -> dict[str, Any]:
 
 def measure_recompute(setting: Setting) -> dict[str, Any]:
     """Spark SQL's own time for each query, and the exact comparison."""
-    with opened(setting, FULL, spark=session()) as (db, model):
+    with viewed(setting, FULL, spark=session()) as (db, model):
         spark = SparkFiles(db._spark(), model.files)
         times: dict[str, float] = {}
         for warm in (False, True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,9 @@ def _shared(found: Found) -> Iterator[Bar]:
             )
             for what in ("statements", "lookups"):
                 detail += f"; {what} {one['together'][what]:.0f}, apart {one['apart'][what]:.0f}"
+            if each := one.get("ratios"):  # results of earlier runs have none
+                least, median, most = each[0], statistics.median(each), each[-1]
+                detail += f"; {len(each)} batches: {least:.3f} at least, median {median:.3f}, {most:.3f} at most"
             yield Bar(
                 f"batch of {kind}, {one['changes']:,} changes / DuckDB recompute", one["ratio"], limit, "", detail
             )

@@ -20,8 +20,8 @@ from unittest.mock import patch
 
 import viewkeeper as vk
 from bars.check import recomputed
-from bars.setting import Setting, opened, settled
-from bars.views import FULL
+from bars.setting import Setting, settled
+from bars.views import FULL, viewed
 from viewkeeper.maintain import stage
 from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
@@ -34,7 +34,7 @@ WAYS = ("apart", "together")
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    with opened(setting, FULL) as (db, model):
+    with viewed(setting, FULL) as (db, model):
         rows = setting.orders * 50 // 3
         kinds: dict[str, Callable[[], list[Change]]] = {
             "scattered": lambda: model.scattered_batch(rows),
@@ -48,7 +48,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 def _by_turns(db: vk.Database, model: TpchModel, kind: str, make: Callable[[], list[Change]], times: int) -> Any:
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     duckdb: list[float] = []
-    for number in range(1 + max(1, times // 2)):
+    for number in range(1 + times):
         for way in WAYS:
             runs[way].append(_one(db, model, make(), way))
             settled(db)
@@ -58,8 +58,9 @@ def _by_turns(db: vk.Database, model: TpchModel, kind: str, make: Callable[[], l
         print(f"{kind} {number}: {told}, duckdb {duckdb[-1] * 1e3 if duckdb else 0:.0f} ms", flush=True)
     found = {way: _medians(runs[way][1:]) for way in WAYS}
     against = statistics.median(duckdb)
-    ratio = statistics.median(r["seconds"] / d for r, d in zip(runs["together"][1:], duckdb, strict=True))
-    return {**found, "duckdb": against, "ratio": ratio, "changes": int(found["together"]["changes"])}
+    ratios = sorted(r["seconds"] / d for r, d in zip(runs["together"][1:], duckdb, strict=True))
+    beside = {"duckdb": against, "ratio": statistics.median(ratios), "ratios": ratios}
+    return {**found, **beside, "changes": int(found["together"]["changes"])}
 
 
 def _one(db: vk.Database, model: TpchModel, changes: Sequence[Change], way: str) -> dict[str, float]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import viewkeeper as vk
 from bars.setting import Setting, anonymous_bytes, opened
-from viewkeeper.tpch import QUERIES, views
+from viewkeeper.tpch import views
+from viewkeeper.tpch.changes import TpchModel
 from viewkeeper.verify.yardstick import create_views
 
 FULL, TENTH = "full", "tenth"
@@ -20,16 +24,28 @@ def scales(setting: Setting) -> dict[str, float]:
     return {FULL: setting.scale, TENTH: setting.scale / 10}
 
 
+@contextmanager
+def viewed(setting: Setting, name: str, **how: Any) -> Iterator[tuple[vk.Database, TpchModel]]:
+    """A database with the 22 views, and its model; what is not there is made first. `how`: as `opened` takes it."""
+    with opened(setting, name, **how) as (db, model):
+        create_views(db, missing(db), lambda said: print(said, flush=True))
+        yield db, model
+
+
+def missing(db: vk.Database) -> dict[str, str]:
+    there = {view.name for view in db.status().views}
+    return {name: query for name, query in views().items() if name not in there}
+
+
 def made(setting: Setting, name: str, scale: float) -> dict[str, Any]:
     """Seconds to load the tables, and to create each view: planning, scanning and sharing included."""
     started = time.perf_counter()
     with opened(setting, name, scale=scale) as (db, _):
         loaded = time.perf_counter() - started
-        there = {v.name for v in db.status().views}
         seconds = {}
-        for number in (n for n in QUERIES if f"q{n}" not in there):
+        for view, query in missing(db).items():
             started = time.perf_counter()
-            create_views(db, views([number]))
-            seconds[f"q{number}"] = time.perf_counter() - started
-            print(f"scale {scale:g}: q{number} made in {seconds[f'q{number}']:.1f} s", flush=True)
+            create_views(db, {view: query})
+            seconds[view] = time.perf_counter() - started
+            print(f"scale {scale:g}: {view} made in {seconds[view]:.1f} s", flush=True)
         return {"load_seconds": loaded, "seconds": seconds, "anonymous_bytes": anonymous_bytes()}

@@ -187,7 +187,21 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     kept = shop.read("q1").to_pylist()
     assert f"{len(DAYS)} members, for 10,000 changed rows about: grid" in shop.explain("q1")
     assert shop.sql("INSERT INTO q1.parameters VALUES (DATE '1995-05-05')").done == "1 inserted"
+    shop.refresh()
+    assert f"{len(DAYS) + 1} members, for" in shop.explain("q1")
     assert shop.sql("DELETE FROM q1.parameters WHERE day = DATE '1995-05-05'").done == "1 deleted"
+    shop.refresh()
+    assert f"{len(DAYS)} members, for" in shop.explain("q1")
+    days = [{"day": day} for day in DAYS]
+    for engine in ("embedded", "spark"):
+        asked = "SELECT q1.parameters.day FROM q1.parameters ORDER BY day"
+        assert shop.sql(asked, engine=engine).to_pylist() == days, engine
+    assert "reads: q1.parameters (day)" in "".join(
+        shop.sql("EXPLAIN SELECT * FROM q1.parameters").to_arrow()["plan"].to_pylist()
+    )
+    shop.sql("CREATE MATERIALIZED VIEW many AS SELECT count(*) AS n FROM q1.parameters")
+    assert shop.read("many").to_pylist() == [{"n": len(DAYS)}]
+    shop.sql("DROP MATERIALIZED VIEW many")
     assert list(shop.scan("q1", prefix=(DAYS[2],))) == [r for r in kept if r["day"] == DAYS[2]]
     for statement, error in (
         ("DROP TABLE `q1.parameters`", InUse),
@@ -209,6 +223,7 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     ("statement", "error", "says"),
     [
         ("(q INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :other", BadValue, ":other"),
+        ("(q INT, r INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :q", BadStatement, "its parameter r"),
         ("(q INT, Q INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :q", BadStatement, "twice"),
         ("(q INT DEFAULT 3) AS SELECT count(*) AS n FROM line WHERE qty_ < :q", BadStatement, "parameter q"),
         ("(n INT) AS SELECT count(*) AS n FROM line WHERE qty_ < :n", BadStatement, "Two columns"),

@@ -227,8 +227,9 @@ def made(make_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
 
         monkeypatch.setattr(definitions, "lift", lifted)
         listed = ", ".join(f"{name} {kind.upper()}" for name, (kind, _) in MEMBERS.items())
+        used = ", ".join(f":{name}" for name in MEMBERS)
         for name in "cr":
-            db.sql(f"CREATE MATERIALIZED VIEW {name} PARAMETERS ({listed}) AS SELECT 1")
+            db.sql(f"CREATE MATERIALIZED VIEW {name} PARAMETERS ({listed}) AS SELECT {used}")
         return db
 
     return make

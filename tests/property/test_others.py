@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from viewkeeper import expressions
+from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange, merge
@@ -23,8 +24,10 @@ from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.kinds import Recompute, recompute
 from viewkeeper.operators.operator import slots
 from viewkeeper.operators.others import others
+from viewkeeper.operators.others_step import other_values, step_of_others
 from viewkeeper.operators.passing import passed
 from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.tables import Tables
 from viewkeeper.plan.nodes import Expr, Named, column
 
 from . import reference
@@ -122,7 +125,7 @@ def test_rows_with_another_value(
     made, site = operator(is_semi, shared, late), Site(duck, piece)
     second = operator(not is_semi, shared, (True, late[1]))
     views = {made: Counter[Any](), second: Counter[Any]()}
-    form = recompute._others(made)
+    form = other_values(made)
     assert form is not None
     live = {name: Counter[Any]() for name in ("a", "b")}
     read = ["a" if shared[0] == shared[1] == "a" else (shared[i] or ("left", "right")[i]) for i in range(2)]
@@ -136,8 +139,8 @@ def test_rows_with_another_value(
                 site.added[f"{table}/0"] = arrange(of_table)
         ports = arriving(duck, made, [deltas[name] for name in read])
         whole = [tables[0] if tables else None for tables in ports]
-        tables = recompute._Tables(site, made)  # type: ignore[arg-type]
-        told = recompute._quickly(duck, made, form, site.state(made), whole, tables) if any(ports) else None
+        tables = Tables(site, made)  # type: ignore[arg-type]
+        told = step_of_others(duck, made, form, site.state(made), whole, tables) if any(ports) else None
         if any(ports) and not nulls and group[-1] < 2**62:
             assert told is not None, "no statement is needed"
         states = site.state(made)
@@ -207,7 +210,7 @@ def changed(rng: Random, live: Counter[Any], groups: tuple[int, ...], nulls: boo
 def test_what_says_something_else_is_left_to_the_statement(text: str, condition: str) -> None:
     ports = (port("l"), port("r"))
     output = (Column("o0", types.BIGINT), Column("o1", types.INT))[: text.count(" AS ")]
-    assert recompute._others(Recompute(ports, (None, None), text.format(condition), output, "a join")) is None
+    assert other_values(Recompute(ports, (None, None), text.format(condition), output, "a join")) is None
 
 
 def test_a_name_that_both_sides_have_is_left_to_the_statement() -> None:
@@ -221,5 +224,5 @@ def test_a_negative_count_is_no_slice(duck: Duck) -> None:
     made, site = operator(True, (None, None), (False, False)), Site(duck)
     delta = pa.table({"g": pa.array([1]), "v": pa.array([1], pa.int32()), "_w": pa.array([-1])})
     rows = [passed(duck, made.inputs[i][0], delta) for i in range(2)]
-    with pytest.raises(recompute.Contradiction):
+    with pytest.raises(Contradiction):
         list(made.run(site, [[rows[0]], [rows[1]]]))  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from viewkeeper.errors import BadStatement, BadValue
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.plan import statements
+from viewkeeper.plan.families.tables import with_backticks
 from viewkeeper.plan.families.texts import declared, lateral
 from viewkeeper.plan.families.tried import tried
 from viewkeeper.plan.tokens import tokens
@@ -53,12 +54,43 @@ def test_casts_and_paths_are_no_parameters() -> None:
         lateral("q", "SELECT :other", ["day"])
 
 
+def test_a_parameter_that_the_query_does_not_use_is_refused_by_name() -> None:
+    with pytest.raises(BadStatement, match="The query of q does not use its parameter Until") as refused:
+        lateral("q", "SELECT x FROM t WHERE x > :since -- :until", ["since", "Until"])
+    assert refused.value.hint == "Write :Until where its value belongs, or leave it out of PARAMETERS."
+
+
 def test_the_table_of_parameters_is_named_after_its_family() -> None:
     described = statements.parse("DESCRIBE q.parameters")
     assert isinstance(described, statements.Describe)
     assert described.name == "q.parameters"
     with pytest.raises(BadStatement, match="one part"):
         statements.parse("DESCRIBE q.other")
+
+
+@pytest.mark.parametrize(
+    ("query", "read"),
+    [
+        ("SELECT * FROM q.parameters", "SELECT * FROM `q.parameters`"),
+        ("select q.Parameters.day from Q . parameters", "select `q.parameters`.day from `Q.parameters`"),
+        ("SELECT 1 FROM t, `q y`.parameters p", "SELECT 1 FROM t, `q y.parameters` p"),
+        ("SELECT 1 FROM t JOIN q.parameters USING (k)", "SELECT 1 FROM t JOIN `q.parameters` USING (k)"),
+        ("SELECT 1 FROM (q.parameters p CROSS JOIN t)", "SELECT 1 FROM (`q.parameters` p CROSS JOIN t)"),
+        ("SELECT (SELECT 1 FROM q.parameters) FROM t", "SELECT (SELECT 1 FROM `q.parameters`) FROM t"),
+        ("WITH a AS (FROM q.parameters) SELECT 1", "WITH a AS (FROM `q.parameters`) SELECT 1"),
+        # Columns called so, and what only looks like either.
+        ("SELECT a, q.parameters FROM q", None),
+        ("SELECT 1 FROM t q WHERE q.parameters IN (1, q.parameters) ORDER BY 1, q.parameters", None),
+        ("SELECT extract(YEAR FROM q.parameters), q.parameters.x FROM q", None),
+        ("SELECT q.parameters IS NOT DISTINCT FROM q.parameters FROM q", None),
+        ("SELECT 'FROM q.parameters' FROM q -- FROM q.parameters", None),
+        ("SELECT 1 FROM q.parameters.more", None),
+        ("SELECT 1 FROM q JOIN r ON q.parameters = r.k", None),
+    ],
+)
+def test_a_table_of_parameters_is_read_without_backticks(query: str, read: str | None) -> None:
+    assert with_backticks(query) == (read or query)
+    assert with_backticks(with_backticks(query)) == (read or query)
 
 
 def _op(name: str, type_: types.Type, *args: Expr) -> Expr:

@@ -103,14 +103,47 @@ def test_what_fits_is_exact(duck: Duck, expr: Expr, rows: list[dict[str, Any]], 
         assert any(abs(int(str(row[c]).replace(".", ""))) > 10_000 for row in rows for c in columns) or not columns
 
 
-def test_zeros_that_get_more_digits_than_a_word_has() -> None:
-    expr = operation("Add", PRICE, column("fine", decimal(25, 20)))
+def test_what_gets_more_digits_than_a_word_has() -> None:
+    """Twenty digits more: of zeros nothing comes, of anything else too much."""
+    fine, least = decimal(25, 22), Decimal("0.0000000000000000000001")
+    expr = operation("Add", PRICE, column("fine", fine))
     assert is_product(expr)
-    columns = {"price": ("0.00", decimal(15, 2)), "fine": ("0.00000000000000000001", decimal(25, 20))}
-    rows = pa.table({name: pa.array([Decimal(v)], types.arrow(type_)) for name, (v, type_) in columns.items()})
-    found = product_of(expr, rows)
+
+    def found(price: str) -> pa.Array | None:
+        rows = {
+            "price": pa.array([Decimal(price)], types.arrow(PRICE.type)),
+            "fine": pa.array([least], types.arrow(fine)),
+        }
+        return product_of(expr, pa.table(rows))
+
+    zero = found("0.00")
+    assert zero is not None
+    assert zero.to_pylist() == [least]
+    assert found("0.01") is None
+
+
+LONG = Expr("literal", decimal(25, 0), value=str(10**20), nullable=False)
+NARROW = Expr("Multiply", decimal(6, 4), (PRICE, TAX))
+
+
+@pytest.mark.parametrize(
+    ("expr", "price"),
+    [
+        (NARROW, "10.00"),  # 100.0000 has seven digits, however small it is for a word
+        (Expr("Add", decimal(3, 2), (PRICE, TAX)), "0.00"),
+        (operation("Multiply", LONG, PRICE), "0.00"),  # nothing comes of it, but a word cannot say the factor
+        (LONG, "0.00"),
+    ],
+)
+def test_what_fits_no_word_or_not_its_type_is_left_to_the_statement(expr: Expr, price: str) -> None:
+    assert is_product(expr)
+    assert product_of(expr, table([{**PLAIN, "price": Decimal(price), "tax": Decimal("10.00")}])) is None
+
+
+def test_a_result_that_just_fits_its_type_needs_no_statement() -> None:
+    found = product_of(NARROW, table([{**PLAIN, "price": Decimal("-9.99"), "tax": Decimal("10.00")}]))
     assert found is not None
-    assert found.to_pylist() == [Decimal("0.00000000000000000001")]
+    assert found.to_pylist() == [Decimal("-99.9000")]
 
 
 def _leaves(expr: Expr) -> Iterator[Expr]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from viewkeeper import faults
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.expressions.tree import Expr, Named, column
+from viewkeeper.maintain.drafts import fresh_ids, refuse_options, written_plan
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.clusters import PART, Cluster
@@ -19,10 +20,7 @@ from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan.clustering import CreateCluster
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.nodes import Node, Project, Query, Scan, Union
-from viewkeeper.plan.planner import compile_plan
 from viewkeeper.store.base import Store
 
 _OPTIONS = frozenset({"load_rate", "hbase.encoding"})
@@ -31,10 +29,7 @@ _OPTIONS = frozenset({"load_rate", "hbase.encoding"})
 def plan_cluster(store: Store, statement: CreateCluster) -> View:
     """The view that a statement defines."""
     catalog = store.catalog()
-    if unknown := sorted(set(statement.options) - _OPTIONS):
-        raise Unsupported(
-            f"Clustered views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_OPTIONS))}."
-        )
+    refuse_options("Clustered views", statement.options, _OPTIONS)
     tables = [_table(catalog, name) for name in statement.of]
     shared = _shared(statement, tables)
     taken = {c.name.lower() for c in shared} | {PART}
@@ -55,12 +50,9 @@ def plan_cluster(store: Store, statement: CreateCluster) -> View:
     inputs = tuple(_input(place, tables[place], shared, owned) for place in range(len(tables)))
     output = tuple(Column(f"u{i}", c.type, c.nullable) for i, c in enumerate(columns))
     query = Query(Union(inputs, output), tuple((c.name, o) for c, o in zip(columns, output, strict=True)))
-    plan = ViewPlan(query, {t.id: store.count(t) for t in catalog.tables})
-    known = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    compile_plan(catalog.next_id, plan, known, Plans(catalog))
-    number = store.change_catalog(lambda catalog: catalog.with_ids_taken(1)).next_id - 1
+    plan = written_plan(store, catalog, query)
     options = tuple(sorted(statement.options.items()))
-    made = Table(number, statement.name, tuple(columns), tuple(map(KeyPart, key)), True, False, options)
+    made = Table(fresh_ids(store, 1), statement.name, tuple(columns), tuple(map(KeyPart, key)), True, False, options)
     by = tuple(c.name for c in shared)
     called = tuple(tuple((c.name, name) for c, name in one) for one in owned)
     cluster = Cluster(by, tuple(t.name for t in tables), called)

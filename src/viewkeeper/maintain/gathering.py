@@ -31,6 +31,7 @@ import pyarrow as pa
 from viewkeeper import faults
 from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.errors import Unsupported
+from viewkeeper.maintain.drafts import fresh_ids
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.keys import encode_keys, plain_bytes
@@ -113,7 +114,7 @@ def _family_for(
 
 def _family(store: Store, catalog: Catalog, sample: Candidate, sizes: Mapping[int, int]) -> tuple[View, Table] | None:
     """A family for views like this one; None if its rows would not be those of its members side by side."""
-    number = _ids(store, 2)
+    number = fresh_ids(store, 2)
     name = f"_family_{number}"
     while catalog.find(name) is not None or catalog.find(parameters_name(name)) is not None:
         name += "_"
@@ -274,7 +275,3 @@ def _array(type_: types.Type, plain: list[Any]) -> pa.Array:
     if type_ == types.DATE:
         return pa.array(plain, pa.int32()).cast(target)
     return pa.array(plain, pa.int64()).cast(target) if type_ in types.TIMES else pa.array(plain, target)
-
-
-def _ids(store: Store, count: int) -> int:
-    return store.change_catalog(lambda catalog: catalog.with_ids_taken(count)).next_id - count

@@ -15,16 +15,14 @@ from dataclasses import replace
 
 from viewkeeper import faults
 from viewkeeper.errors import UnknownName, Unsupported
+from viewkeeper.maintain.drafts import fresh_ids, refuse_options, written_plan
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.indexes import Index
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.strategies import strategy_of
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.indexing import CreateIndex
 from viewkeeper.plan.nodes import Query, Scan
-from viewkeeper.plan.planner import compile_plan
 from viewkeeper.store.base import Store
 
 _OPTIONS = frozenset({"load_rate", "hbase.encoding", "sync"})
@@ -34,10 +32,7 @@ def plan_index(store: Store, statement: CreateIndex) -> View:
     """The view that an index is."""
     catalog = store.catalog()
     on = _indexed(catalog, statement.on)
-    if unknown := sorted(set(statement.options) - _OPTIONS):
-        raise Unsupported(
-            f"Indexes have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_OPTIONS))}."
-        )
+    refuse_options("Indexes", statement.options, _OPTIONS)
     asked = [(_column(on, name), descends) for name, descends in statement.columns]
     key = [KeyPart(c.name, descends, nulls_last=descends) for c, descends in asked]
     first = {c.name for c, _ in asked}
@@ -50,12 +45,9 @@ def plan_index(store: Store, statement: CreateIndex) -> View:
     shown = tuple(Column(c.name, c.type, c.nullable) for c in columns)
     fields = tuple((Column(f"c{i}", c.type, c.nullable), c.inside) for i, c in enumerate(columns))
     query = Query(Scan(on.id, fields), tuple((c.name, f) for c, (f, _) in zip(shown, fields, strict=True)))
-    plan = ViewPlan(query, {t.id: store.count(t) for t in catalog.tables})
-    tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    compile_plan(catalog.next_id, plan, tables, Plans(catalog))
-    number = store.change_catalog(lambda catalog: catalog.with_ids_taken(1)).next_id - 1
+    plan = written_plan(store, catalog, query)
     options = tuple(sorted(statement.options.items()))
-    table = Table(number, statement.name, shown, tuple(key), True, on.is_bag, options)
+    table = Table(fresh_ids(store, 1), statement.name, shown, tuple(key), True, on.is_bag, options)
     faults.point("view.planned")
     return View(table, _text(on, table, made), plan.to_json(), statement.options, index=made)
 

@@ -16,6 +16,7 @@ from typing import Any
 from viewkeeper import faults
 from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperError
 from viewkeeper.maintain.definitions import checked_options, same_shape, scans
+from viewkeeper.maintain.drafts import fresh_ids
 from viewkeeper.maintain.gathering import Candidate, Gathered, closed, gather
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import LAZY, Table
@@ -53,7 +54,7 @@ def plan(
         number = old.table.id
     else:
         # Taken now: while the view is loaded, other processes make tables.
-        number = _ids(store, 1)
+        number = fresh_ids(store, 1)
     faults.point("view.planned")
     return replace(view, table=replace(view.table, id=number))
 
@@ -87,7 +88,7 @@ def plan_many(
     found: list[View] = []
     candidates: list[Candidate] = []
     taken: set[str] = set()
-    first = _ids(store, len(wanted))
+    first = fresh_ids(store, len(wanted))
     for number, statement in enumerate(wanted, first):
         try:
             if statement.or_replace or statement.parameters:
@@ -151,7 +152,7 @@ def family(store: Store, spark: Spark, statement: statements.CreateView) -> View
     sizes = {t.id: store.count(t) for t in catalog.tables}
     planned = (statement.name, catalog.next_id, query, key)
     table, made = plan_view(*planned, tables, Plans(catalog), sizes, options, attempt)
-    table = replace(table, id=_ids(store, 1))
+    table = replace(table, id=fresh_ids(store, 1))
     faults.point("view.planned")
     family = View(table, text, made.to_json(), options)
     return replace(family, parameters=parameters.id, given=len(names), body=statement.query)
@@ -219,8 +220,3 @@ def alone(store: Store, spark: Spark, member: View, templates: Templates) -> Vie
 
 def _sizes(store: Store, catalog: Catalog) -> dict[int, int]:
     return {t.id: store.count(t) for t in catalog.tables}
-
-
-def _ids(store: Store, count: int) -> int:
-    """The first of so many ids that nobody else has."""
-    return store.change_catalog(lambda catalog: catalog.with_ids_taken(count)).next_id - count

@@ -26,6 +26,7 @@ from viewkeeper.commit.afterwards import Afterwards
 from viewkeeper.commit.keeping import Keeper, made
 from viewkeeper.errors import Unsupported
 from viewkeeper.maintain.definitions import refuse_altered, refuse_used
+from viewkeeper.maintain.drafts import fresh_ids
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import USUAL, strategy_named, strategy_of
@@ -73,7 +74,7 @@ def planned(store: Store, view: View) -> View:
             hint="Leave sync out: batches keep the view.",
         )
     count = sum(len(shelves) for slots in plan.shelved.values() for shelves in slots)
-    taken = store.change_catalog(lambda now: now.with_ids_taken(count)).next_id - count if count else 0
+    taken = fresh_ids(store, count) if count else 0
     options = (*view.table.options, (WITH_WRITES, "true"))
     state = tuple(range(taken, taken + count))
     return replace(view, table=replace(view.table, options=options), sync=Sync(plan.tables, state))

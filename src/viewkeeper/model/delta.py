@@ -6,7 +6,7 @@ equal rows and drops the zeros, so a record's timeline inside one batch telescop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,8 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk, same_words, words
-from viewkeeper.model.schema import WEIGHT
+from viewkeeper.model import types
+from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.names import HASH
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.model.words import same_words, words
 
 Places = npt.NDArray[np.int64]
 
@@ -28,6 +31,12 @@ _FEW_ROWS = 100_000
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
     """The rows, each with the same weight."""
     return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
+
+
+def no_rows(columns: Sequence[Column]) -> pa.Table:
+    """An empty delta of these columns, with weight and hash."""
+    fields = [(c.name, types.arrow(c.type)) for c in columns]
+    return pa.schema([*fields, (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
 
 
 def plain(table: pa.Table) -> pa.Table:

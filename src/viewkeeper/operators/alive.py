@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model.chunks import one_chunk
@@ -22,9 +21,8 @@ from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import hashes
 from viewkeeper.operators.outlooks import Modes, Outlook
 from viewkeeper.operators.spans import spans
-from viewkeeper.operators.stretches import Words, bits_of, judged, words_of
-
-Flags = npt.NDArray[np.bool_]
+from viewkeeper.operators.stretches import bits_of, judged, words_of
+from viewkeeper.operators.wide import Flags, Words
 
 _EXTRA_SHARE = 8
 """Rows that came alive are kept beside the others up to this part of those."""

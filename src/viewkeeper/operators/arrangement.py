@@ -23,10 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.model.chunks import one_chunk, words
+from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.delta import rearranged
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.model.words import words
 from viewkeeper.operators.ascending import ascending
 from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.duck import Duck

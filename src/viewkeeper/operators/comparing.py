@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import integer, integers, one_chunk
+from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.words import integer, integers
 from viewkeeper.operators.projecting import is_exact, value_of
 
 _HOLDS = {
@@ -37,27 +38,63 @@ _KNOWN = {"IsNull": pc.is_null, "IsNotNull": pc.is_valid}
 _WITHIN = {"StartsWith": pc.starts_with, "EndsWith": pc.ends_with, "Contains": pc.match_substring}
 _OTHER = "Not"
 """Of what is not equal."""
-_OPPOSITE = "opposite"
-"""Of what else is not."""
 _JOINED = {"And": np.logical_and, "Or": np.logical_or}
 
+Side = str | Expr
+"""A column's name, or what `projecting` works out."""
 
-class Comparison(NamedTuple):
-    """A column, or what `projecting` works out, how it is compared, and with what: a constant, several, or a column (by
-    its name); with nothing: whether it has a value. Of no column: several conditions, joined."""
 
-    column: str | Expr
+class Known(NamedTuple):
+    """Whether it has a value."""
+
+    side: Side
     op: str
-    value: Any
+
+
+class Constant(NamedTuple):
+    """Compared with a constant."""
+
+    side: Side
+    op: str
+    value: pa.Scalar
+
+
+class Beside(NamedTuple):
+    """Compared with another column."""
+
+    side: Side
+    op: str
+    other: str
+
+
+class Listed(NamedTuple):
+    """Whether it is one of these constants."""
+
+    side: Side
+    values: pa.Array
+
+
+class Opposite(NamedTuple):
+    """What holds where a comparison with constants does not, and what is compared has a value."""
+
+    of: Constant | Listed
+
+
+class Joined(NamedTuple):
+    """Several conditions as AND or OR joins them."""
+
+    op: str
+    parts: tuple[Comparison, ...]
+
+
+Comparison = Known | Constant | Beside | Listed | Opposite | Joined
 
 
 def comparison(expr: Expr) -> Comparison | None:
     """None if the condition is something else."""
     op, args = expr.op, expr.args
     if op in _JOINED:
-        parts = [comparison(arg) for arg in args]
-        known = tuple(part for part in parts if part is not None)
-        return Comparison("", op, known) if len(known) == len(parts) else None
+        return _joined(op, [comparison(arg) for arg in args])
     if op == "Not" and args[0].op == "EqualTo":
         args = args[0].args
     elif op == "Not":
@@ -67,55 +104,73 @@ def comparison(expr: Expr) -> Comparison | None:
     column, *others = args
     if not is_exact(column) or any(other.type != column.type for other in others):
         return None
-    name = str(column.value) if column.op == "column" else column
+    side = str(column.value) if column.op == "column" else column
     if op in _KNOWN:
-        return Comparison(name, op, None)
+        return Known(side, op)
     if op in _WITHIN and column.type != types.STRING:
         return None
     if [other.op for other in others] == ["column"]:
-        return Comparison(name, op, str(others[0].value)) if _is_compared(column.type) and op not in _WITHIN else None
+        return Beside(side, op, str(others[0].value)) if _is_compared(column.type) and op not in _WITHIN else None
     values = [_value(other) for other in others]
     if not values or any(value is None for value in values):
         return None
-    return Comparison(name, op, pa.array(values, types.arrow(column.type)) if op == "In" else values[0])
+    return Listed(side, pa.array(values, types.arrow(column.type))) if op == "In" else Constant(side, op, values[0])
 
 
 def _opposite(found: Comparison | None) -> Comparison | None:
-    """What holds where a comparison of a column with constants does not, and the column has a value."""
-    if found is None or found.op not in (*_HOLDS, *_WITHIN, "In") or isinstance(found.value, str):
-        return None
-    return Comparison(found.column, _OPPOSITE, found)
+    if isinstance(found, Listed) or (isinstance(found, Constant) and found.op != _OTHER):
+        return Opposite(found)
+    return None
+
+
+def _joined(op: str, parts: Sequence[Comparison | None]) -> Joined | None:
+    known = tuple(part for part in parts if part is not None)
+    return Joined(op, known) if len(known) == len(parts) else None
 
 
 def renamed(found: Comparison, names: Mapping[str, str]) -> Comparison | None:
     """The same of columns that are called otherwise; None if it is of others too, or of what has to be worked out."""
-    name, op, value = found
-    if op in _JOINED:
-        parts = [renamed(part, names) for part in value]
-        return None if None in parts else Comparison("", op, tuple(parts))
-    if not isinstance(name, str) or name not in names or isinstance(value, str):
-        return None
-    return Comparison(names[name], op, renamed(value, names) if op == _OPPOSITE else value)
+    match found:
+        case Joined(op, parts):
+            return _joined(op, [renamed(part, names) for part in parts])
+        case Opposite(of):
+            return _opposite(renamed(of, names))
+        case Known(side) | Constant(side) | Listed(side) if isinstance(side, str) and side in names:
+            return found._replace(side=names[side])
+    return None
 
 
 def columns_of(found: Comparison) -> frozenset[str]:
-    """The columns that a condition of constants reads."""
-    if found.op in _JOINED:
-        return frozenset().union(*map(columns_of, found.value))
-    return found.column.columns() if isinstance(found.column, Expr) else frozenset({found.column})
+    """The columns that a condition reads."""
+    match found:
+        case Joined(_, parts):
+            return frozenset().union(*map(columns_of, parts))
+        case Opposite(of):
+            return columns_of(of)
+    mine = found.side.columns() if isinstance(found.side, Expr) else frozenset({found.side})
+    return mine | {found.other} if isinstance(found, Beside) else mine
 
 
 def spelt(found: Comparison) -> str:
-    """The same text of conditions of constants that are the same."""
-    column, op, value = found
-    if op in _JOINED:
-        return f"{op}{[spelt(part) for part in value]}"
-    if op == _OPPOSITE:
-        return f"{op} {spelt(value)}"
-    if value is None:
-        return f"{column} {op}"
-    plain = value.cast(pa.int32()) if value.type == pa.date32() else value  # Python has no dates after 9999
-    return f"{column} {op} {(plain.to_pylist() if isinstance(plain, pa.Array) else plain.as_py())!r}"
+    """The same text of conditions that are the same."""
+    match found:
+        case Joined(op, parts):
+            return f"{op}{[spelt(part) for part in parts]}"
+        case Opposite(of):
+            return f"not {spelt(of)}"
+        case Known(side, op):
+            return f"{side} {op}"
+        case Beside(side, op, other):
+            return f"{side} {op} {other}"
+        case Listed(side, values):
+            return f"{side} in {_plain(values).to_pylist()!r}"
+        case Constant(side, op, value):
+            return f"{side} {op} {_plain(value).as_py()!r}"
+
+
+def _plain(value: Any) -> Any:
+    """Dates as numbers: Python has none after 9999."""
+    return value.cast(pa.int32()) if value.type == pa.date32() else value
 
 
 def _is_compared(type_: types.Type) -> bool:
@@ -154,24 +209,31 @@ def all_hold(conditions: Sequence[Comparison], rows: pa.Table) -> npt.NDArray[np
 
 def holds(condition: Comparison, rows: pa.Table) -> npt.NDArray[np.bool_]:
     """For which rows."""
-    name, op, value = condition
-    if op in _JOINED:
-        together: npt.NDArray[np.bool_] = _JOINED[op].reduce([holds(part, rows) for part in value])
-        return together
-    column: Any = one_chunk(rows.column(name) if isinstance(name, str) else value_of(name, rows))
-    if op in _KNOWN:
+    found: npt.NDArray[np.bool_]
+    if isinstance(condition, Joined):
+        found = _JOINED[condition.op].reduce([holds(part, rows) for part in condition.parts])
+        return found
+    if isinstance(condition, Opposite):
+        found = ~holds(condition.of, rows) & np.asarray(pc.is_valid(_values(condition.of.side, rows)))
+        return found
+    column = _values(condition.side, rows)
+    if isinstance(condition, Listed):
+        if len(condition.values) > _FEW_VALUES:
+            return np.asarray(pc.is_in(column, value_set=condition.values))
+        found = np.logical_or.reduce([_compared("EqualTo", column, each) for each in condition.values])
+        return found
+    op = condition.op
+    if isinstance(condition, Known):
         return np.asarray(_KNOWN[op](column))
-    if op == _OPPOSITE:
-        opposite: npt.NDArray[np.bool_] = ~holds(value, rows) & np.asarray(pc.is_valid(column))
-        return opposite
-    if op == "In" and len(value) > _FEW_VALUES:
-        return np.asarray(pc.is_in(column, value_set=value))
-    if op == "In":
-        listed: npt.NDArray[np.bool_] = np.logical_or.reduce([_compared("EqualTo", column, each) for each in value])
-        return listed
-    if op in _WITHIN:
-        return _told(_WITHIN[op](column, value.as_py()))
-    return _compared(op, column, one_chunk(rows.column(value)) if isinstance(value, str) else value)
+    if isinstance(condition, Beside):
+        return _compared(op, column, one_chunk(rows.column(condition.other)))
+    return (
+        _told(_WITHIN[op](column, condition.value.as_py())) if op in _WITHIN else _compared(op, column, condition.value)
+    )
+
+
+def _values(side: Side, rows: pa.Table) -> pa.Array:
+    return one_chunk(rows.column(side) if isinstance(side, str) else value_of(side, rows))
 
 
 def _compared(op: str, column: pa.Array, other: pa.Array | pa.Scalar) -> npt.NDArray[np.bool_]:

@@ -21,8 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk, taken, words
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.names import HASH, quoted
+from viewkeeper.model.words import words
 from viewkeeper.operators import exact
 from viewkeeper.operators.arrangement import Arrangement, Run, hashes_of
 from viewkeeper.operators.ascending import ascending
@@ -63,7 +64,7 @@ class Groups:
 def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: Arrangement, delta: pa.Table) -> Groups:
     """The groups that `delta` has vectors of: summed over `old`, and over both."""
     names = [*(k.name for k in spec.keys), HASH]
-    hashes, first, number = _numbered(hashes_of(delta))
+    hashes, first, number = numbered(hashes_of(delta))
     met = list(old.met(hashes))
     parts = [*(_Part(run, places) for run, places, _ in met), _Part(Run(delta), None)]
     numbers = np.concatenate([*(mine for *_, mine in met), number])
@@ -73,7 +74,7 @@ def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: Arrangement, delta
             keys = keys.take(pa.array(first))
     else:
         rows = pa.concat_tables([part.table(names) for part in parts]).combine_chunks()
-        _, first, numbers = _numbered(_representatives(duck, spec, rows))
+        _, first, numbers = numbered(_representatives(duck, spec, rows))
         keys = rows.take(pa.array(first))
     olds, count = len(numbers) - delta.num_rows, keys.num_rows
     seen = np.zeros(count, np.bool_)
@@ -142,7 +143,7 @@ def _sides(plan: Layout, parts: Sequence[_Part], total: _Sum) -> Sides:
     return sides
 
 
-def _numbered(identity: Hashes) -> tuple[Hashes, Ints, Ints]:
+def numbered(identity: Hashes) -> tuple[Hashes, Ints, Ints]:
     """The values that occur, ascending; the row where each is first met; and for each row the number of its value
     (the same array, where they ascend)."""
     if bool((identity[1:] > identity[:-1]).all()):
@@ -213,10 +214,10 @@ def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) ->
             return np.where(known, group, -1)
     names = [quoted(k.name) for k in spec.keys]
     same = " AND ".join(["t._h = g._h", *(f"t.{k} IS NOT DISTINCT FROM g.{k}" for k in names)])
-    numbered = keys.append_column("_i", pa.array(np.arange(keys.num_rows)))
+    listed = keys.append_column("_i", pa.array(np.arange(keys.num_rows)))
     asked = table.select([k.name for k in spec.keys] + [HASH]).append_column("_j", pa.array(np.arange(table.num_rows)))
     sql = f"SELECT _j, coalesce(_i, -1) AS _i FROM t LEFT JOIN g ON {same} ORDER BY _j"
-    found: Ints = duck.run(sql, t=asked, g=numbered).column("_i").to_numpy()
+    found: Ints = duck.run(sql, t=asked, g=listed).column("_i").to_numpy()
     return found
 
 
@@ -269,16 +270,16 @@ def same_keys(spec: AggregateSpec, rows: pa.Table, others: Ints) -> bool:
 def _representatives(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> Hashes:
     """For each row, the number of the first row with its key."""
     names = ", ".join(quoted(k.name) for k in spec.keys)
-    numbered = rows.select([k.name for k in spec.keys]).append_column("_i", pa.array(np.arange(rows.num_rows)))
+    listed = rows.select([k.name for k in spec.keys]).append_column("_i", pa.array(np.arange(rows.num_rows)))
     sql = f"SELECT min(_i) OVER (PARTITION BY {names}) AS _g FROM rows ORDER BY _i"
-    found: Hashes = duck.run(sql, rows=numbered).column("_g").to_numpy().astype(np.uint64)
+    found: Hashes = duck.run(sql, rows=listed).column("_g").to_numpy().astype(np.uint64)
     return found
 
 
 def _add_buckets(plan: Layout, sides: Sides, groups: int, number: Ints, code: Ints, is_new: Flags, terms: Wide) -> None:
     """The totals of each (group, accumulator, bucket), from the bucket rows."""
     span = exact.BUCKETS * len(plan.bucketed)
-    pairs, _, place = _numbered((number * span + code).view(np.uint64))
+    pairs, _, place = numbered((number * span + code).view(np.uint64))
     where, code = np.divmod(pairs.view(np.int64), span)
     both = _Sum(place + len(pairs) * is_new, len(pairs)).of_wide(terms)
     for i, accumulator in enumerate(plan.bucketed):

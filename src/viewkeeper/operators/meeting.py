@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.comparing import Comparison, all_hold, columns_of, spelt
 from viewkeeper.operators.finding import Places
-
-Flags = npt.NDArray[np.bool_]
+from viewkeeper.operators.wide import Flags
 
 _ROWS_FOR_ALL = 4
 """What all rows say is worked out when one for so many was asked for: they lie side by side, and nothing is taken."""

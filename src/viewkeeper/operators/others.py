@@ -19,15 +19,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.operators.ascending import ascending
 from viewkeeper.operators.groups import firsts
-
-Ints = npt.NDArray[np.int64]
+from viewkeeper.operators.wide import Ints
 
 _NAME = r'"(\w+)"'
 _FORM = re.compile(

@@ -17,19 +17,18 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.chunks import one_chunk, taken, words
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.model.words import words
 from viewkeeper.operators.arrangement import Arrangement, Run, weights_of
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.finding import Hashes, Places
 from viewkeeper.operators.hashing import NULL_HASH, hashes, is_bijective
 from viewkeeper.operators.spans import portions, spans
-
-Flags = npt.NDArray[np.bool_]
+from viewkeeper.operators.wide import Flags
 
 
 class Narrow(Protocol):

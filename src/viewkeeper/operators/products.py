@@ -23,7 +23,7 @@ _SUMS = ("Add", "Subtract")
 
 
 class _Small(NamedTuple):
-    """Numbers without their scale, and one that none of them exceeds, whatever its sign."""
+    """Numbers without their scale, each in a word, and one that none of them exceeds, whatever its sign."""
 
     value: Any
     most: int
@@ -47,7 +47,7 @@ def product_of(expr: Expr, rows: pa.Table) -> pa.Array | None:
     if not rows.num_rows:
         return pa.array([], types.arrow(expr.type))
     found = _small(expr, rows)
-    if found is None or found.most >= _WORD:
+    if found is None:
         return None
     words = np.empty((rows.num_rows, 2), np.int64)
     words[:, 0] = found.value
@@ -60,14 +60,14 @@ def _small(expr: Expr, rows: pa.Table) -> _Small | None:
         return _column(one_chunk(rows.column(str(expr.value))))
     if expr.op == "literal":
         number = int(Decimal(expr.value).scaleb(_scale(expr)))
-        return _Small(number, abs(number))
+        return _Small(number, abs(number)) if abs(number) < _WORD else None
     left, right = (_small(arg, rows) for arg in expr.args)
     if left is None or right is None:
         return None
     if expr.op in _SUMS:
         left, right = (_lifted(s, _scale(expr) - _scale(a)) for s, a in zip((left, right), expr.args, strict=True))
     most = left.most * right.most if expr.op == "Multiply" else left.most + right.most
-    if most >= min(_WORD, 10 ** _precision(expr)) or max(left.most, right.most) >= _WORD:
+    if most >= min(_WORD, 10 ** _precision(expr)):
         return None
     if expr.op == "Multiply":
         return _Small(left.value * right.value, most)

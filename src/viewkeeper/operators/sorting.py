@@ -10,14 +10,12 @@ import re
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT
-
-Places = npt.NDArray[np.int64]
+from viewkeeper.operators.finding import Places
 
 _MOST_ROWS = 1 << 15
 _TERM = r'"(\w+)" (ASC|DESC) NULLS (FIRST|LAST)'

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,11 +23,10 @@ from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.types import Type
 from viewkeeper.operators.comparing import Comparison, comparison, holds
 from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.finding import Places
 from viewkeeper.operators.segments import where_sql
+from viewkeeper.operators.wide import Flags, Words
 
-Words = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
 Ref = tuple[int, str]
 """A column of the row at a place: (number of the place, its name there). Place 0 is the delta's."""
 

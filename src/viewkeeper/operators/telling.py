@@ -57,6 +57,8 @@ class Told:
     fan_out: FanOut = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Rows and bytes of arrangements, by their names in the manifest."""
+    members: Mapping[str, int] = field(default_factory=dict)
+    """How many members a family has, by the operators that make their rows."""
     _traced: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def text(self, source: str, expr: Expr) -> str:

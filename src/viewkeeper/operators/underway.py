@@ -20,7 +20,8 @@ from viewkeeper.operators.ahead import Ahead
 from viewkeeper.operators.alive import Alive
 from viewkeeper.operators.finding import Places
 from viewkeeper.operators.places import Lying, Picked, Probe
-from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, Words, bits_of, judged, words_of
+from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, bits_of, judged, words_of
+from viewkeeper.operators.wide import Words
 
 _ROWS_FOR_BITS = 2
 """All bits of a run are worked out when those of the half of its rows were asked for."""

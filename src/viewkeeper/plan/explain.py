@@ -29,15 +29,16 @@ def explain(
     names: Mapping[int, str],
     fan_out: FanOut | None = None,
     notes: Sequence[str] = (),
+    members: Mapping[str, int] | None = None,
 ) -> str:
-    """The plan of one view. `names`: view and table names by id; `notes` come last."""
+    """The plan of one view. `names`: view and table names by id; `notes` come last; `members` by operator."""
     mine = flow.behind([flow.sink(table.id).id])
     shown = [o for n, o in flow.views[table.id].operators.items() if n in mine and not o.only_loads]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     key = ", ".join(k.column + (" DESC" if k.descending else "") for k in table.key)
     kind = "the whole row, with a count" if table.is_bag else "unique"
     lines = [f"view {table.name}  key ({key}), {kind}"]
-    told = Told(flow, numbers, names, fan_out or {}, sizes)
+    told = Told(flow, numbers, names, fan_out or {}, sizes, members or {})
     rounds = levels(flow, broadcast(flow, sizes))
     for level in sorted({rounds[o.id] for o in shown}):
         lines.append(f"round {level}")

@@ -10,7 +10,7 @@ own filter on it runs after the lookup. A first load in the driver runs the whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -320,15 +320,8 @@ def _lookup(
     probe_columns = [c for i in bound for c in relations[i].columns if c.name in later]
     names = positional(probe_columns, "p")
     exprs = [Named(names[c.name].name, reference(c)) for c in probe_columns]
-    key: list[str] = []
-    for number, edge in enumerate(key_edges):
-        side = edge.side(edge.other(step))
-        if side.op == "column":
-            key.append(names[side.value].name)
-        else:
-            exprs.append(Named(f"q{number}", side))
-            key.append(f"q{number}")
-    probe = tuple(b.segment(exprs, tuple(key)) for b in current)
+    key, worked_out = _keyed([edge.side(edge.other(step)) for edge in key_edges], names, "q")
+    probe = tuple(b.segment([*exprs, *worked_out], key) for b in current)
     operator = compiler.add(Lookup(probe, arranged.id, fresh, take, load))
     columns = {c.name: reference(names[c.name]) for c in probe_columns} | inner
     return Branch(operator, columns, where)
@@ -356,18 +349,23 @@ def _arranged(
     ordered = sorted(edges, key=lambda e: str(e.side(index).to_json()))
     names_of = positional(relation.columns, "x")
     exprs = [Named(names_of[c.name].name, reference(c)) for c in relation.columns]
-    key: list[str] = []
-    for number, edge in enumerate(ordered):
-        side = edge.side(index)
-        if side.op == "column":
-            key.append(names_of[side.value].name)
-        else:
-            exprs.append(Named(f"y{number}", side))
-            key.append(f"y{number}")
-    arrange = compiler.add(Arrange(tuple(b.segment(exprs, tuple(key)) for b in relation.branches)))
+    key, worked_out = _keyed([edge.side(index) for edge in ordered], names_of, "y")
+    arrange = compiler.add(Arrange(tuple(b.segment([*exprs, *worked_out], key) for b in relation.branches)))
     take = tuple((names_of[c.name].name, Column(f"a{i}", c.type, c.nullable)) for i, c in enumerate(relation.columns))
     inner = {c.name: reference(taken) for c, (_, taken) in zip(relation.columns, take, strict=True)}
     return arrange, ordered, take, inner, ()
+
+
+def _keyed(sides: Iterable[Expr], names: Mapping[str, Column], prefix: str) -> tuple[tuple[str, ...], list[Named]]:
+    """The names by which rows are arranged or sought, and what has to be worked out for that: no column says it."""
+    key, worked_out = [], []
+    for number, side in enumerate(sides):
+        if side.op == "column":
+            key.append(names[side.value].name)
+        else:
+            worked_out.append(Named(f"{prefix}{number}", side))
+            key.append(worked_out[-1].name)
+    return tuple(key), worked_out
 
 
 def _bulk(

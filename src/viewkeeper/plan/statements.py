@@ -32,6 +32,7 @@ from viewkeeper.model.schema import Column
 from viewkeeper.plan.alterations import AlterTable, AlterView, alter_table, alter_view
 from viewkeeper.plan.clustering import CreateCluster, clustered
 from viewkeeper.plan.columns import read_column
+from viewkeeper.plan.families.tables import with_backticks
 from viewkeeper.plan.indexing import (
     IndexStatement,
     alter_index,
@@ -232,7 +233,7 @@ def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
     _refuse_twice(f"View {name}: key column", key)
     options = _options(words)
     words.need("AS")
-    query = words.rest()
+    query = with_backticks(words.rest())
     if re.match(r"(select|with|from|values|table)\b|\(", query, re.IGNORECASE) is None:
         raise BadStatement(
             f"View {name}: {quoted(query)} is no query." if query else f"View {name} has no query.",

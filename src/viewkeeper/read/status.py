@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,8 +23,10 @@ from viewkeeper.model.naming import matching
 from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import cell, counted, html_table
 from viewkeeper.model.strategies import strategy_of
+from viewkeeper.operators.arrangement import weights_of
 from viewkeeper.operators.kinds import Input
 from viewkeeper.operators.merges import choose_merges
+from viewkeeper.operators.operator import slots
 from viewkeeper.operators.runs import open_run
 from viewkeeper.operators.telling import FanOut
 from viewkeeper.plan import flows
@@ -290,7 +292,7 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     ahead = foresight(flow, view, wished, names, *_skipped(store))
     summed = told(plan_of(view).query.root, names)
     notes = [*companions(flow, view.table.id, wished, names), *ahead, *summed, *notes, *kin(store, catalog, asked)]
-    plan = explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
+    plan = explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes, _members(store, flow, mine))
     return "\n".join([*membership(store, catalog, asked), plan])
 
 
@@ -305,6 +307,24 @@ def _fan_out(store: Store, flow: Flow) -> FanOut:
             run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
             hashes = run.hashes[:_SAMPLED]
             found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
+    return found
+
+
+def _members(store: Store, flow: Flow, names: Iterable[str]) -> Mapping[str, int]:
+    """How many members those of the named operators have that make members' rows.
+
+    Runs that are not merged yet have a row for each time that a member came or went; the weights tell them apart.
+    """
+    batch = store.published()
+    if batch is None or not Directory(store.state_path).exists():
+        return {}
+    runs = Manifest.from_json(batch.record["manifest"]).runs
+    found = {}
+    for operator in map(flow.operators.__getitem__, names):
+        if operator.members_slot is not None:
+            held = runs.get(slots(operator)[operator.members_slot], ())
+            opened = (open_run(store.state_path, entry, verify=False) for entry in held)
+            found[operator.id] = sum(int(weights_of(run.weighted).sum()) for run in opened)
     return found
 
 

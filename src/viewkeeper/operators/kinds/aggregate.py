@@ -28,9 +28,10 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import one_chunk, same_words, taken
+from viewkeeper.model.chunks import one_chunk, taken
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
+from viewkeeper.model.words import same_words
 from viewkeeper.operators import adding, aggregate_shelves, extremes, facts, few, finish
 from viewkeeper.operators import aggregate_sql as sql
 from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge

@@ -16,7 +16,7 @@ Of a joined row only sums are wanted, and sums are linear: so rows are added up 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -39,8 +39,9 @@ from viewkeeper.operators.cells.recompose import APART, WAYS, costs, recompose
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.measures import layout, with_raw
-from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segments import Segment, where_sql
+from viewkeeper.operators.members import ForMembers
+from viewkeeper.operators.operator import Ports, Site
+from viewkeeper.operators.segments import where_sql
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.operators.steps import joined, stacked
 from viewkeeper.operators.telling import Drawn, Told
@@ -64,15 +65,13 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Cells(Operator):
+class Cells(ForMembers):
     """`spec` has the group's keys (the first `groups` of its keys) and the values of conditions as keys.
 
     `members` gives the parameters `p0`, `p1`, …, the bounds, and conditions on the member alone (`alone`). `others` are
     conditions that are no ranges, over columns of both. `seeded`: a member has a row of its own, over nothing.
     """
 
-    rows: tuple[Segment, ...]
-    members: tuple[Segment, ...]
     spec: AggregateSpec
     groups: int
     parameters: int
@@ -81,14 +80,7 @@ class Cells(Operator):
     alone: tuple[str, ...]
     seeded: bool
     kind: ClassVar[str] = "cells"
-    stateful: ClassVar[bool] = True
-    members_slot: ClassVar[int | None] = 1
     compacts: ClassVar[bool] = True
-    jointly: ClassVar[bool] = True
-
-    @property
-    def ports(self) -> tuple[tuple[Segment, ...], ...]:
-        return self.rows, self.members
 
     @cached_property
     def keys(self) -> tuple[Column, ...]:
@@ -98,10 +90,6 @@ class Cells(Operator):
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         return (*self.keys, *vector_columns(self.spec))
-
-    @property
-    def slots(self) -> int:
-        return 2
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -241,7 +229,7 @@ class Cells(Operator):
     def reason(self, told: Told) -> str:
         """With the ways to make members, and what each is expected to take: the cheapest is gone, batch by batch."""
         why = "all members are made from one set of sums: their number costs what is written, not what is read"
-        (rows, _), (members, _) = (told.sizes.get(f"{self.id}/{slot}", (0, 0)) for slot in (0, 1))
+        rows, members = told.sizes.get(f"{self.id}/0", (0, 0))[0], told.members.get(self.id, 0)
         if not members:
             return why
         bounds = Counter(c.value for c in self.ranges)
@@ -255,16 +243,6 @@ class Cells(Operator):
     def drawn(self, told: Told) -> Drawn:
         source = self.rows[0]
         return Drawn("cells", key=tuple(told.given(source, k.name) for k in self.spec.keys))
-
-    def made_of(self, name: str) -> tuple[str, Expr] | None:
-        for segment in (self.members[0], self.rows[0]):
-            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == name), None)
-            if found is not None:
-                return found
-        return None
-
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        return {n.name: text(s.source, n.expr) for s in (self.rows[0], self.members[0]) for n in s.exprs}
 
 
 _SIGNS = {

@@ -10,7 +10,7 @@ where only sums are wanted, `Cells` makes them without these pairs. State: the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -24,34 +24,22 @@ from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.operators.arrangement import Arrangement, Run, arrange
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segments import Segment, where_sql
+from viewkeeper.operators.members import ForMembers
+from viewkeeper.operators.operator import Ports, Site
+from viewkeeper.operators.segments import where_sql
 from viewkeeper.operators.steps import joined
 from viewkeeper.operators.telling import Drawn, Told
 from viewkeeper.store.memory import width
 
 
 @dataclass(frozen=True)
-class Theta(Operator):
-    rows: tuple[Segment, ...]
-    members: tuple[Segment, ...]
+class Theta(ForMembers):
     where: tuple[Expr, ...]
     kind: ClassVar[str] = "theta"
-    stateful: ClassVar[bool] = True
-    members_slot: ClassVar[int | None] = 1
-    jointly: ClassVar[bool] = True
-
-    @property
-    def ports(self) -> tuple[tuple[Segment, ...], ...]:
-        return self.rows, self.members
 
     @property
     def columns(self) -> tuple[Column, ...]:
         return (*self.rows[0].columns, *self.members[0].columns)
-
-    @property
-    def slots(self) -> int:
-        return 2
 
     @cached_property
     def sql(self) -> str:
@@ -101,16 +89,6 @@ class Theta(Operator):
 
     def drawn(self, told: Told) -> Drawn:
         return Drawn("rows of members", key=tuple(told.given(self.members[0], n) for n in self._names(1)))
-
-    def made_of(self, name: str) -> tuple[str, Expr] | None:
-        for segment in (self.members[0], self.rows[0]):
-            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == name), None)
-            if found is not None:
-                return found
-        return None
-
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        return {n.name: text(s.source, n.expr) for s in (self.rows[0], self.members[0]) for n in s.exprs}
 
 
 _NOTHING = Run(pa.schema([(HASH, pa.uint64())]).empty_table())

@@ -29,8 +29,9 @@ def parameters_name(view: str) -> str:
 
 
 def lateral(view: str, body: str, names: Sequence[str]) -> str:
-    """The family as a query over its table of parameters."""
+    """The family as a query over its table of parameters. Each of them is used: without it, members would be equal."""
     known = {name.lower(): name for name in names}
+    unused = dict(known)
     parts, at = [], 0
     for mark, word in open_names(list(tokens(body))):
         if word.value.lower() not in known:
@@ -40,6 +41,13 @@ def lateral(view: str, body: str, names: Sequence[str]) -> str:
             )
         parts += [body[at : mark.start], f"`{MEMBER}`.{backticked(known[word.value.lower()])}"]
         at = word.end
+        unused.pop(word.value.lower(), None)
+    if unused:
+        name = next(iter(unused.values()))
+        raise BadStatement(
+            f"The query of {view} does not use its parameter {name}.",
+            hint=f"Write :{name} where its value belongs, or leave it out of PARAMETERS.",
+        )
     text = "".join([*parts, body[at:]])
     table = backticked(parameters_name(view))
     return f"SELECT `{MEMBER}`.*, `{ROWS}`.* FROM {table} `{MEMBER}`, LATERAL ({text}\n) `{ROWS}`"
