@@ -70,6 +70,8 @@ def _shared(found: Found) -> Iterator[Bar]:
             if each := one.get("ratios"):  # results of earlier runs have none
                 least, median, most = each[0], statistics.median(each), each[-1]
                 detail += f"; {len(each)} batches: {least:.3f} at least, median {median:.3f}, {most:.3f} at most"
+            if hands := one.get("run by"):
+                detail += f"; run by {', '.join(f'{who} {times}' for who, times in hands.items())}"
             yield Bar(
                 f"batch of {kind}, {one['changes']:,} changes / DuckDB recompute", one["ratio"], limit, "", detail
             )
