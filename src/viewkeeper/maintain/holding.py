@@ -11,6 +11,7 @@ this process begins one.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance
     from viewkeeper.maintain.maintainer import Maintainer
 
-_PATIENCE = 60.0
+PATIENCE = 60.0
 """Seconds to wait for a maintainer of this process that ends, and is still at its last batch."""
 
 
@@ -42,6 +43,22 @@ class _Held:
         """Stores of handles that are closed, which the maintainer still works over."""
         self.ended = threading.Event()
         self.ended.set()
+
+    def end(self) -> None:
+        """Close the maintainer."""
+        with self.lock:
+            maintainer, self.maintainer = self.maintainer, None
+            left, self.left = self.left, []
+            self.users.clear()
+            if maintainer is None:
+                return
+            self.ended.clear()
+        try:
+            maintainer.close()
+        finally:
+            for store in left:
+                store.close()
+            self.ended.set()
 
 
 _registry: weakref.WeakValueDictionary[Any, _Held] = weakref.WeakValueDictionary()
@@ -76,7 +93,7 @@ class Holding:
         """The process's maintainer; MaintainerBusy if another process has one."""
         held = self._held
         while True:
-            held.ended.wait(_PATIENCE)  # not under the lock: what ends may be at a batch that needs it
+            held.ended.wait(PATIENCE)  # not under the lock: what ends may be at a batch that needs it
             with held.lock:
                 found = held.maintainer
                 if found is None:
@@ -90,20 +107,7 @@ class Holding:
 
     def end(self) -> None:
         """Close the maintainer, whoever uses it."""
-        held = self._held
-        with held.lock:
-            maintainer, held.maintainer = held.maintainer, None
-            left, held.left = held.left, []
-            held.users.clear()
-            if maintainer is None:
-                return
-            held.ended.clear()
-        try:
-            maintainer.close()
-        finally:
-            for store in left:
-                store.close()
-            held.ended.set()
+        self._held.end()
 
     def leave(self) -> bool:
         """Use it no more. Whether the store can be closed: not if others go on with a maintainer over it."""
@@ -165,6 +169,19 @@ class Closed:
 
     def __getattr__(self, name: str) -> Any:
         raise StoreError(f"The database {self._url} is closed.", hint="Open it again.")
+
+
+def _at_exit() -> None:
+    """What is not closed ends here, with its lease; a batch of a thread that is still at it is waited for."""
+    for held in list(_registry.values()):
+        maintainer = held.maintainer
+        if maintainer is not None and maintainer.publisher.lock.acquire(timeout=PATIENCE):
+            with suppress(Exception):  # nobody is there to be told
+                held.end()
+            maintainer.publisher.lock.release()
+
+
+atexit.register(_at_exit)
 
 
 def _after_fork() -> None:

@@ -7,7 +7,6 @@ equal rows and drops the zeros, so a record's timeline inside one batch telescop
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.chunks import one_chunk, same_words, words
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.model.threads import Threads
 
 Places = npt.NDArray[np.int64]
 
@@ -104,6 +104,6 @@ def rearranged(
     if table.num_rows < _MANY_ROWS or aside is not None:
         columns = [moved(c) for c in table.columns]
     else:  # Arrow copies outside of Python's lock
-        with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
+        with Threads(2, thread_name_prefix="viewkeeper-rows") as threads:
             columns = list(threads.map(moved, table.columns))
     return pa.Table.from_arrays(columns, schema=table.schema)

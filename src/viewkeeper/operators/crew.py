@@ -11,12 +11,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import duckdb
 
+from viewkeeper.model.threads import Threads
 from viewkeeper.operators.duck import Duck, Known
 from viewkeeper.store.memory import Memory
 
@@ -68,7 +68,7 @@ class Crew:
         self._setup = setup
         self._others: list[Duck] = []
         self._making = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._evened = 0
         """Statements that were prepared when all knew the same."""
 
@@ -131,9 +131,9 @@ class Crew:
             return lambda: done
         return threads.submit(work).result
 
-    def _pool(self) -> ThreadPoolExecutor | None:
+    def _pool(self) -> Threads | None:
         if self._threads is None and self.size > 1:
-            self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
+            self._threads = Threads(self.size - 1, thread_name_prefix="viewkeeper-batch")
         return self._threads
 
     def _even(self) -> None:
