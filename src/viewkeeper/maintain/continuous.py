@@ -34,6 +34,7 @@ from viewkeeper.maintain.processors import Processors
 from viewkeeper.model import arguments
 from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.looking import pause_after
 
 if TYPE_CHECKING:  # who only looks at the note imports no maintainer
@@ -114,6 +115,7 @@ class Maintenance:
         self._beside: threading.Thread | None = None
         self._maintainer: Maintainer | None = None
         _all.add(self)
+        owned(self, f"The maintenance of {store.url} was begun")
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from viewkeeper.errors import MaintainerBusy, StoreError
 from viewkeeper.rounds.sessions import Spark
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import keep, module_lock, owned
 from viewkeeper.store.lost import when_lost
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class _Held:
 
 
 _registry: weakref.WeakValueDictionary[Any, _Held] = weakref.WeakValueDictionary()
-_registry_lock = threading.Lock()
+_registry_lock = module_lock()
 
 
 class Holding:
@@ -73,6 +74,7 @@ class Holding:
         self._store, self._spark, self._options = store, spark, options
         self.maintenance: Maintenance | None = None
         self._handle = weakref.ref(handle)
+        owned(handle, f"The database {store.url} was opened")
         self.unless_lost = when_lost(handle, self._abandon)
         """To be detached by who closes the handle."""
         with _registry_lock:
@@ -185,9 +187,9 @@ atexit.register(_at_exit)
 
 
 def _after_fork() -> None:
-    """The lease is the parent's, and so are its threads."""
-    global _registry_lock
-    _registry_lock = threading.Lock()
+    """The lease is the parent's, and so are its threads: also of handles that are lost."""
+    for held in _registry.values():
+        keep(held)
     _registry.clear()
 
 

@@ -18,6 +18,7 @@ import duckdb
 
 from viewkeeper.model.threads import Threads
 from viewkeeper.operators.duck import Duck, Known
+from viewkeeper.store.inherited import module_lock
 from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def usual_size() -> int:
 _TURN = 0.0005
 """Seconds after which a thread that waits for Python's lock is given it. What lies between two calls into DuckDB, Arrow
 or numpy is mostly shorter; by Python's own 5 ms, who comes back from one waits long for who is between many."""
-_turning = threading.Lock()
+_turning = module_lock()
 _usual: list[float] = []
 """The interval that was found, once for each crew at work in this process."""
 
@@ -55,6 +56,16 @@ def short_turns() -> Iterator[None]:
             found = _usual.pop()
             if not _usual:
                 sys.setswitchinterval(found)
+
+
+def _after_fork() -> None:
+    """The crews at work are the parent's."""
+    if _usual:
+        sys.setswitchinterval(_usual[0])
+        _usual.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Crew:

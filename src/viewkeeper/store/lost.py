@@ -15,11 +15,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from viewkeeper.store.inherited import module_lock
+
 _Work = tuple[Callable[..., object], tuple[Any, ...]]
 _waiting: SimpleQueue[_Work | None] = SimpleQueue()
 """None: the interpreter ends."""
 _thread: threading.Thread | None = None
-_starting = threading.Lock()
+_starting = module_lock()
 _PATIENCE = 60.0
 """Seconds that the end of the interpreter waits for what is being closed."""
 
@@ -60,8 +62,8 @@ atexit.register(_at_exit)
 
 def _after_fork() -> None:
     """The thread is the parent's; what it had to do is the parent's too."""
-    global _thread, _starting, _waiting
-    _thread, _starting, _waiting = None, threading.Lock(), SimpleQueue()
+    global _thread, _waiting
+    _thread, _waiting = None, SimpleQueue()
 
 
 os.register_at_fork(after_in_child=_after_fork)
