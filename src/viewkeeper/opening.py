@@ -10,6 +10,7 @@ from viewkeeper.capture.snapshot import Progress
 from viewkeeper.engine import RETENTION, Database
 from viewkeeper.errors import BadValue
 from viewkeeper.model import arguments
+from viewkeeper.rounds.sessions import refuse_inherited
 from viewkeeper.store.budget import LEAST, budget, parse_size
 from viewkeeper.store.registry import open_store
 
@@ -45,6 +46,8 @@ def open_database(
         arguments.whole(threads, "threads", 1)
     if spark is not None and not hasattr(spark, "newSession"):
         raise BadValue(f"spark is {arguments.short(spark)}.", hint="Give a SparkSession, or none: one is started.")
+    if spark is not None:
+        refuse_inherited()
     if progress is not None and not callable(progress):
         raise BadValue(f"progress is {arguments.short(progress)}.", hint="Give a function.")
     if batch_memory is not None:

@@ -274,3 +274,22 @@ def emptied(store: Store, table: Table) -> None:
 
 def no_change(catalog: Catalog) -> Catalog:
     return catalog
+
+
+@pytest.fixture(params=["lmdb", "rocksdb", "hbase"])
+def settings(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """How to open a database with rows and views, in this process or in another (`programs.run`)."""
+    from tests.contract import planned
+    from tests.contract.small_hbase import SmallHBase
+
+    planned.install(monkeypatch.setattr)
+    with closing(SmallHBase()) as server:
+        found: dict[str, Any] = {"url": f"{request.param}:{tmp_path / 'shop'}", "durability": "none"}
+        if request.param == "hbase":
+            url = f"hbase://{server.host}:{server.port}/small"
+            found = {"url": url, "state": str(tmp_path / "state"), "create": True}
+        with vk.open(**found) as db:
+            planned.fill(db, 1000, "totals", "bosses")
+        yield found

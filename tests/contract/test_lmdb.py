@@ -346,24 +346,27 @@ def test_a_new_table_is_opened_while_another_thread_writes(store: LmdbStore) -> 
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_reads_and_writes_and_leaves_the_parent_alone(store: LmdbStore) -> None:
+def test_a_forked_child_is_refused_opens_another_and_leaves_the_parent_alone(store: LmdbStore, path: Path) -> None:
     put(store, items((1, "a")))
     scan = store.scan_at(ITEMS, ["id"], 1)
     first = next(scan)
     lease = store.acquire_lease()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             scan.close()  # type: ignore[attr-defined]
-            assert store.get(ITEMS, (1,)) is not None
-            put(store, items((2, "child")))
-            with pytest.raises(MaintainerBusy):
-                store.acquire_lease()
+            with pytest.raises(StoreError, match=f"was opened by process {parent}"):
+                store.get(ITEMS, (1,))
             lease.release()
             store.close()
-            with LmdbReader(store.url) as again:
-                assert len(read(again)) == 2
+            again = LmdbStore(path)
+            put(again, items((2, "child")))
+            with pytest.raises(MaintainerBusy):
+                again.acquire_lease()
+            assert len(read(again)) == 2
+            again.close()
             code = 0
         finally:
             os._exit(code)

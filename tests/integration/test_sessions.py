@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import ODD_SESSION
 
 import viewkeeper as vk
+from viewkeeper.errors import StoreError
 from viewkeeper.spark import register
 
 NOON = dt.datetime(2024, 1, 1, 0, 30, tzinfo=dt.UTC)
@@ -102,6 +103,28 @@ def test_the_data_source_reads_and_writes_instants_in_any_session(odd: Any, tmp_
             "append"
         ).save()
         assert db.get("events", 2) == {"id": 2, "ts": NOON, "plain": plain}
+
+
+def test_a_forked_child_does_not_speak_to_its_parents_spark(spark: Any, tmp_path: Path) -> None:
+    parents = vk.open(f"lmdb:{tmp_path / 'parent'}", spark=spark)
+    if not (child := os.fork()):
+        code = 1
+        try:
+            with vk.open(f"lmdb:{tmp_path / 'child'}") as db:
+                db.sql("CREATE TABLE t (k BIGINT, PRIMARY KEY (k))")
+                db.put("t", {"k": 1})
+                with pytest.raises(StoreError, match="Spark was started by the process of which this one is a fork"):
+                    db.sql("CREATE MATERIALIZED VIEW v AS SELECT k FROM t")
+                assert db.get("t", 1) == {"k": 1}
+            with pytest.raises(StoreError, match="Spark was started"):
+                vk.open(f"lmdb:{tmp_path / 'child'}", spark=spark)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    parents.sql("CREATE TABLE t (k BIGINT, PRIMARY KEY (k))")
+    parents.sql("CREATE MATERIALIZED VIEW v AS SELECT k FROM t")
+    parents.close()
 
 
 def test_variables_are_not_substituted(spark: Any, tmp_path: Path) -> None:

@@ -366,10 +366,20 @@ def test_a_forked_child_does_not_use_its_parents_connections() -> None:
     with listening(FakeGateway(tableExists=lambda **_: True)) as port, client(port) as one:
         assert one.tables.exists("t")
         [kept] = one.pool._idle
-        one.pool._process = os.getpid() + 1  # as a child sees it
+        if not (child := os.fork()):
+            code = 1
+            try:
+                with pytest.raises(StoreError, match="a fork"):
+                    one.tables.exists("t")
+                with pytest.raises(StoreError, match="a fork"):
+                    kept.call("tableExists", table=b"t")
+                one.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
         assert one.tables.exists("t")
-        assert kept not in one.pool._idle
-        kept.close()
+        assert one.pool._idle == [kept]
 
 
 # -- other ways to speak ----------------------------------------------------------------------------------------------

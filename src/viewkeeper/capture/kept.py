@@ -21,7 +21,6 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.checked import Checked
 from viewkeeper.model.schema import Table
 from viewkeeper.model.selection import wanted
+from viewkeeper.model.threads import Threads
 from viewkeeper.store.base import Store
 from viewkeeper.store.files import Directory
 
@@ -55,7 +55,7 @@ class Kept:
         self._store, self._directory = store, Path(directory)
         self.shared = str(self._directory) if Directory(directory).is_local else None
         """Where others may keep parts too; None: what they write is not here."""
-        self._saving = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-parts")
+        self._saving = Threads(1, thread_name_prefix="viewkeeper-parts")
 
     def find(self, table: Table, columns: Sequence[str]) -> list[Part]:
         """The parts of a table with these columns that are whole, none over another."""

@@ -30,6 +30,7 @@ from viewkeeper.read.plan import Plan
 from viewkeeper.read.reader import python_rows
 from viewkeeper.read.subscribe import Delta
 from viewkeeper.sql.result import Result
+from viewkeeper.store.inherited import owned
 
 T = TypeVar("T")
 TIMEOUT = 60.0
@@ -51,6 +52,7 @@ class Client:
         self._connections = Connections(self.url, token, verify)
         self._retry = retry
         self._shapes: dict[str, Table] = {}
+        owned(self, f"The client of {self.url} was made")
 
     def __enter__(self) -> Client:
         return self
@@ -256,6 +258,7 @@ class _Subscription:
         self._found: Queue[Delta | BaseException] = Queue(64)
         self._left = threading.Event()
         self._stream: Stream | None = None
+        owned(self, f"The subscription to {table.name} was made")
 
     def deltas(self, timeout: float | None, progress: float | None) -> Iterator[Delta]:
         thread = threading.Thread(target=self._run, name="viewkeeper-subscription", daemon=True)
@@ -274,9 +277,12 @@ class _Subscription:
                 if patience.hear(found):
                     yield found
         finally:
-            self._left.set()
-            if self._stream is not None:
-                self._stream.end()
+            self.stop()
+
+    def stop(self) -> None:
+        self._left.set()
+        if self._stream is not None:
+            self._stream.end()
 
     def _run(self) -> None:
         lost: float | None = None

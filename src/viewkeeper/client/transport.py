@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from viewkeeper.client.answers import Answer, answer_of, received
 from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.store.inherited import owned
 
 T = TypeVar("T")
 LOST = (OSError, HTTPException, UnicodeError)
@@ -64,6 +65,7 @@ class Connections:
         self._lock = Lock()
         self._idle: list[tuple[socket.socket, float]] | None = []
         """None: closed."""
+        owned(self, f"The connections to {url} were made")
 
     def close(self) -> None:
         with self._lock:

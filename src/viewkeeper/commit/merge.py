@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +20,7 @@ from typing import Any
 from viewkeeper import faults
 from viewkeeper.commit.state import State, is_kept
 from viewkeeper.errors import CorruptRun
+from viewkeeper.model.threads import Threads
 from viewkeeper.operators.arrangement import Run
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.merges import choose_merges
@@ -50,7 +51,7 @@ class Merger:
         self.state = state
         self._memory = memory
         self.durable = durable
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="viewkeeper-merge")
+        self._thread = Threads(1, thread_name_prefix="viewkeeper-merge")
         self._work: Future[tuple[list[RunEntry], Mapping[RunEntry, Run]]] | None = None
         self._tasks: Sequence[_Task] = ()
         self._file: str | None = None

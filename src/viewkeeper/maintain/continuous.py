@@ -15,11 +15,13 @@ So a lone change is visible after one batch, and under load batches grow until t
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,11 +29,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from viewkeeper.errors import MaintainerBusy, StoreError, Timeout, ViewkeeperError
-from viewkeeper.maintain.holding import Holding
+from viewkeeper.maintain.holding import PATIENCE, Holding
 from viewkeeper.maintain.processors import Processors
 from viewkeeper.model import arguments
 from viewkeeper.model.shown import counted
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.looking import pause_after
 
 if TYPE_CHECKING:  # who only looks at the note imports no maintainer
@@ -56,6 +59,7 @@ _LONG, _LONGER = 5, 40
 _LONGEST = 2.0
 """Seconds of that, whatever `max_delay` is."""
 _log = logging.getLogger("viewkeeper.batch")
+_all: weakref.WeakSet[Maintenance] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Maintenance:
         self._thread: threading.Thread | None = None
         self._beside: threading.Thread | None = None
         self._maintainer: Maintainer | None = None
+        _all.add(self)
+        owned(self, f"The maintenance of {store.url} was begun")
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -327,3 +333,13 @@ class Maintenance:
             self.error.__cause__ = error
         self._holding.end()
         self._maintainer = None
+
+
+def _at_exit() -> None:
+    """A program may end without leaving its maintenance: no thread of it is left to Python (`model.threads`)."""
+    for maintenance in list(_all):
+        with suppress(Exception):  # the note in the store says it, and nobody else is there to be told
+            maintenance.stop(PATIENCE)
+
+
+atexit.register(_at_exit)

@@ -11,6 +11,7 @@ this process begins one.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 from viewkeeper.errors import MaintainerBusy, StoreError
 from viewkeeper.rounds.sessions import Spark
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import keep, module_lock, owned
 from viewkeeper.store.lost import when_lost
 
 if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance
     from viewkeeper.maintain.maintainer import Maintainer
 
-_PATIENCE = 60.0
+PATIENCE = 60.0
 """Seconds to wait for a maintainer of this process that ends, and is still at its last batch."""
 
 
@@ -43,9 +45,25 @@ class _Held:
         self.ended = threading.Event()
         self.ended.set()
 
+    def end(self) -> None:
+        """Close the maintainer."""
+        with self.lock:
+            maintainer, self.maintainer = self.maintainer, None
+            left, self.left = self.left, []
+            self.users.clear()
+            if maintainer is None:
+                return
+            self.ended.clear()
+        try:
+            maintainer.close()
+        finally:
+            for store in left:
+                store.close()
+            self.ended.set()
+
 
 _registry: weakref.WeakValueDictionary[Any, _Held] = weakref.WeakValueDictionary()
-_registry_lock = threading.Lock()
+_registry_lock = module_lock()
 
 
 class Holding:
@@ -56,6 +74,7 @@ class Holding:
         self._store, self._spark, self._options = store, spark, options
         self.maintenance: Maintenance | None = None
         self._handle = weakref.ref(handle)
+        owned(handle, f"The database {store.url} was opened")
         self.unless_lost = when_lost(handle, self._abandon)
         """To be detached by who closes the handle."""
         with _registry_lock:
@@ -76,7 +95,7 @@ class Holding:
         """The process's maintainer; MaintainerBusy if another process has one."""
         held = self._held
         while True:
-            held.ended.wait(_PATIENCE)  # not under the lock: what ends may be at a batch that needs it
+            held.ended.wait(PATIENCE)  # not under the lock: what ends may be at a batch that needs it
             with held.lock:
                 found = held.maintainer
                 if found is None:
@@ -90,20 +109,7 @@ class Holding:
 
     def end(self) -> None:
         """Close the maintainer, whoever uses it."""
-        held = self._held
-        with held.lock:
-            maintainer, held.maintainer = held.maintainer, None
-            left, held.left = held.left, []
-            held.users.clear()
-            if maintainer is None:
-                return
-            held.ended.clear()
-        try:
-            maintainer.close()
-        finally:
-            for store in left:
-                store.close()
-            held.ended.set()
+        self._held.end()
 
     def leave(self) -> bool:
         """Use it no more. Whether the store can be closed: not if others go on with a maintainer over it."""
@@ -167,10 +173,23 @@ class Closed:
         raise StoreError(f"The database {self._url} is closed.", hint="Open it again.")
 
 
+def _at_exit() -> None:
+    """What is not closed ends here, with its lease; a batch of a thread that is still at it is waited for."""
+    for held in list(_registry.values()):
+        maintainer = held.maintainer
+        if maintainer is not None and maintainer.publisher.lock.acquire(timeout=PATIENCE):
+            with suppress(Exception):  # nobody is there to be told
+                held.end()
+            maintainer.publisher.lock.release()
+
+
+atexit.register(_at_exit)
+
+
 def _after_fork() -> None:
-    """The lease is the parent's, and so are its threads."""
-    global _registry_lock
-    _registry_lock = threading.Lock()
+    """The lease is the parent's, and so are its threads: also of handles that are lost."""
+    for held in _registry.values():
+        keep(held)
     _registry.clear()
 
 

@@ -7,7 +7,6 @@ equal rows and drops the zeros, so a record's timeline inside one batch telescop
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.model.threads import Threads
 from viewkeeper.model.words import same_words, words
 
 Places = npt.NDArray[np.int64]
@@ -113,6 +113,6 @@ def rearranged(
     if table.num_rows < _MANY_ROWS or aside is not None:
         columns = [moved(c) for c in table.columns]
     else:  # Arrow copies outside of Python's lock
-        with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
+        with Threads(2, thread_name_prefix="viewkeeper-rows") as threads:
             columns = list(threads.map(moved, table.columns))
     return pa.Table.from_arrays(columns, schema=table.schema)

@@ -15,7 +15,6 @@ imported. All checks are done before anything is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from viewkeeper.errors import BadValue
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.order import last_of_each
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.model.threads import Threads
 from viewkeeper.model.values import Values, column_values
 from viewkeeper.model.written import typed
 
@@ -240,7 +240,7 @@ def _table(table: Table, columns: Sequence[Column], placed: Mapping[str, Values]
     if count < _MANY_ROWS:
         arrays = [made(column) for column in columns]
     else:  # Arrow looks at values outside of Python's lock
-        with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
+        with Threads(2, thread_name_prefix="viewkeeper-rows") as threads:
             arrays = list(threads.map(made, columns))
     return pa.table(arrays, schema=pa.schema([table.arrow.field(c.name) for c in columns]))
 

@@ -11,13 +11,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import duckdb
 
+from viewkeeper.model.threads import Threads
 from viewkeeper.operators.duck import Duck, Known
+from viewkeeper.store.inherited import module_lock
 from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def usual_size() -> int:
 _TURN = 0.0005
 """Seconds after which a thread that waits for Python's lock is given it. What lies between two calls into DuckDB, Arrow
 or numpy is mostly shorter; by Python's own 5 ms, who comes back from one waits long for who is between many."""
-_turning = threading.Lock()
+_turning = module_lock()
 _usual: list[float] = []
 """The interval that was found, once for each crew at work in this process."""
 
@@ -57,6 +58,16 @@ def short_turns() -> Iterator[None]:
                 sys.setswitchinterval(found)
 
 
+def _after_fork() -> None:
+    """The crews at work are the parent's."""
+    if _usual:
+        sys.setswitchinterval(_usual[0])
+        _usual.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Crew:
     """`size` threads, the caller's among them. The others start when they are first needed."""
 
@@ -68,7 +79,7 @@ class Crew:
         self._setup = setup
         self._others: list[Duck] = []
         self._making = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._evened = 0
         """Statements that were prepared when all knew the same."""
 
@@ -131,9 +142,9 @@ class Crew:
             return lambda: done
         return threads.submit(work).result
 
-    def _pool(self) -> ThreadPoolExecutor | None:
+    def _pool(self) -> Threads | None:
         if self._threads is None and self.size > 1:
-            self._threads = ThreadPoolExecutor(self.size - 1, thread_name_prefix="viewkeeper-batch")
+            self._threads = Threads(self.size - 1, thread_name_prefix="viewkeeper-batch")
         return self._threads
 
     def _even(self) -> None:

@@ -24,6 +24,7 @@ from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.union import assemble, moved
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import module_lock
 
 _KEPT = 3
 """Flows that are kept: of the published catalog, and of one that is tried out."""
@@ -101,7 +102,7 @@ class _Flows:
 
 
 _known: weakref.WeakKeyDictionary[Store, _Flows] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = module_lock()
 
 
 def _flows(store: Store) -> _Flows:

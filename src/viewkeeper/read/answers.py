@@ -35,6 +35,7 @@ from viewkeeper.model.schema import Table
 from viewkeeper.read.asked import Asked, asked_of, worked_out
 from viewkeeper.read.regenerate import no_spark, stored_rows
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import module_lock
 from viewkeeper.store.terms import Batch, Pinned
 
 _OVERHEAD = 1_000
@@ -247,7 +248,7 @@ def _without_null(values: pa.Array) -> pa.Array | None:
 
 
 _all: weakref.WeakKeyDictionary[Store, Answers] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = module_lock()
 
 
 def answers_of(store: Store) -> Answers:
@@ -255,5 +256,5 @@ def answers_of(store: Store) -> Answers:
         found = _all.get(store)
         if found is None:
             found = _all[store] = Answers(store)
-            weakref.finalize(store, found.close)
+            weakref.finalize(store, found.close).atexit = False  # a forked child would wait for the parent's threads
         return found

@@ -24,6 +24,7 @@ from viewkeeper.read.access.fetching import stream
 from viewkeeper.read.access.sources import Pins, Source
 from viewkeeper.read.reader import checked_key, outside, python_rows, scan_range
 from viewkeeper.store.base import Pinned, Store
+from viewkeeper.store.inherited import owned
 
 MAX_AGE = 60.0
 """Seconds after which a snapshot ends by itself."""
@@ -51,6 +52,7 @@ class Snapshot:
         self._timer = threading.Timer(max_age, self._expire)
         self._timer.daemon = True
         self._timer.start()
+        owned(self, f"The snapshot of batch {self.epoch} was taken")
 
     def __enter__(self) -> Snapshot:
         return self

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from viewkeeper.errors import StoreError
 from viewkeeper.store.base import Store
 
 _CODE = ("viewkeeper.rounds.whole", "viewkeeper.rounds.task", "viewkeeper.rounds.sinking")
 _started: set[str] = set()
 """Applications whose workers were told to start."""
+_parents: list[Any] = []
+"""Spark's contexts of the processes of which this one is a fork."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
@@ -55,6 +60,7 @@ class Sessions:
                 from viewkeeper.plan.catalyst import front_session
                 from viewkeeper.rounds.reach import check_reach
 
+                refuse_inherited()
                 session = front_session(self._given)
                 check_reach(session, self._store)
                 self._session = session
@@ -70,6 +76,29 @@ class Sessions:
             return None
         context = session.sparkContext
         return Cluster(max(1, int(context.defaultParallelism)), context.master.startswith("local"))
+
+
+def refuse_inherited() -> None:
+    """A context is a connection to its JVM: the answers to two processes would be mixed up, the parent's too."""
+    if _parents and _context() in _parents:
+        raise StoreError(
+            "Spark was started by the process of which this one is a fork.",
+            hint="Let the parent do it, or start this process by multiprocessing's spawn.",
+        )
+
+
+def _context() -> Any:
+    """The one that this process has, as far as it has loaded Spark at all."""
+    pyspark = sys.modules.get("pyspark")
+    return None if pyspark is None else pyspark.SparkContext._active_spark_context
+
+
+def _after_fork() -> None:
+    if (context := _context()) is not None:
+        _parents.append(context)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def start_workers(spark: Any) -> threading.Thread | None:

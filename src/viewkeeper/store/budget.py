@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import re
 import resource
-import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
 
 from viewkeeper.errors import BadValue
+from viewkeeper.store.inherited import module_lock
 
 VARIABLE = "VIEWKEEPER_MEMORY"
 """The environment variable that says what `memory=` does not."""
@@ -33,7 +33,7 @@ _LIMITS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/m
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-_lock = threading.Lock()
+_lock = module_lock()
 _given: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 _maintaining: weakref.WeakSet[object] = weakref.WeakSet()
 
@@ -103,3 +103,12 @@ def end_maintaining(owner: object) -> None:
 def sharers() -> int:
     """Into how many shares the budget is divided."""
     return max(1, len(_maintaining))
+
+
+def _after_fork() -> None:
+    """Who has a share is the parent's."""
+    _given.clear()
+    _maintaining.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlencode
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue
+from viewkeeper.model.threads import Threads
 from viewkeeper.store.budget import parse_size
 
 CACHE = "cache_bytes"
@@ -133,9 +134,9 @@ def split(place: str) -> tuple[str, int | None]:
 
 
 @lru_cache(maxsize=8)
-def _pool(process: int, _: str) -> ThreadPoolExecutor:
+def _pool(process: int, _: str) -> Threads:
     """Of this process: a fork has none of its parent's threads."""
-    return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="viewkeeper-elsewhere")
+    return Threads(_REQUESTS, thread_name_prefix="viewkeeper-elsewhere")
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ while this very thread holds a lock which closing needs.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -14,10 +15,15 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from viewkeeper.store.inherited import module_lock
+
 _Work = tuple[Callable[..., object], tuple[Any, ...]]
-_waiting: SimpleQueue[_Work] = SimpleQueue()
+_waiting: SimpleQueue[_Work | None] = SimpleQueue()
+"""None: the interpreter ends."""
 _thread: threading.Thread | None = None
-_starting = threading.Lock()
+_starting = module_lock()
+_PATIENCE = 60.0
+"""Seconds that the end of the interpreter waits for what is being closed."""
 
 
 def when_lost(owner: object, action: Callable[..., object], *args: Any) -> weakref.finalize[Any, Any]:
@@ -36,18 +42,28 @@ def _start() -> None:
             _thread.start()
 
 
-def _work(waiting: SimpleQueue[_Work]) -> None:
-    while True:
-        action, args = waiting.get()
+def _work(waiting: SimpleQueue[_Work | None]) -> None:
+    while (work := waiting.get()) is not None:
+        action, args = work
         with suppress(Exception):  # nobody is there to be told
             action(*args)
-        del action, args
+        del work, action, args
+
+
+def _at_exit() -> None:
+    """What was lost before is closed (`model.threads` says why); what is lost later, the system does."""
+    if _thread is not None:
+        _waiting.put(None)
+        _thread.join(_PATIENCE)
+
+
+atexit.register(_at_exit)
 
 
 def _after_fork() -> None:
     """The thread is the parent's; what it had to do is the parent's too."""
-    global _thread, _starting, _waiting
-    _thread, _starting, _waiting = None, threading.Lock(), SimpleQueue()
+    global _thread, _waiting
+    _thread, _waiting = None, SimpleQueue()
 
 
 os.register_at_fork(after_in_child=_after_fork)

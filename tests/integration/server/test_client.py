@@ -20,7 +20,16 @@ from tests.integration.server.conftest import Running
 import viewkeeper as vk
 from viewkeeper.cli import main
 from viewkeeper.cli.shell import Names
-from viewkeeper.errors import BadStatement, BadValue, RowAbsent, Timeout, Unauthorized, UnknownName, Unreachable
+from viewkeeper.errors import (
+    BadStatement,
+    BadValue,
+    RowAbsent,
+    StoreError,
+    Timeout,
+    Unauthorized,
+    UnknownName,
+    Unreachable,
+)
 from viewkeeper.server.tokens import TokenFile
 
 WIDE = """CREATE TABLE wide (k STRING, n INT, big BIGINT, price DECIMAL(20,4), raw BINARY, at TIMESTAMP,
@@ -79,6 +88,34 @@ def test_a_program_moves_by_changing_one_line(served: Running, make_db: Callable
     with vk.connect(served.address) as far:
         found = use(far)
     assert found == expected
+
+
+def test_a_forked_child_cannot_use_its_parents_client(served: Running) -> None:
+    with vk.connect(served.address) as client:
+        changes = client.subscribe("totals", timeout=60)
+        next(changes)
+        scan = client.scan("items")
+        first = next(scan)
+        parent = os.getpid()
+        if not (child := os.fork()):
+            code = 1
+            try:
+                for call in (lambda: client.get("items", 1), client.views, lambda: next(changes)):
+                    with pytest.raises(StoreError, match=f"by process {parent}, of which this one is a fork"):
+                        call()
+                scan.close()  # type: ignore[attr-defined]
+                changes.close()  # type: ignore[attr-defined]
+                client.close()
+                with vk.connect(served.address) as mine:
+                    assert mine.get("items", first["item_id"]) == first
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        token = client.put("items", {"item_id": 1, "category": "fork", "price": 1})
+        assert client.get("totals", "fork", after=token)["n"] == 1  # type: ignore[index]
+        assert "fork" in next(changes).rows["category"].to_pylist()
+        assert len(list(scan)) == served.db.read("items").num_rows - 1
 
 
 def shown(table: Any) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ makes a session active with every frame that is made and never takes it back.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,9 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-_lock = threading.Lock()
+from viewkeeper.store.inherited import module_lock
+
+_lock = module_lock()
 _made: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _theirs: list[SparkSession | None] = [None]
 """The session that was PySpark's active one when last it was none of ours: one for all threads."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from viewkeeper.model.schema import Table
 from viewkeeper.plan.catalyst.local import local_spark
 from viewkeeper.plan.catalyst.own import own_session
 from viewkeeper.plan.catalyst.tree import Jvm
+from viewkeeper.store.inherited import module_lock
 
 SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -76,7 +76,7 @@ class _Front:
     registered: dict[str, Table] = field(default_factory=dict)
 
 
-_lock = threading.Lock()
+_lock = module_lock()
 _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictionary()
 
 

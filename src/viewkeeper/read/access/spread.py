@@ -7,7 +7,6 @@ what part of the table it is.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 
 from viewkeeper.model.schema import Table
 from viewkeeper.store.base import Store
+from viewkeeper.store.inherited import module_lock
 
 _PARTS, _SAMPLED = 64, 64
 _STALE = 0.25
@@ -38,7 +38,7 @@ class Spread:
 
 
 _known: weakref.WeakKeyDictionary[Store, dict[int, Spread]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = module_lock()
 
 
 def spread_of(store: Store, table: Table) -> Spread:

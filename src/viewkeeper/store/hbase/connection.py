@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from viewkeeper.errors import BadValue, MissingDependency
 from viewkeeper.store.hbase.failures import NotThrift2, Unavailable
+from viewkeeper.store.inherited import owned
 
 T = TypeVar("T")
 Frame = npt.NDArray[np.uint8]
@@ -128,6 +129,7 @@ class Connection:
         self._socket = _open(gateway)
         self._socket.settimeout(gateway.read_timeout)
         self._ahead = b""
+        owned(self, f"The connection to {gateway.address} was made")
         self._stream = None if gateway.transport == "framed" else _stream(gateway, self._socket)
 
     @property

@@ -15,6 +15,7 @@ from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Records
 from viewkeeper.store.hbase.sizes import Sizes
 from viewkeeper.store.hbase.url import parse, state_home, with_options
+from viewkeeper.store.inherited import owned
 
 
 class Opened:
@@ -27,6 +28,8 @@ class Opened:
         self.url = with_options(url, options)
         self.namespace = place.namespace
         self._mode, self._open = mode, True
+        self.said = f"The database {self.url} was opened"
+        owned(self, self.said)
         self.client = Client(place.gateway, retry=place.retry)
         try:
             self.client.greet()

@@ -28,6 +28,7 @@ from viewkeeper.store.hbase.layout import Layout
 from viewkeeper.store.hbase.layouts import Layouts
 from viewkeeper.store.hbase.reading import Reader
 from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.terms import Changed
 
 
@@ -37,6 +38,7 @@ class PinnedBatch(Pinned):
     def __init__(self, records: Records, known: Known, layouts: Layouts, reader: Reader, feed: Feed) -> None:
         self._known, self._layouts, self._reader, self._feed = known, layouts, reader, feed
         self._closed = False
+        owned(self, "The snapshot was taken")
         known.state(now=True)
         self.catalog, published = records.whole(known.catalog())
         if published is None:

@@ -13,7 +13,6 @@ A call is repeatable when doing it twice is the same as once: reads, and writes 
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 
 from viewkeeper.store.hbase.connection import Connection, Gateway, Lost, idl
 from viewkeeper.store.hbase.failures import NotThrift2, OutcomeUnknown, Refused, ScannerLost, Unavailable, refusal
+from viewkeeper.store.inherited import owned
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Retry:
 
 
 class Pool:
-    """Connections to one gateway. Threads share it; a forked child starts with an empty one."""
+    """Connections to one gateway, for the threads of one process."""
 
     def __init__(self, gateway: Gateway, *, retry: Retry | None = None, keep: int = 8) -> None:
         self.gateway = gateway
@@ -52,7 +52,7 @@ class Pool:
         self._keep = keep
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._process = os.getpid()
+        owned(self, f"The connections to {gateway.address} were made")
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -174,10 +174,6 @@ class Pool:
         raise error
 
     def _take(self) -> Connection:
-        if os.getpid() != self._process:
-            # The parent goes on using these sockets: forget them. (Closing the child's copy would be harmless too, but
-            # for TLS, which says good-bye.)
-            self._idle, self._process, self._lock = [], os.getpid(), threading.Lock()
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None

@@ -19,6 +19,7 @@ from viewkeeper.store.hbase.publishing import HBasePublishing
 from viewkeeper.store.hbase.push.attached import Attached
 from viewkeeper.store.hbase.rows import CAPABILITIES, HBaseRows
 from viewkeeper.store.hbase.windows import OVERLAP
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.of_parts import StoreOfParts
 from viewkeeper.store.terms import Finding
 
@@ -44,6 +45,7 @@ class HBaseStore(StoreOfParts):
         self.leasing = leasing = HBaseLeasing(opened, self._push)
         self.publishing = publishing = HBasePublishing(opened, leasing, feed)
         self.feed = HBaseFeed(opened, feed, self._push, publishing)
+        owned(self, opened.said)
 
     @property
     def look_pause(self) -> float:  # type: ignore[override]

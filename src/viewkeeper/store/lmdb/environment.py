@@ -68,31 +68,17 @@ class Environment:
         """Those of this process with the same files."""
         self._handle: Any = None
         self._tables: dict[int, Any] = {}
-        self._meta: Any = None
-        self._log: Any = None
+        self.meta: Any = None
+        self.log: Any = None
 
     # -- handles ------------------------------------------------------------------------------------------------------
 
     @property
     def handle(self) -> Any:
-        """The LMDB environment; opened again if this process is the child of the one that opened it."""
+        """The LMDB environment."""
         if self._handle is None:
-            if not any(e.references > 0 for e in self.beside):
-                raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
-            with self._opening:
-                if self._handle is None:
-                    self.open()
+            raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
         return self._handle
-
-    @property
-    def meta(self) -> Any:
-        self.handle  # noqa: B018 - opens it after a fork
-        return self._meta
-
-    @property
-    def log(self) -> Any:
-        self.handle  # noqa: B018 - opens it after a fork
-        return self._log
 
     def table(self, table_id: int, *, create: bool = False) -> Any:
         """The sub-database of a table, None if it has never been written. Call it before a transaction begins."""
@@ -224,7 +210,7 @@ class Environment:
                 raise
         self.files = _identity(self.path)
         beside.opened(self.files)
-        self._handle, self._meta, self._log = handle, meta, log
+        self._handle, self.meta, self.log = handle, meta, log
 
     def _check_format(self, handle: Any, meta: Any) -> None:
         with handle.begin(db=meta) as txn:
@@ -279,8 +265,6 @@ class Environment:
             forks.keep(self.path, self._handle)
         self._handle = None
         self._tables.clear()
-        self._writing = threading.local()
-        self._opening = threading.Lock()
 
 
 def _there(path: Path) -> beside.Files | None:

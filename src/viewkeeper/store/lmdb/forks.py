@@ -1,8 +1,8 @@
 """A forked child and the environments that its parent had open.
 
-An environment does not survive a fork: the child opens it again at first use. The parent's is left alone there, never
-closed, not even by the garbage collector: closing it frees the parent's places in the shared table of readers, and the
-pages under the parent's scans would be used again (seen).
+An environment does not survive a fork. The parent's is left alone in the child, never closed, not even by the garbage
+collector: closing it frees the parent's places in the shared table of readers, and the pages under the parent's scans
+would be used again (seen). The child may open the same database for itself.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from viewkeeper.store import inherited
 from viewkeeper.store.lmdb.beside import unguarded
 
-_inherited: dict[Path, list[Any]] = {}
+_parents: set[Path] = set()
 
 
 def keep(path: Path, handle: Any) -> None:
     """Keep what the parent had open, so that nothing closes it."""
-    _inherited.setdefault(path, []).append(handle)
+    _parents.add(path)
+    inherited.keep(handle)
 
 
 @contextmanager
@@ -28,5 +30,5 @@ def beside_the_parents(path: Path) -> Iterator[None]:
 
     py-lmdb still counts the parent's after a fork. The parent's locks are not inherited.
     """
-    with unguarded(path) if path in _inherited else nullcontext():
+    with unguarded(path) if path in _parents else nullcontext():
         yield

@@ -9,18 +9,18 @@ the locks and the readers' places of both, so both are closed when nobody in thi
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from pathlib import Path
 
 from viewkeeper.errors import BadValue, StoreError
+from viewkeeper.store.inherited import module_lock
 from viewkeeper.store.lmdb import beside
 from viewkeeper.store.lmdb.environment import DURABILITIES, Environment
 from viewkeeper.store.ordered.places import check_place
 
 _registry: dict[Path, list[Environment]] = {}
 _all: weakref.WeakSet[Environment] = weakref.WeakSet()
-_registry_lock = threading.Lock()
+_registry_lock = module_lock()
 
 
 def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment:
@@ -71,10 +71,10 @@ def in_use(environment: Environment) -> int:
 
 
 def _after_fork() -> None:
-    global _registry_lock
-    _registry_lock = threading.Lock()
     for environment in _all:
         environment.forget()
+    _registry.clear()
+    _all.clear()
     beside.forget_all()
 
 

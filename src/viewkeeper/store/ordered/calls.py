@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.order import Places, key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
+from viewkeeper.model.threads import Threads
 from viewkeeper.store.arrow import typed
 from viewkeeper.store.budget import LEAST, budget
 from viewkeeper.store.memory import release
@@ -99,7 +100,7 @@ class Call:
             while later:
                 self._put(self._chunks(*later.popleft()))
             return
-        with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-log") as threads:
+        with Threads(2, thread_name_prefix="viewkeeper-log") as threads:
             ahead: deque[Future[list[bytes]]] = deque()
             while later or ahead:
                 while later and len(ahead) < _AHEAD:
@@ -135,7 +136,7 @@ def _encoded(table: Table, given: pa.Table, names: Sequence[str], work: _Work) -
     if len(slices) < _SLICES_FOR_MORE:
         yield from (work(table, _taken(data, places)) for places in slices)
         return
-    with ThreadPoolExecutor(2, thread_name_prefix="viewkeeper-rows") as threads:
+    with Threads(2, thread_name_prefix="viewkeeper-rows") as threads:
         for start in range(0, len(slices), _SLICES_AT_ONCE):
             some = slices[start : start + _SLICES_AT_ONCE]
             made = list(threads.map(lambda places: work(table, _taken(data, places)), some))

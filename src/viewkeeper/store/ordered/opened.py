@@ -8,6 +8,7 @@ from typing import Any
 
 from viewkeeper.errors import ReadOnly, SnapshotGone, StoreError
 from viewkeeper.model.catalog import Catalog
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.lost import when_lost
 from viewkeeper.store.ordered import records
 from viewkeeper.store.ordered.maps import Database, State
@@ -24,6 +25,8 @@ class Opened:
         self._lost = when_lost(self, database.detach)
         self.path = database.path
         self.url = f"{database.scheme}:{database.path}"
+        self.said = f"The database {self.url} was opened"
+        owned(self, self.said)
 
     def live(self) -> Database:
         if not self._open:

@@ -24,6 +24,7 @@ from viewkeeper.model.codec import decode_row, decode_rows
 from viewkeeper.model.keys import bounded, encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.ordered import batches, log, records
 from viewkeeper.store.ordered.images import NOTHING, Images, first_of_each_key, join, present, within
 from viewkeeper.store.ordered.maps import Database, PinnedMap
@@ -43,6 +44,7 @@ class PinnedState(Pinned):
         last: Batch | None = None,
         quiet: dict[int, tuple[int, int]] | None = None,
     ) -> None:
+        owned(self, "The snapshot was taken")
         self._lock = threading.RLock()
         self._quiet = {} if quiet is None else quiet
         """By table, two positions: others saw that nothing was written to it after the first, up to the second."""

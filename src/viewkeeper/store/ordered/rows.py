@@ -186,6 +186,7 @@ class OrderedRows(Rows):
             table = self._records.shown(state).reading(table)
             for values in state.rows(table.home).scan(start, stop, limit):
                 yield from decode_rows(table, values, wanted).to_batches()
+                self._opened.live()  # it may have been closed since, or inherited
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
@@ -205,6 +206,7 @@ class OrderedRows(Rows):
             undone = [delta(table, within(images, start, stop), wanted, -1) for images in log.gather(later)]
             for values in state.rows(table.home).scan(start, stop, None):
                 yield from weighted(decode_rows(table, values, wanted), 1).to_batches()
+                self._opened.live()
         for part in undone:
             yield from part.to_batches()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from viewkeeper.store.inherited import owned
 from viewkeeper.store.of_parts import StoreOfParts
 from viewkeeper.store.ordered import records
 from viewkeeper.store.ordered.examine import examine
@@ -35,6 +36,7 @@ class OrderedStore(StoreOfParts):
         self.rows = OrderedRows(opened, known)
         self.feed = OrderedFeed(opened, known)
         self.publishing = OrderedPublishing(opened, known, leasing)
+        owned(self, opened.said)
         if mode == "w":
             database.purge()
 

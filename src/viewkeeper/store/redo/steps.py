@@ -13,11 +13,11 @@ nothing else. A maintainer that slept through that writes rows that are there al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from viewkeeper.errors import MaintainerBusy
+from viewkeeper.model.threads import Threads
 from viewkeeper.store.files import Directory
 from viewkeeper.store.redo import files
 from viewkeeper.store.redo.files import Redo, TableRedo
@@ -105,7 +105,7 @@ def finish(
     if len(redo.tables) == 1:
         write(redo.tables[0], redo.number)
         return publish(ledger, redo)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="viewkeeper-cells") as pool:
+    with Threads(_AT_ONCE, thread_name_prefix="viewkeeper-cells") as pool:
         try:
             for written in [pool.submit(write, table, redo.number) for table in redo.tables]:
                 written.result()

@@ -18,12 +18,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
 from viewkeeper.errors import BadValue, FormatTooNew, StoreError
 from viewkeeper.store.files import flush_directory
+from viewkeeper.store.inherited import end_at_once, keep, module_lock
 from viewkeeper.store.ordered.maps import Database, PinnedMap
 from viewkeeper.store.ordered.places import check_place, not_a_database
 from viewkeeper.store.rocksdb.failures import translate, translated
@@ -46,9 +46,9 @@ _CLOSING_SECONDS = 2.0
 
 _registry: dict[Path, RocksDatabase] = {}
 _all: weakref.WeakSet[RocksDatabase] = weakref.WeakSet()
-_registry_lock = threading.Lock()
-_parents: list[Any] = []
-"""What a forked child has of its parent: never touched, not even to be closed."""
+_registry_lock = module_lock()
+_parents: set[Path] = set()
+"""What the parent of this process had open: RocksDB believes that this one has."""
 
 
 def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
@@ -136,8 +136,9 @@ class RocksDatabase(Database):
             return state.source.get(name)
 
     def _writable(self) -> Rdict:
-        # In a forked child it is open no more, and is refused as to any other process.
-        return self._db if self._db is not None else self.open_to_write(self._durability)
+        if self._db is None:
+            raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
+        return self._db
 
     def _flushing(self) -> WriteOptions:
         options = WriteOptions()
@@ -245,12 +246,12 @@ class RocksDatabase(Database):
                 db.close()
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's instances without touching them; reads follow the parent."""
-        _parents.extend([self._db, self._followers])
+        """In a forked child: let go of the parent's instances without touching them."""
+        if self._db is not None:
+            _parents.add(self.path)
+            keep(self._db)
         self._db = None
-        self._followers = Followers(self.path)
-        self._lock = threading.Lock()
-        self._writing = threading.local()
+        self._followers.forget()
 
 
 class RocksPinned(RocksState, PinnedMap):
@@ -279,7 +280,7 @@ def _opened(path: Path, *, create: bool = False) -> Rdict:
         try:
             return Rdict(str(path), options)
         except Exception as error:
-            if "lock hold by current process" not in str(error) or _parents or time.monotonic() > until:
+            if "lock hold by current process" not in str(error) or path in _parents or time.monotonic() > until:
                 raise translate(error, path) from error
             gc.collect()
             time.sleep(0.01)
@@ -294,10 +295,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _after_fork() -> None:
-    global _registry_lock
-    _registry_lock = threading.Lock()
+    if _all:
+        end_at_once()
     for database in _all:
         database.forget()
+    _registry.clear()
+    _all.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -24,6 +24,7 @@ from pathlib import Path
 from rocksdict import AccessType, Options, Rdict
 
 from viewkeeper.errors import StoreError
+from viewkeeper.store.inherited import keep
 
 _KEPT = 4
 _ATTEMPTS = 50
@@ -112,6 +113,11 @@ class Followers:
             with suppress(FileNotFoundError):
                 size = (self._path / newest).stat().st_size
         return Logs(frozenset(names), size)
+
+    def forget(self) -> None:
+        """In a forked child: these are the parent's, and so is the one that a scan may still give back."""
+        self._lock = threading.Lock()
+        keep(self)
 
     def close(self) -> None:
         with self._lock:
