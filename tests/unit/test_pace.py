@@ -38,27 +38,27 @@ from viewkeeper.maintain.processors import Processors
 def test_a_batch_takes_no_more_than_its_share_of_the_time(
     atomic: bool, priority: str, idle: float, seconds: float, spent: float, rest: float
 ) -> None:
-    store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=atomic))
+    store: Any = SimpleNamespace(url="lmdb:here", capabilities=SimpleNamespace(atomic_batch=atomic))
     made = Maintenance(store, Pace(priority=priority), cast(Any, None))
     made._processors.idle = idle
     assert made._rest_after(BatchReport(1, 10, "driver", seconds), spent) == pytest.approx(rest)
 
 
 def test_who_wants_no_delay_has_none() -> None:
-    store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=False))
+    store: Any = SimpleNamespace(url="lmdb:here", capabilities=SimpleNamespace(atomic_batch=False))
     made = Maintenance(store, Pace(max_delay=0.0), cast(Any, None))
     assert made._rest_after(BatchReport(1, 10, "driver", 9.0), 9.0) == 0.0
 
 
 @pytest.mark.parametrize(("delay", "lag", "rest"), [(10.0, None, 12.0), (0.05, 1_000, 0.05)])
 def test_a_long_rest_is_of_seconds_and_not_while_the_lag_is_limited(delay: float, lag: int | None, rest: float) -> None:
-    store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=False))
+    store: Any = SimpleNamespace(url="lmdb:here", capabilities=SimpleNamespace(atomic_batch=False))
     made = Maintenance(store, Pace(max_delay=delay, max_lag=lag), cast(Any, None))
     assert made._rest_after(BatchReport(1, 10, "driver", 99.0), 99.0) == pytest.approx(rest)
 
 
 def test_after_a_batch_that_left_some_of_it_waiting_nobody_rests() -> None:
-    store: Any = SimpleNamespace(capabilities=SimpleNamespace(atomic_batch=True))
+    store: Any = SimpleNamespace(url="lmdb:here", capabilities=SimpleNamespace(atomic_batch=True))
     made = Maintenance(store, Pace(max_changes=100), cast(Any, None))
     assert made._rest_after(BatchReport(1, 60, "driver", 1.0, more=True), 1.0) == 0.0
 

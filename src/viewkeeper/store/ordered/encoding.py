@@ -130,7 +130,7 @@ def _fits(table: Table, data: pa.Table) -> bool:
 
 def _most(table: Table, data: pa.Table) -> int:
     """Bytes that rows take at most."""
-    return int(data.nbytes) + data.num_rows * layout_of(table, len(table.places)).width
+    return int(data.nbytes + data.num_rows * layout_of(table, len(table.places)).width)
 
 
 def _one(pieces: Iterator[pa.BinaryArray], rows: int, most: int) -> pa.BinaryArray:
