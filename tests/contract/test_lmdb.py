@@ -661,8 +661,7 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
     """It is the same call to whoever reads it: whole, in order, and never cut."""
     put(store, items(*((n, "a") for n in range(10))))
     for name, found in (("LEAST", 80_000), ("budget", lambda: 160_000)):
-        for module in ("calls", "encoding"):
-            monkeypatch.setattr(f"viewkeeper.store.ordered.{module}.{name}", found)
+        monkeypatch.setattr(f"viewkeeper.store.ordered.calls.{name}", found)
     put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
     put(store, items((1, "c")))
     with store._opened.read() as state:
@@ -681,15 +680,14 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
 def test_the_log_of_a_call_is_the_same_however_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noted after all rows, by two threads; by one; and at once, slice by slice."""
     monkeypatch.setattr("viewkeeper.store.ordered.calls.time", SimpleNamespace(time=lambda: 5.0))
-    monkeypatch.setattr("viewkeeper.store.ordered.encoding._SLICE_ROWS", 40)
+    monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICE_ROWS", 40)
     monkeypatch.setattr("viewkeeper.store.ordered.calls._BYTES_FOR_MORE", 0)
     logs = []
     for number, (least, many) in enumerate([(1 << 40, 4), (1 << 40, 1000), (0, 1000)]):
         monkeypatch.setattr("viewkeeper.store.ordered.calls.LEAST", least)
         monkeypatch.setattr("viewkeeper.store.ordered.calls.budget", lambda: 0)
-        monkeypatch.setattr("viewkeeper.store.ordered.calls.is_much", lambda size: False)
-        for module in ("calls", "encoding"):
-            monkeypatch.setattr(f"viewkeeper.store.ordered.{module}.SLICES_FOR_MORE", many)
+        monkeypatch.setattr("viewkeeper.store.ordered.calls._is_much", lambda size: False)
+        monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICES_FOR_MORE", many)
         with closing(LmdbStore(tmp_path / str(number))) as store:
             store.change_catalog(lambda catalog: catalog.with_table(ITEMS))
             put(store, items(*((n, f"a{n}") for n in range(0, 800, 2))))

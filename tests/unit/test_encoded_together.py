@@ -15,8 +15,8 @@ from viewkeeper.model.codec import encode_rows
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.base import ViewChange
-from viewkeeper.store.ordered import encoding, images, together
-from viewkeeper.store.ordered.encoding import encoded
+from viewkeeper.store.ordered import calls, images, together
+from viewkeeper.store.ordered.calls import encoded
 from viewkeeper.store.ordered.images import by_key
 from viewkeeper.store.ordered.together import encoded_changes
 
@@ -92,9 +92,9 @@ def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.
     numbers = chance.sample(range(1000), 500)
     rows = [{"k_1": f"k{n % 7}", "i_1": n, "d_1": Decimal(n), "n_1": None if n % 5 else n} for n in numbers]
     puts, gone = pa.Table.from_pylist(rows[:400], of.arrow), pa.Table.from_pylist(rows[400:], of.arrow)
-    monkeypatch.setattr(encoding, "_SLICE_ROWS", 37)
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 37)
     by_two = list(encoded(of, puts, gone.select(["i_1", "k_1"])))
-    monkeypatch.setattr(encoding, "SLICES_FOR_MORE", 1000)
+    monkeypatch.setattr(calls, "_SLICES_FOR_MORE", 1000)
     by_one = list(encoded(of, puts, gone.select(["i_1", "k_1"])))
     assert len(by_two) == 11 + 3
     assert [(k.to_pylist(), a.to_pylist()) for k, a in by_two] == [(k.to_pylist(), a.to_pylist()) for k, a in by_one]
@@ -104,7 +104,7 @@ def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.
 
 def test_a_row_that_is_too_large_is_refused_from_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     of = table(1, ("k",))
-    monkeypatch.setattr(encoding, "_SLICE_ROWS", 2)
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 2)
     rows = [{"k_1": "x" * (1 << 17) if n == 11 else f"k{n}", "i_1": n, "d_1": None, "n_1": None} for n in range(20)]
     with pytest.raises(TooLarge, match="key of v1"):
         list(encoded(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))
@@ -113,7 +113,7 @@ def test_a_row_that_is_too_large_is_refused_from_a_thread_too(monkeypatch: pytes
 @pytest.mark.parametrize("chunks", [1, 3, 100])
 def test_in_several_chunks_as_in_one(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few large chunks, of which each slice takes its rows, and many small ones."""
-    monkeypatch.setattr(encoding, "_SLICE_ROWS", 16)
+    monkeypatch.setattr(calls, "_SLICE_ROWS", 16)
     of = table(1, ("n", "k"))
     numbers = [n * 7_919 % 100_003 for n in range(100)]
     rows = [dict(zip(of.arrow.names, (f"k{n}", n, Decimal(n), n), strict=True)) for n in numbers]

@@ -40,11 +40,8 @@ _BUCKET = b"\xb1"
 _LENGTHS = struct.Struct("<II")
 # So few rows that they stay in the processor's cache until they are decoded: half as many or twice as many are slower.
 _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
-_AT_ONCE = 4_096
-"""Rows that are Python's bytes at the same time: few enough for the processor's cache, and for memory that Python keeps
-for the next ones. (Of 16,384 it gives the memory back to the system each time.)"""
 _TRIED = 16
-"""Of these so many are looked at before all are written."""
+"""Rows of a slice that are looked at before all of them are written."""
 
 
 # -- apply ------------------------------------------------------------------------------------------------------------
@@ -55,55 +52,46 @@ def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, afte
     if not len(keys):
         return Images(keys, after, after)
     keys, after = by_key(table, keys, after)
-    sizes = pc.binary_length(keys)
-    if pc.max(sizes).as_py() <= LONGEST_KEY:
-        return _apply_short(txn, db, keys, after)
-    short = pc.less_equal(sizes, LONGEST_KEY)
+    names = keys.to_pylist()
+    if max(map(len, names)) <= LONGEST_KEY:
+        return _apply_short(txn, db, names, keys, after)
+    short = pc.less_equal(pc.binary_length(keys), LONGEST_KEY)
     long = pc.invert(short)
+    few = keys.filter(short)
     return join(
         [
-            _apply_short(txn, db, keys.filter(short), after.filter(short)),
+            _apply_short(txn, db, few.to_pylist(), few, after.filter(short)),
             _apply_long(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
         ]
     )
 
 
-def _apply_short(txn: Any, db: Any, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
-    found = []
-    for start in range(0, max(len(keys), 1), _AT_ONCE):
-        sides = (side.slice(start, _AT_ONCE).to_pylist() for side in (keys, after))
-        found.append(binary(_exchange(txn, db, *sides)))
-    before = found[0] if len(found) == 1 else pa.concat_arrays(found)
-    changed = pc.not_equal(before, after)
-    if changed.true_count == len(keys):
-        return Images(keys, before, after)
-    return Images(keys.filter(changed), before.filter(changed), after.filter(changed))
-
-
-def _exchange(txn: Any, db: Any, names: list[bytes], rows: list[bytes]) -> list[bytes]:
-    """Make each name's row this one; the rows before. LMDB takes and gives Python's bytes, nothing else."""
+def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    """`names` are the keys. They and the rows become Python's bytes once: LMDB takes and gives nothing else."""
     cursor = txn.cursor(db=db)
     # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
     known = bisect_right(names, cursor.key()) if cursor.last() else 0
-    new = len(names) - known
-    if all(rows) and _change(cursor, names, rows, known):
+    rows = after.to_pylist()
+    has_rows = all(rows)
+    if replaced := has_rows and _change(cursor, names, rows, known):
         before = list(map(cursor.replace, itertools.islice(names, known), rows))
         if not all(before):
             before = [row or b"" for row in before]
-        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
-        return [*before, *itertools.repeat(b"", new)] if new else before
-    before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
-    before += itertools.repeat(b"", new)
+    else:
+        before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
+    before += itertools.repeat(b"", len(names) - known)
     changed = list(map(ne, before, rows))
     if not all(changed):
         known = sum(changed[:known])
-        names, rows = (list(itertools.compress(side, changed)) for side in (names, rows))
-    if all(rows):
-        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
+        names, before, rows = (list(itertools.compress(side, changed)) for side in (names, before, rows))
+        keys, after = binary(names), binary(rows)
+    if has_rows:
+        if not replaced:
+            cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
     else:
         _put_or_delete(txn, db, names, rows)
-    return before
+    return Images(keys, binary(before), after)
 
 
 def _change(cursor: Any, names: list[bytes], rows: list[bytes], known: int) -> bool:

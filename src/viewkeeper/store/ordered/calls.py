@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from viewkeeper.model.chunks import rows_at
 from viewkeeper.model.codec import decode_rows, encode_rows
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.order import Places, key_order
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.model.threads import Threads
 from viewkeeper.store.arrow import typed
 from viewkeeper.store.budget import LEAST, budget
+from viewkeeper.store.memory import release
 from viewkeeper.store.ordered import log, records
-from viewkeeper.store.ordered.encoding import SLICES_FOR_MORE, is_much
-from viewkeeper.store.ordered.images import Images, join, no_rows, present
+from viewkeeper.store.ordered.images import Images, join, no_rows, present, refuse_large
 from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.terms import StreamChange, Written
 
-_BYTES_FOR_MORE = 1 << 20
-"""So many bytes are made into chunks of the log by two threads."""
+_SLICE_ROWS, _SLICE_BYTES = 16_384, 8 << 20
+"""Few enough for the processor's cache: a slice is encoded, looked up, written and logged while it is there."""
+_SLICES_FOR_MORE, _BYTES_FOR_MORE = 4, 1 << 20
+"""So many slices are encoded by two threads, and so are their chunks of the log, if they have so many bytes."""
+_SLICES_AT_ONCE = 8
+_LARGE = 128 << 20
+_MUCH = 16
+"""A call of this part of the budget is much: its part of the log, twice as large, is written so that it need not wait
+in memory until the commit. That takes several times as long."""
+
 _HELD = 1 / 16
 """Of the budget: what may wait to be noted in the log."""
 _AHEAD = 4
 """Slices whose chunks are made ahead of those that are written."""
+
+Bytes = tuple[pa.BinaryArray, pa.BinaryArray]
+"""Keys, and their rows."""
+_Work = Callable[[Table, pa.Table], Bytes]
 
 
 class Call:
@@ -36,9 +51,7 @@ class Call:
     def __init__(self, state: State, size: int = 0) -> None:
         """`size`: bytes of the rows that it is about to change, about."""
         self.state = state
-        # The log of a call that is much, twice as large as its rows, is written so that it need not wait in memory
-        # until the commit. That takes several times as long.
-        in_page = state.log.most_in_page if is_much(size) else None
+        in_page = state.log.most_in_page if _is_much(size) else None
         self._chunk_bytes = log.CHUNK_BYTES if in_page is None else in_page
         self._waits = in_page is None
         self._later: deque[tuple[int, Images]] = deque()
@@ -83,7 +96,7 @@ class Call:
         """Append to the log what waits for it; of many slices two threads make the chunks that come next."""
         later, held = self._later, self._held
         self._held = 0
-        if len(later) < SLICES_FOR_MORE or held < _BYTES_FOR_MORE:
+        if len(later) < _SLICES_FOR_MORE or held < _BYTES_FOR_MORE:
             while later:
                 self._put(self._chunks(*later.popleft()))
             return
@@ -101,6 +114,48 @@ class Call:
         self.chunk = log.put(self.state.log, self.head + 1, self.chunk, chunks)
 
 
+def _is_much(size: int) -> bool:
+    return size >= LEAST // _MUCH and size >= budget() // _MUCH  # what a small call has not to look up
+
+
+def encoded(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[Bytes]:
+    """Keys and rows (empty: delete), some at a time."""
+    yield from _encoded(table, puts, table.arrow.names, _as_bytes)
+    yield from _encoded(table, deletes, [column.name for column in table.key_columns], _as_keys)
+
+
+def _encoded(table: Table, given: pa.Table, names: Sequence[str], work: _Work) -> Iterator[Bytes]:
+    """A slice after the other, some at a time by two threads, which rest while those are written: there Python's lock
+    changes hands at every row, and another thread would only be in the way. (All at once would be new memory.)"""
+    if not given.num_rows:
+        return
+    data = typed(table, given, names)
+    slices = _slices(table, data)
+    if not isinstance(slices[0], slice) and data.column(0).num_chunks > len(slices):
+        data = data.combine_chunks()  # each slice would have rows of all of these small ones
+    if len(slices) < _SLICES_FOR_MORE:
+        yield from (work(table, _taken(data, places)) for places in slices)
+        return
+    with Threads(2, thread_name_prefix="viewkeeper-rows") as threads:
+        for start in range(0, len(slices), _SLICES_AT_ONCE):
+            some = slices[start : start + _SLICES_AT_ONCE]
+            made = list(threads.map(lambda places: work(table, _taken(data, places)), some))
+            made.reverse()
+            while made:  # what is written is let go of
+                yield made.pop()
+
+
+def _as_bytes(table: Table, piece: pa.Table) -> Bytes:
+    keys, after = encode_keys(table, piece), encode_rows(table, piece)
+    refuse_large(table, piece, keys, after)
+    return keys, after
+
+
+def _as_keys(table: Table, piece: pa.Table) -> Bytes:
+    keys = encode_keys(table, piece)
+    return keys, no_rows(len(keys))
+
+
 def stream(change: StreamChange) -> Images:
     """The images of a delta whose rows are not stored: a negative weight is a row before, a positive one after."""
     table = change.table
@@ -115,6 +170,28 @@ def stream(change: StreamChange) -> Images:
         none = no_rows(len(keys))
         pieces.append(Images(keys, images, none) if gone else Images(keys, none, images))
     return join(pieces)
+
+
+def _slices(table: Table, data: pa.Table) -> Sequence[slice | Places]:
+    """Places that follow each other in key order, some at a time: a page that two touch is written twice."""
+    parts = max(-(-data.num_rows // _SLICE_ROWS), -(-data.nbytes // _SLICE_BYTES))
+    if parts <= 1 or data.num_rows < 2:
+        return [slice(0, data.num_rows)]
+    keys = encode_keys(table, data)
+    large = keys.nbytes > _LARGE
+    order = key_order(keys)
+    del keys
+    if large:
+        release()  # all keys at once were much; from here on it is a slice at a time, and LMDB's own pages
+    step = -(-data.num_rows // parts)
+    ranges = [slice(start, start + step) for start in range(0, data.num_rows, step)]
+    return ranges if order is None else [order[places] for places in ranges]
+
+
+def _taken(data: pa.Table, places: slice | Places) -> pa.Table:
+    if isinstance(places, slice):
+        return data.slice(places.start, places.stop - places.start)
+    return rows_at(data, places)
 
 
 def delta(table: Table, images: Images, wanted: list[str], sign: int) -> pa.Table:

@@ -26,8 +26,7 @@ from viewkeeper.model.codec import decode_rows
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.keeping import keeper
 from viewkeeper.store.ordered import batches, log, records
-from viewkeeper.store.ordered.calls import Call
-from viewkeeper.store.ordered.encoding import encoded
+from viewkeeper.store.ordered.calls import Call, encoded
 from viewkeeper.store.ordered.images import Images, binary, present
 from viewkeeper.store.ordered.maps import State
 from viewkeeper.store.ordered.net import net

@@ -19,8 +19,7 @@ from viewkeeper.model.keys import bounded, encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import column_names, typed
 from viewkeeper.store.ordered import log, records
-from viewkeeper.store.ordered.calls import Call, delta
-from viewkeeper.store.ordered.encoding import encoded
+from viewkeeper.store.ordered.calls import Call, delta, encoded
 from viewkeeper.store.ordered.images import NOTHING, first_of_each_key, join, present, refuse_large, within
 from viewkeeper.store.ordered.keeping import Left, OrderedKeeping, numbers, take_along
 from viewkeeper.store.ordered.maps import State

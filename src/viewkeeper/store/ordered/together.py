@@ -20,7 +20,7 @@ from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.order import key_order
 from viewkeeper.model.schema import Table
 from viewkeeper.store.arrow import typed
-from viewkeeper.store.ordered.encoding import encoded
+from viewkeeper.store.ordered.calls import encoded
 from viewkeeper.store.ordered.images import LARGEST_KEY, LARGEST_ROW, no_rows
 from viewkeeper.store.terms import ViewChange
 
