@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -246,6 +248,41 @@ def test_partners_end_with_their_maintainer(shop: Any, monkeypatch: pytest.Monke
     shop.close()
     assert not partner.is_running()
     assert len([*Path("/proc/self/fd").iterdir()]) < descriptors
+
+
+@pytest.mark.spark
+def test_a_maintainer_that_is_killed_leaves_no_partner_and_a_right_database(
+    shop: Any, make_db: Callable[..., Any], spark: Any, tmp_path: Path
+) -> None:
+    shop.close()
+    program = [sys.executable, "-c", _MAINTAINS, f"lmdb:{tmp_path / 'shop'}"]
+    with subprocess.Popen(program, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as maintainer:
+        assert maintainer.stdout is not None
+        partner = psutil.Process(int(maintainer.stdout.readline()))
+        time.sleep(0.4)
+        maintainer.kill()
+    partner.wait(60)
+    again = make_db("shop", spark=spark)
+    change(again, 5)
+    again.refresh("driver")
+    assert again.audit(*VIEWS).is_right
+
+
+_MAINTAINS = """
+import sys
+import pytest
+import viewkeeper
+from tests.integration.test_partners import change, partner_of
+from tests.partners import always
+
+always(pytest.MonkeyPatch())
+db = viewkeeper.open(sys.argv[1])
+for number in range(1, 100_000):
+    change(db, number % 7 + 1)
+    db.refresh("driver")
+    if number == 2:
+        print(partner_of(db).pid, flush=True)
+"""
 
 
 @pytest.mark.spark
