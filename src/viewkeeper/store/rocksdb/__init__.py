@@ -1,5 +1,6 @@
 """The embedded store over RocksDB (`rocksdb:PATH`): one process writes, others read.
 
+    sources.py     what is read from: RocksDB as it is, or one state of it
     maps.py        RocksDB's one ordered map, divided by prefixes: records, log, tables
     following.py   reading what another process writes: secondary instances
     database.py    an open database: transactions, snapshots, copies, and what a process shares of it

@@ -28,7 +28,8 @@ from viewkeeper.store.ordered.maps import Database, PinnedMap
 from viewkeeper.store.ordered.places import check_place, not_a_database
 from viewkeeper.store.rocksdb.failures import translate, translated
 from viewkeeper.store.rocksdb.following import Followers
-from viewkeeper.store.rocksdb.maps import Live, RocksMap, RocksState, Snapshot, table_prefix
+from viewkeeper.store.rocksdb.maps import META, RocksMap, RocksState, table_prefix
+from viewkeeper.store.rocksdb.sources import Live, Snapshot
 from viewkeeper.store.terms import Finding
 
 FORMAT = 2
@@ -97,7 +98,7 @@ class RocksDatabase(Database):
         with translated(self.path):
             db = self._db
             if db is not None:
-                yield RocksState(Snapshot(db.snapshot()))
+                yield RocksState(Snapshot(db))
                 return
             follower = self._followers.take()
             try:
@@ -126,7 +127,12 @@ class RocksDatabase(Database):
         return RocksPinned(self)
 
     def get(self, table_id: int, key: bytes) -> bytes | None:
-        name = table_prefix(table_id) + key
+        return self._one(table_prefix(table_id) + key)
+
+    def number(self, name: bytes) -> int:
+        return int.from_bytes(self._one(META + name) or b"", "big")
+
+    def _one(self, name: bytes) -> bytes | None:
         with translated(self.path):
             db = self._db
             if db is not None:

@@ -12,84 +12,24 @@ from __future__ import annotations
 import itertools
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import not_
-from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocksdict import ReadOptions, WriteBatch
+from rocksdict import WriteBatch
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Table
 from viewkeeper.store.ordered.images import Images, by_key, no_rows
 from viewkeeper.store.ordered.maps import OrderedMap, State, TableRows
-from viewkeeper.store.rocksdb.failures import is_absent
+from viewkeeper.store.rocksdb.sources import Source
 
 META, LOG = b"m", b"l"
 _TABLE = struct.Struct(">cI")
 _COUNT = b"count:%d"
 _BATCH_BYTES, _BATCH_ROWS, _FIRST_ROWS = 16 << 20, 8_192, 64
 """As many rows of a scan are decoded together: so few that they stay in the processor's cache."""
-
-
-class Source(Protocol):
-    """What is read from: RocksDB itself, or a snapshot of it."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def walk(self, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-        """Its `keys`, `values` or `items` in a range."""
-
-
-class Live(Source):
-    """As it is now: for who writes, and nobody else can, or of a secondary instance, which stays as it is."""
-
-    def __init__(self, db: Any) -> None:
-        self._db = db
-
-    def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._db.get(key)
-        return found
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = self._db.get(list(keys))
-        return found
-
-    def walk(self, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-        return _walk(self._db, kind, start, stop)
-
-
-class Snapshot(Source):
-    """One state of a database that goes on."""
-
-    def __init__(self, snapshot: Any) -> None:
-        self._snapshot = snapshot
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            found: bytes = self._snapshot[key]
-        except Exception as error:
-            if is_absent(error):
-                return None
-            raise
-        return found
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return list(map(self.get, keys))
-
-    def walk(self, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-        return _walk(self._snapshot, kind, start, stop)
-
-
-def _walk(source: Any, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-    options = ReadOptions()
-    options.set_iterate_upper_bound(stop)
-    walked: Callable[..., Iterator[Any]] = getattr(source, kind)
-    yield from walked(from_key=start, read_opt=options)
-    del options, stop  # RocksDB has pointers to the bound: it must not go before the walk is over
 
 
 class RocksMap(OrderedMap):
