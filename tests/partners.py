@@ -28,13 +28,14 @@ def always(patch: pytest.MonkeyPatch, most: int = 2) -> list[str]:
         self._partners.count = most - 1
         self._partners.start()
         deadline = time.monotonic() + 120
-        while self._partners._each is not None and not self._partners.are_idle and time.monotonic() < deadline:
+        while self._partners._each and not self._partners.look() and time.monotonic() < deadline:
             time.sleep(0.01)
-        if not self._partners.are_idle:
+        if not self._partners.look():
             return ()
         known = self._kind(flow, changed, wishes)
         if not known.shares:
-            parts = divided(flow, {}, most)
+            parts = divided(flow, dict.fromkeys(flow.operators, 1.0), most)
+            assert all(part.flow.views for part in parts)
             known.shares = [
                 Share(part, shared(part.flow, changed, wishes), f"t{id(known)}-{i}") for i, part in enumerate(parts)
             ]

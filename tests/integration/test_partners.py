@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def everything(db: Any) -> dict[str, list[str]]:
 
 def partner_of(db: Any) -> psutil.Process:
     [each] = db._maintain().stage.driving._company._partners._each
+    assert each.rehearsed
     return psutil.Process(each._process.pid)
 
 
@@ -115,7 +117,7 @@ def test_one_thread_is_no_process_more(
     for number in range(1, 5):
         change(shop, number)
         shop.refresh("driver")
-    assert shop._maintain().stage.driving._company._partners._each is None
+    assert shop._maintain().stage.driving._company._partners._each == []
 
 
 @pytest.mark.spark
@@ -165,6 +167,40 @@ def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.
     shop.refresh("driver")
     assert ran == [PROCESSES, ONE]
     assert not partner.is_running()
+    assert shop.audit(*VIEWS).is_right
+
+
+@pytest.mark.spark
+def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted when work is on its way, or is answered what was not asked, goes on without partners."""
+    ran = always(monkeypatch)
+    given: list[Any] = []
+    run = partners.Partners.run
+    monkeypatch.setattr(
+        partners.Partners, "run", lambda self, tasks, mine: (given.append(tasks), run(self, tasks, mine))[1]
+    )
+    change(shop, 1)
+    shop.refresh("driver")
+    company_of = shop._maintain().stage.driving._company
+    send = partners.send
+
+    def interrupted(*args: Any) -> None:
+        send(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(partners, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            company_of._partners.rehearse(given[0])
+    assert company_of._partners._each == []
+    change(shop, 2)
+    shop.refresh("driver")
+    [each] = company_of._partners._each
+    each.send(given[0][0]._replace(work=replace(given[0][0].work, number=99, rehearses=True)))
+    each._work = None  # as if nobody knew of it
+    change(shop, 3)
+    shop.refresh("driver")
+    assert ran == [PROCESSES, PROCESSES, ONE]
     assert shop.audit(*VIEWS).is_right
 
 

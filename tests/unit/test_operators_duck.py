@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -119,3 +121,12 @@ def test_closing_twice_is_fine() -> None:
     duck.close()
     with pytest.raises(duckdb.ConnectionException):
         duck.run("SELECT 1 AS x")
+
+
+def test_an_interruption_is_none_of_the_rows_errors(duck: Duck) -> None:
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        duck.run("SELECT sum(a.range % b.range) AS s FROM range(3000000) a, range(1, 3000000) b")
+    timer.join()
+    assert duck.run("SELECT 1 AS one")["one"].to_pylist() == [1]

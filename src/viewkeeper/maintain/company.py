@@ -22,8 +22,8 @@ from viewkeeper.plan.parts import Part, divided
 from viewkeeper.plan.paths import shared
 from viewkeeper.plan.wishes import Wishes
 from viewkeeper.rounds.given import Given, Rows
-from viewkeeper.rounds.partner import Done, Work
-from viewkeeper.rounds.partners import Partners, Task
+from viewkeeper.rounds.partner import Work
+from viewkeeper.rounds.partners import Heard, Partners, Task
 from viewkeeper.store.memory import Memory
 
 T = TypeVar("T")
@@ -32,13 +32,16 @@ _MOST = 4
 """Processes that run a batch at most, this one among them: each does again what views share."""
 _LONG = 0.05
 """Seconds of a batch's operators from which partners are worth their memory."""
-_AGAIN = 2
+_ALIKE = 2
 """Batches alike, after which more of them are expected."""
 _CLOCKS = 4
 """Batches whose operators' times are remembered."""
-_TOOK, _UNEVEN = 8, 1.4
-"""Batches after which a part that takes so many times as long as another is too large."""
+_TOOK = 8
+"""Batches whose parts are compared."""
+_UNEVEN = 1.4
+"""How many times as long as another a part takes that is too large."""
 _KINDS = 8
+"""Sets of tables that change together, whose divisions are remembered."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,13 @@ class Company:
     def shares(self, flow: Flow, changed: frozenset[int], wishes: Wishes) -> Sequence[Share]:
         """Everybody's part of such a batch, this process's first, if all are ready for it; else none."""
         known = self._kinds.get((changed, wishes))
-        if known is None or known.flow is not flow or not known.shares:
+        if known is None or known.flow is not flow or len(known.shares) < 2:
             return ()
-        return known.shares if self._partners.are_idle and self._partners.know(_tokens(known.shares)) else ()
+        return known.shares if self._partners.look() and self._partners.knows(_tokens(known.shares)) else ()
 
     def run(
         self, number: int, shares: Sequence[Share], given: Mapping[str, Given], mine: Callable[[], T]
-    ) -> tuple[T, list[Done]]:
+    ) -> tuple[T, list[Heard]]:
         """What comes of this process's part, and of the others'. Alone if one of them did not do it."""
         ended = started = time.perf_counter()
 
@@ -97,11 +100,11 @@ class Company:
             ended = time.perf_counter()
             return found
 
-        found, done = self._partners.run(self._tasks(number, shares, given), timed)
+        found, heard = self._partners.run(self._tasks(number, shares, given), timed)
         for known in self._kinds.values():
             if known.shares is shares:
-                known.took = [*known.took[1 - _TOOK :], (ended - started, *(d.seconds for d in done))]
-        return found, done
+                known.took = [*known.took[1 - _TOOK :], (ended - started, *(h.done.seconds for h in heard))]
+        return found, heard
 
     def note(
         self,
@@ -114,18 +117,19 @@ class Company:
         seen: int,
     ) -> None:
         """A batch was run by this process alone, its operators took so long, and `seen` were like it."""
-        if not self._partners.count or seen < _AGAIN or sum(clock.values()) < _LONG:
+        if not self._partners.count or seen < _ALIKE or len(flow.views) < 2 or sum(clock.values()) < _LONG:
             return
         self._partners.start()
         known = self._kind(flow, changed, wishes)
         known.clocks = [*known.clocks[1 - _CLOCKS :], clock]
-        if len(known.clocks) < _AGAIN or not self._partners.are_idle:
+        if len(known.clocks) < _ALIKE or not self._partners.look():
             return
         if not known.shares or known.is_uneven:
             known.took = []
             parts = divided(flow, _least(known.clocks), 1 + self._partners.count)
-            known.shares = [Share(p, shared(p.flow, changed, wishes), secrets.token_hex(8)) for p in parts]
-        if not self._partners.know(_tokens(known.shares)):
+            if [p.keeps for p in parts] != [share.part.keeps for share in known.shares]:
+                known.shares = [Share(p, shared(p.flow, changed, wishes), secrets.token_hex(8)) for p in parts]
+        if not self._partners.knows(_tokens(known.shares)):
             self._partners.rehearse(self._tasks(number, known.shares, given))
 
     def _kind(self, flow: Flow, changed: frozenset[int], wishes: Wishes) -> _Kind:

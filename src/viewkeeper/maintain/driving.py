@@ -6,6 +6,7 @@ beside that. A batch of many operators has many short calls: who runs them is a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +33,8 @@ from viewkeeper.rounds.partners import Alone
 from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.store.base import StreamChange, ViewChange
 from viewkeeper.store.memory import Memory
+
+_log = logging.getLogger("viewkeeper.batch")
 
 _ROWS_AT_ONCE = 1_000_000
 """A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
@@ -104,12 +107,24 @@ class Rounds:
         return not self.new and self.rows < ROWS_FOR_MORE
 
 
+@dataclass(frozen=True)
+class _Scope:
+    """What of the rounds this process runs: a form of the flow or of a part, with the rows for it."""
+
+    form: Flow
+    active: frozenset[str]
+    given: Mapping[str, Given]
+    only: frozenset[str] | None
+    memory: Memory
+
+
 class Driving:
     """Runs rounds over a state. `close` ends the processes beside this one."""
 
     def __init__(self, state: State, crew: Crew, memory: Memory, durable: bool) -> None:
         self._state, self._crew, self._memory, self._durable = state, crew, memory, durable
         self._hands = Hands()
+        self._warned: set[str] = set()
         self._company = Company(state, crew.size, durable, memory)
         self.clock: Mapping[str, float] = {}
         """Seconds of the last run, by operator."""
@@ -129,8 +144,9 @@ class Driving:
         divides = rounds.divides
         duck = self._crew.together()[0] if divides else self._crew.alone(1 if rounds.is_small else None)
         self.way = ""
-        if rounds.new or rounds.rows >= _MANY_ROWS or not divides:
-            return self._alone(rounds, form, active, rounds.given, duck, rounds.only, divides)
+        whole = _Scope(form, active, rounds.given, rounds.only, self._memory)
+        if rounds.new or rounds.rows >= _MANY_ROWS or not divides or self._crew.size == 1:
+            return self._run(rounds, whole, duck, divides)
         sort = (rounds.tables, form.is_form, rounds.rows.bit_length())
         is_shared = rounds.together is not None and rounds.only is None
         kind = (rounds.flow, rounds.tables, rounds.wishes)
@@ -143,41 +159,46 @@ class Driving:
                 found = self._with_partners(rounds, shares, duck)
                 self._hands.learn(sort, tried, rounds.rows, time.perf_counter() - started)
                 return found
-            except Alone:
+            except Alone as failed:
                 self.way = ONE
-        found = self._alone(rounds, form, active, rounds.given, duck, rounds.only, self.way == SEVERAL)
+                self._warn(f"A batch was run without its partners: {failed}")
+        found = self._run(rounds, whole, duck, self.way == SEVERAL)
         seconds = time.perf_counter() - started
         self._hands.learn(sort, tried, rounds.rows, seconds if tried == self.way else _IN_VAIN * seconds)
         if is_shared:
-            self._company.note(rounds.number, *kind, rounds.given, self.clock, self._hands.seen(sort))
+            try:
+                self._company.note(rounds.number, *kind, rounds.given, self.clock, self._hands.seen(sort))
+            except Exception as error:  # the batch is right without them
+                self._warn(f"Partners could not be made ready: {type(error).__name__}: {error}")
         return found
 
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
+
     def _with_partners(self, rounds: Rounds, shares: Sequence[Share], duck: Duck) -> Outcome:
-        mine = shares[0]
-        given = {name: rows for name, rows in rounds.given.items() if name in mine.form.operators}
-        run = partial(self._alone, rounds, mine.form, mine.form.in_batches, given, duck, mine.part.keeps, False)
-        found, done = self._company.run(rounds.number, shares, rounds.given, run)
-        reached, clock, made, skipped = dict(found.reached), *map(Counter, (self.clock, self.made, self.skipped))
-        for share, theirs in zip(shares[1:], done, strict=True):
-            reached |= theirs.rows
-            clock.update(_told(share.form, theirs.clock))
-            made.update(theirs.made)
-            skipped.update(theirs.skipped)
+        form, part = shares[0].form, shares[0].part
+        given = {name: rows for name, rows in rounds.given.items() if name in form.operators}
+        mine = _Scope(form, form.in_batches, given, part.keeps, self._memory.divided(len(shares)))
+        run = partial(self._run, rounds, mine, duck, False)
+        found, heard = self._company.run(rounds.number, shares, rounds.given, run)
+        reached = dict(found.reached)
+        clock, made, skipped = Counter(self.clock), dict(self.made), dict(self.skipped)
+        for share, (done, rows) in zip(shares[1:], heard, strict=True):
+            reached |= rows
+            clock.update(_told(share.form, done.clock))
+            # What several parts work out, each gives alike.
+            made |= {name: max(count, made.get(name, 0)) for name, count in done.made.items()}
+            skipped |= {name: max(count, skipped.get(name, 0)) for name, count in done.skipped.items()}
         self.clock, self.made, self.skipped = clock, made, skipped
-        entries = [entry for theirs in done for entry in theirs.entries]
+        entries = [entry for done, _ in heard for entry in done.entries]
         return Outcome(reached, lambda: [*found.entries, *entries])
 
-    def _alone(
-        self,
-        rounds: Rounds,
-        form: Flow,
-        active: frozenset[str],
-        given: Mapping[str, Given],
-        duck: Duck,
-        only: frozenset[str] | None,
-        several: bool,
-    ) -> Outcome:
+    def _run(self, rounds: Rounds, scope: _Scope, duck: Duck, several: bool) -> Outcome:
+        """What this process runs, by one thread or several."""
         written: dict[str, list[RunEntry]] = {}
+        only = scope.only
 
         def keep(slot: str, run: Run) -> Run:
             if run.num_rows < _ROWS_AT_ONCE or (only is not None and slot not in only):
@@ -186,11 +207,11 @@ class Driving:
             # Behind a URL a long run is written in pieces; whoever goes on with it has it as it is.
             return self._state.mapped(written[slot][0]) if len(written[slot]) == 1 else run
 
-        site = Site(duck, form, partial(self._old, rounds.hidden), active, self._memory, keep)
+        site = Site(duck, scope.form, partial(self._old, rounds.hidden), scope.active, scope.memory, keep)
         if rounds.told is not None:
             site.told = rounds.told
-        reached = run_in_driver(site, given, rounds.seeds, rounds.on_error, self._crew if several else None)
-        self.clock, self.made, self.skipped = _told(form, site.clock), site.made, site.skipped
+        reached = run_in_driver(site, scope.given, rounds.seeds, rounds.on_error, self._crew if several else None)
+        self.clock, self.made, self.skipped = _told(scope.form, site.clock), site.made, site.skipped
         left = {s: run for s, run in site.added.items() if s not in written and (only is None or s in only)}
         write = partial(self._state.write, rounds.number, left, self._durable)
         beside = left and rounds.divides and not rounds.is_small

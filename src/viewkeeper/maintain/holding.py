@@ -178,9 +178,10 @@ def _at_exit() -> None:
     for held in list(_registry.values()):
         maintainer = held.maintainer
         if maintainer is not None and maintainer.publisher.lock.acquire(timeout=PATIENCE):
+            # Not held any longer: to end is also to wait for a scheduled view, whose thread may be waiting for it.
+            maintainer.publisher.lock.release()
             with suppress(Exception):  # nobody is there to be told
                 held.end()
-            maintainer.publisher.lock.release()
 
 
 atexit.register(_at_exit)

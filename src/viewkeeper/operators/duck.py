@@ -34,6 +34,8 @@ STATEMENTS_KEPT = 1024
 _STATEMENT = 32 << 10
 _SHARE = 32
 """Of the budget this part is for statements, in each of those who work together."""
+_INTERRUPTED = "Query interrupted"
+"""What DuckDB makes of an interruption of the program."""
 _BATCH_ROWS = 1 << 20
 
 
@@ -223,6 +225,14 @@ class Duck:
         return tuple(slots)
 
     def _fetch(self, statement: str) -> pa.Table:
+        try:
+            return self._fetched(statement)
+        except RuntimeError as error:
+            if str(error) == _INTERRUPTED:  # else it would be taken for an error of the rows
+                raise KeyboardInterrupt from None
+            raise
+
+    def _fetched(self, statement: str) -> pa.Table:
         # `_submit` is what `con.sql(text).to_arrow_table()` ends in. The public way binds the text again, holds the
         # rows of an EXECUTE once more and takes three times as long; without `_submit` it is still right.
         submit = getattr(self._con, "_submit", None)

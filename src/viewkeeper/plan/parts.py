@@ -41,7 +41,7 @@ def divided(flow: Flow, seconds: Mapping[str, float], count: int) -> tuple[Part,
     sums = [0.0] * len(parts)
     for view in sorted(behind, key=lambda v: (-each[v], v)):
         after = [done + took(behind[view] - part) for done, part in zip(sums, parts, strict=True)]
-        chosen = after.index(min(after))
+        chosen = min(range(len(parts)), key=lambda i: (after[i], len(views[i]), i))
         parts[chosen] |= behind[view]
         views[chosen].append(view)
         sums[chosen] = after[chosen]

@@ -8,19 +8,16 @@ from one batch to the next what a worker of Spark does (`worker`): flows, statem
 no store and decides nothing: what it writes is listed by the maintainer's batch, or is garbage. If it fails, for
 whatever reason, the maintainer runs the whole batch, and then knows whose error it is.
 
-Rows travel in two files that both have open (`parcels`), the rest through a socket.
-
 A *rehearsal* is work whose outcome nobody waits for: what is needed next time is mapped and prepared afterwards.
 
-It ends when its socket's other end is closed, however the maintainer ended.
+It ends when its socket's other end is closed, however the maintainer ended, and when it has had nothing to do for long.
 """
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -31,13 +28,18 @@ from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds import worker
 from viewkeeper.rounds.driver import run_in_driver
 from viewkeeper.rounds.given import Given, Rows
-from viewkeeper.rounds.parcels import Places, taken, written
+from viewkeeper.rounds.parcels import Places, receive, send, taken
 from viewkeeper.rounds.site import Site
 from viewkeeper.rounds.worker import Errand, Plan
 
 READY = b"ready"
 _LOOKS = 10.0
 """Seconds without work after which it looks whether files that it has mapped were removed."""
+_LONGEST = 900.0
+"""Seconds without work after which it ends."""
+
+Name = tuple[int, str]
+"""A work's batch and its flow: an answer says which it is of."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,17 @@ class Work:
     """Tokens of flows that it is not asked for again."""
     given: Mapping[str, Places] = field(default_factory=dict)
 
+    @property
+    def name(self) -> Name:
+        return self.number, self.token
+
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it. `reached`: where the rows of each view lie; `error`: why nothing did."""
+    """What came of a work. `reached`: where the rows of each view lie; `error`: why nothing did."""
 
+    work: Name
     reached: Mapping[str, Places] = field(default_factory=dict)
-    rows: Mapping[int, list[pa.Table]] = field(default_factory=dict)
-    """What lay there."""
     entries: Sequence[RunEntry] = ()
     clock: Mapping[str, float] = field(default_factory=dict)
     made: Mapping[str, int] = field(default_factory=dict)
@@ -89,16 +94,23 @@ def main(talk: int, there: int, back: int) -> None:
         flows: dict[str, Flow] = {}
         try:
             connection.send_bytes(READY)
-            while True:
-                while not connection.poll(_LOOKS):
-                    worker.let_go_of_removed()
-                work: Work = pickle.loads(connection.recv_bytes())
-                connection.send_bytes(pickle.dumps(_done(work, flows, there, back), protocol=5))
+            while _is_wanted(connection):
+                _serve(connection, receive(connection, there), flows, there, back)
         except (EOFError, OSError):
             return
 
 
-def _done(work: Work, flows: dict[str, Flow], there: int, back: int) -> Done:
+def _is_wanted(connection: Connection) -> bool:
+    """Whether work came, which is waited for."""
+    ends = time.monotonic() + _LONGEST
+    while not connection.poll(_LOOKS):
+        worker.let_go_of_removed()
+        if time.monotonic() > ends:
+            return False
+    return True
+
+
+def _serve(connection: Connection, work: Work, flows: dict[str, Flow], there: int, back: int) -> None:
     started = time.perf_counter()
     try:
         for token in work.forget:
@@ -106,16 +118,24 @@ def _done(work: Work, flows: dict[str, Flow], there: int, back: int) -> Done:
         if work.flow is not None:
             flows[work.token] = work.flow
         given = {name: taken(there, places) for name, places in work.given.items()}
-        reached, done = _run(work, flows[work.token], given)
-        places = {} if work.rehearses else written(back, reached)
-        return replace(done, reached=places, seconds=time.perf_counter() - started)
+        reached, entries, site = _run(work, flows[work.token], given)
     except Exception as error:
-        return Done(error=f"{type(error).__name__}: {error}")
+        said = f"{type(error).__name__}: {error}"
+        send(connection, back, {}, lambda _: Done(work.name, error=said))
+        return
+    figures = (site.clock, site.made, site.skipped)
+    send(
+        connection,
+        back,
+        {} if work.rehearses else reached,
+        lambda places: Done(work.name, places, entries, *figures, time.perf_counter() - started),
+    )
 
 
 def _run(
     work: Work, flow: Flow, tables: Mapping[str, Sequence[pa.Table]]
-) -> tuple[dict[str, Sequence[pa.Table]], Done]:
+) -> tuple[dict[str, list[pa.Table]], list[RunEntry], Site]:
+    """What reached each view, the runs that were written, and the site with its figures."""
     errand = Errand(
         plan=Plan(work.token, _Here(flow)),
         active=work.active,
@@ -131,5 +151,4 @@ def _run(
     site = Site(here.crew.alone(1), flow, partial(here.arrangement, errand), work.active, here.memory)
     reached = run_in_driver(site, given)
     entries = here.write(errand, "p", {slot: run for slot, run in site.added.items() if slot in work.keeps})
-    done = Done(entries=entries, clock=site.clock, made=site.made, skipped=site.skipped)
-    return {str(view): found for view, found in reached.items()}, done
+    return {str(view): found for view, found in reached.items()}, entries, site

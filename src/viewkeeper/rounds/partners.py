@@ -2,41 +2,51 @@
 
     starting ──▶ idle ──▶ at work ──▶ idle …         gone: it ended, or could not begin; nobody waits for it
 
-One that has gone is started again when it is next wanted, a few times.
+Whatever goes wrong or is interrupted between two of these, all of them are ended: an answer that comes late must not be
+taken for another one's. They are started again when they are next wanted, a few times an hour.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 import viewkeeper
 from viewkeeper.errors import Defect
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds.parcels import taken, unnamed, written
+from viewkeeper.rounds.parcels import receive, send, taken, unnamed
 from viewkeeper.rounds.partner import READY, Done, Work
 
 T = TypeVar("T")
 
-_PROGRAM = "import sys; from viewkeeper.rounds.partner import main; main(*map(int, sys.argv[1:]))"
+_PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
+import viewkeeper
+if viewkeeper.__file__ != sys.argv[2]:
+    sys.exit("another viewkeeper")
+from viewkeeper.rounds.partner import main
+main(*map(int, sys.argv[3:]))
+"""
+"""Finds this very package, whatever this program has done to its own path, and nothing in the working directory."""
 _FLOWS = 8
 """Flows that a partner keeps: those of batches that change other tables."""
-_STARTS = 3
+_STARTS, _HOUR = 3, 3600.0
 _ENDING = 5.0
-"""Seconds in which a partner must end that has nothing to do any more."""
+"""Seconds in which partners must end that have nothing to do any more."""
 _LEAST_PATIENCE, _MORE = 20.0, 10
 """Seconds that a partner is waited for, and how many times as long as this process's part took."""
 
@@ -53,83 +63,106 @@ class Task(NamedTuple):
     rows: Mapping[str, Sequence[pa.Table]]
 
 
+class Heard(NamedTuple):
+    """What came of a partner's work, and what reached its views."""
+
+    done: Done
+    rows: Mapping[int, list[pa.Table]]
+
+
 class Partner:
-    """One process. `close` ends it."""
+    """One process. After `end`, `reap` waits until it is no more."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._connection = Connection(ours.detach())
-        self._there, self._back = unnamed(), unnamed()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._begun = self._at_work = False
         self.rehearsed: set[str] = set()
         """Flows that it has run, by their tokens."""
         self._flows: OrderedDict[str, None] = OrderedDict()
+        self._begun = False
+        self._work: Work | None = None
+        self._there, self._back = unnamed(), unnamed()
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        self._process: subprocess.Popen[bytes] | None = None
+        package = Path(viewkeeper.__file__)
         with theirs:
             descriptors = (theirs.fileno(), self._there, self._back)
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, *map(str, descriptors)],
+                    [sys.executable, "-P", "-c", _PROGRAM, package.parents[1], package, *map(str, descriptors)],
                     pass_fds=descriptors,
-                    env={**os.environ, "PYTHONPATH": _path()},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     process_group=0,  # an interruption at the terminal is the maintainer's
                 )
             except BaseException:
-                self.close()
+                self.end()
                 raise
+        _all.add(self)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it can be sent work. Raises Alone if it is gone."""
+    def look(self) -> bool:
+        """Whether it can be sent work; what it has said is heard. Raises Alone if it is gone."""
         with _or_alone():
             if not self._begun and self._connection.poll(0):
                 self._begun = self._connection.recv_bytes() == READY
-            if self._at_work and self._connection.poll(0):
-                self.hear()
-        return self._begun and not self._at_work
+            if self._work is not None and self._connection.poll(0):
+                self.hear(0)
+        return self._begun and self._work is None
 
     def send(self, task: Task) -> None:
         """Let it work; `hear` waits for what comes of it."""
-        if self._at_work:
+        if self._work is not None:
             raise Defect("A partner at work is sent more.")
+        self._work = task.work
         token = task.work.token
-        is_new = token not in self._flows
+        flow = None if token in self._flows else task.flow
         self._flows[token] = None
         self._flows.move_to_end(token)
         forget = [self._flows.popitem(last=False)[0] for _ in range(len(self._flows) - _FLOWS)]
         self.rehearsed.difference_update(forget)
         with _or_alone():
-            given = written(self._there, task.rows)
-            sent = replace(task.work, flow=task.flow if is_new else None, forget=forget, given=given)
-            self._connection.send_bytes(pickle.dumps(sent, protocol=5))
-        self._at_work = True
+            send(
+                self._connection,
+                self._there,
+                task.rows,
+                lambda places: replace(task.work, flow=flow, forget=forget, given=places),
+            )
         self.rehearsed.add(token)
 
-    def hear(self, patience: float | None = None) -> Done:
+    def hear(self, patience: float) -> Heard:
         """What came of its work; Alone if that takes longer than so many seconds."""
+        work = self._work
         with _or_alone():
             if not self._connection.poll(patience):
                 raise TimeoutError("a partner does not answer")
-            done: Done = pickle.loads(self._connection.recv_bytes())
-        self._at_work = False
-        return done
+            done: Done = receive(self._connection, self._back)
+            if work is None or done.work != work.name:
+                raise ValueError("a partner answers what it was not asked")
+            found = {int(view): taken(self._back, places) for view, places in done.reached.items()}
+        self._work = None
+        return Heard(done, found)
 
-    def rows(self, done: Done) -> dict[int, list[pa.Table]]:
-        """What reached its views; to be asked before it is sent more work."""
-        return {int(view): taken(self._back, places) for view, places in done.reached.items()}
-
-    def close(self) -> None:
-        self._connection.close()
-        os.close(self._there)
-        os.close(self._back)
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(0 if self._at_work else _ENDING)
+    def end(self) -> None:
+        """Let it end: at once if it is at something."""
+        if self._process is not None and (self._work is not None or not self._begun):
             self._process.kill()
-            self._process.wait()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close this process's end of it."""
+        self._connection.close()
+        files, (self._there, self._back) = (self._there, self._back), (-1, -1)
+        for descriptor in files:
+            with suppress(OSError):  # it was closed before
+                os.close(descriptor)
+
+    def reap(self) -> None:
+        if self._process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING)
+        self._process.kill()
+        self._process.wait()
 
 
 class Partners:
@@ -137,81 +170,94 @@ class Partners:
 
     def __init__(self, count: int) -> None:
         self.count = count if _has_python() else 0
-        self._each: list[Partner] | None = None
-        self._starts = 0
+        self._each: list[Partner] = []
+        self._starts: list[float] = []
 
     def start(self) -> None:
-        """Start those that are not there, without waiting for them."""
-        if self._each is None and self._starts < _STARTS:
-            self._starts += 1
-            with suppress(OSError):  # no more processes, or no such program: it is tried again
-                self._each = [Partner() for _ in range(self.count)]
-
-    @property
-    def are_idle(self) -> bool:
-        """Whether all of them can be sent work."""
-        try:
-            return self._each is not None and all(partner.is_idle for partner in self._each)
-        except Alone:
+        """Start them if they are not there, without waiting for them."""
+        now = time.monotonic()
+        self._starts = [when for when in self._starts if now - when < _HOUR]
+        if self._each or len(self._starts) >= _STARTS:
+            return
+        self._starts.append(now)
+        with self._or_none(), suppress(OSError):  # no more processes, or no such program: it is tried again
+            for _ in range(self.count):
+                self._each.append(Partner())
+        if len(self._each) < self.count:
             self.close()
-            return False
 
-    def know(self, tokens: Sequence[str]) -> bool:
+    def look(self) -> bool:
+        """Whether all of them can be sent work."""
+        with suppress(Alone), self._or_none():
+            return bool(self._each) and all(partner.look() for partner in self._each)
+        return False
+
+    def knows(self, tokens: Sequence[str]) -> bool:
         """Whether each has run its flow before."""
-        return self._each is not None and all(t in p.rehearsed for t, p in zip(tokens, self._each, strict=False))
+        return bool(self._each) and all(t in p.rehearsed for t, p in zip(tokens, self._each, strict=False))
 
     def rehearse(self, tasks: Sequence[Task]) -> None:
         """Let them make themselves ready for such work."""
-        try:
-            for partner, task in zip(self._each or (), tasks, strict=False):
+        with suppress(Alone), self._or_none():
+            for partner, task in zip(self._each, tasks, strict=False):
                 partner.send(task._replace(work=replace(task.work, rehearses=True, keeps=frozenset())))
-        except Alone:
-            self.close()
 
-    def run(self, tasks: Sequence[Task], mine: Callable[[], T]) -> tuple[T, list[Done]]:
+    def run(self, tasks: Sequence[Task], mine: Callable[[], T]) -> tuple[T, list[Heard]]:
         """What comes of each one's work, and of the caller's beside them. Alone if one of them failed."""
-        each = (self._each or [])[: len(tasks)]
-        try:
+        each = self._each[: len(tasks)]
+        with self._or_none():
             for partner, task in zip(each, tasks, strict=True):
                 partner.send(task)
-            found, error, patience = _tried(mine)
-            done = [partner.hear(patience) for partner in each]
-        except BaseException:  # one is gone, or nobody waits for them any more
-            self.close()
-            raise
-        if error is not None:
-            raise error
-        failed = [d.error for d in done if d.error is not None]
+            found, patience = _tried(mine)
+            heard = [partner.hear(patience) for partner in each]
+        if isinstance(found, _Wrong):
+            raise found.error
+        failed = [h.done.error for h in heard if h.done.error is not None]
         if failed:
             raise Alone(failed[0])
-        return cast(T, found), [replace(d, rows=p.rows(d)) for p, d in zip(each, done, strict=True)]
+        return found, heard
 
     def close(self) -> None:
-        each, self._each = self._each or [], None
+        each, self._each = self._each, []
         for partner in each:
-            partner.close()
+            partner.end()
+        for partner in each:
+            partner.reap()
+
+    @contextmanager
+    def _or_none(self) -> Iterator[None]:
+        """One is gone, or what they are at was interrupted: all are ended."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
-class _or_alone:
+@contextmanager
+def _or_alone() -> Iterator[None]:
     """Whatever is wrong with the way to a partner, it is gone."""
+    try:
+        yield
+    except Alone:
+        raise
+    except Exception as error:
+        raise Alone(f"{type(error).__name__}: {error}") from error
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, Exception):
-            raise Alone(str(error)) from error
+class _Wrong(NamedTuple):
+    error: Exception
 
 
-def _tried(work: Callable[[], T]) -> tuple[T | None, Exception | None, float]:
-    """What came of work or what was wrong, and how long who works beside it is waited for."""
+def _tried(work: Callable[[], T]) -> tuple[T | _Wrong, float]:
+    """What came of work, and how long who works beside it is waited for."""
     started = time.monotonic()
-    found = wrong = None
+    found: T | _Wrong
     try:
         found = work()
     except Exception as error:
-        wrong = error
-    return found, wrong, max(_LEAST_PATIENCE, _MORE * (time.monotonic() - started))
+        found = _Wrong(error)
+    return found, max(_LEAST_PATIENCE, _MORE * (time.monotonic() - started))
 
 
 def _has_python() -> bool:
@@ -219,7 +265,13 @@ def _has_python() -> bool:
     return Path(sys.executable or "").name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
-def _path() -> str:
-    """Where a partner finds this very package, whatever this program has done to its own path."""
-    found = str(Path(viewkeeper.__file__).parents[1])
-    return os.pathsep.join([found, *filter(None, [os.environ.get("PYTHONPATH")])])
+_all: weakref.WeakSet[Partner] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child that held its parent's end would keep the partner when the parent is gone."""
+    for partner in _all:
+        partner.let_go()
+
+
+os.register_at_fork(after_in_child=_after_fork)

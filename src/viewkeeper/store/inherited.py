@@ -52,7 +52,7 @@ def module_lock() -> threading.Lock:
     return lock
 
 
-def _nothing(handle: Any, *_: object) -> None:
+def _nothing(handle: Any, *_: object, **_named: object) -> None:
     """How an inherited handle is closed: it is the parent's."""
 
 
