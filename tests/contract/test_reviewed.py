@@ -21,7 +21,7 @@ from viewkeeper import expressions
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
 from viewkeeper.expressions.tree import Expr, Named, column
-from viewkeeper.maintain import gathering, loader, stage
+from viewkeeper.maintain import driving, gathering, loader
 from viewkeeper.model import types
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
@@ -163,7 +163,7 @@ def test_a_load_writes_long_runs_in_pieces_where_the_state_is_behind_a_url(
     planned.install(monkeypatch.setattr)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(runs, "PIECE_ROWS", 16)
-    monkeypatch.setattr(stage, "_ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(driving, "_ROWS_AT_ONCE", 16)
     server = SmallHBase()
     state = (tmp_path / "state").as_uri()
     try:

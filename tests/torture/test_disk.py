@@ -22,7 +22,7 @@ import pytest
 import viewkeeper as vk
 from viewkeeper import faults
 from viewkeeper.errors import ReadOnly, StoreError
-from viewkeeper.maintain import stage
+from viewkeeper.maintain import driving
 from viewkeeper.rounds import driver
 
 from . import shop
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_written_beside_the_batch(
 ) -> None:
     """As in a large batch of many views, whose rows are resolved meanwhile."""
     monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 0)
-    monkeypatch.setattr(stage, "ROWS_FOR_MORE", 0)
+    monkeypatch.setattr(driving, "ROWS_FOR_MORE", 0)
     test_a_file_that_cannot_be_written(url, ledger, "run.write.middle", errno.ENOSPC)
 
 

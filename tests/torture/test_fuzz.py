@@ -259,10 +259,11 @@ def test_limits_have_clear_errors_and_write_nothing(db: Any, monkeypatch: pytest
 
 
 def test_nothing_is_unpickled() -> None:
-    """Rows, files, records and messages are JSON, Arrow and our own bytes; Spark alone pickles what we hand to it."""
+    """Rows, files, records and messages are JSON, Arrow and our own bytes. Spark pickles what we hand to it, and a
+    process what it hands to one that it has started itself, in a file that nobody else can open."""
     source = Path(vk.__file__).parent
     used = [p for p in source.rglob("*.py") if any(w in p.read_text() for w in ("pickle", "marshal", "eval(", "exec("))]
-    assert [p.relative_to(source).as_posix() for p in used if "eval(" not in p.name] == []
+    assert [p.relative_to(source).as_posix() for p in used if "eval(" not in p.name] == ["rounds/parcels.py"]
 
 
 def test_a_row_of_an_unknown_version_is_damage() -> None:
