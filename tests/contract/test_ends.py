@@ -24,6 +24,43 @@ def test_a_program_need_not_leave_its_maintenance(settings: dict[str, Any]) -> N
         planned.check(db)
 
 
+def test_a_program_may_end_within_a_statement_of_a_batch(settings: dict[str, Any]) -> None:
+    """DuckDB reads nothing more for a statement, once its own hook at exit was called."""
+    code = """
+        from viewkeeper.operators import duck
+        reading, at_once = threading.Event(), duck._Slot.__arrow_c_stream__
+        def slowly(slot, schema=None):
+            reading.set()
+            time.sleep(0.05)
+            return at_once(slot, schema)
+        duck._Slot.__arrow_c_stream__ = slowly
+        db.maintain().__enter__()
+        change(7)
+        assert reading.wait(60)
+        sys.exit(3)
+    """
+    assert run(code, settings) == (3, "", "")
+    with vk.open(**settings) as db:
+        planned.check(db)
+        assert db.get("totals", "a")["total"] == 7 * 334, "the batch was made"
+
+
+def test_a_hook_from_before_the_maintenance_may_refresh(settings: dict[str, Any]) -> None:
+    code = """
+        def last():
+            change(8)
+            db.refresh()
+            planned.check(db)
+            print("refreshed")
+        atexit.register(last)
+        db.maintain().__enter__()
+        change(7)
+    """
+    assert run(code, settings) == (0, "refreshed\n", "")
+    with vk.open(**settings) as db:
+        assert db.status().maintainer is None, "the lease is given up"
+
+
 def test_a_program_need_not_close(settings: dict[str, Any]) -> None:
     code = """
         change(7)

@@ -335,11 +335,11 @@ class Maintenance:
         self._maintainer = None
 
 
-def _at_exit() -> None:
+def stop_all() -> None:
     """A program may end without leaving its maintenance: no thread of it is left to Python (`model.threads`)."""
     for maintenance in list(_all):
         with suppress(Exception):  # the note in the store says it, and nobody else is there to be told
             maintenance.stop(PATIENCE)
 
 
-atexit.register(_at_exit)
+atexit.register(stop_all)

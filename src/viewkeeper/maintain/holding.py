@@ -173,8 +173,8 @@ class Closed:
         raise StoreError(f"The database {self._url} is closed.", hint="Open it again.")
 
 
-def _at_exit() -> None:
-    """What is not closed ends here, with its lease; a batch of a thread that is still at it is waited for."""
+def end_all() -> None:
+    """The program ends, and with it what is not closed, and its lease; a thread that is at a batch is waited for."""
     for held in list(_registry.values()):
         maintainer = held.maintainer
         if maintainer is not None and maintainer.publisher.lock.acquire(timeout=PATIENCE):
@@ -184,7 +184,7 @@ def _at_exit() -> None:
                 held.end()
 
 
-atexit.register(_at_exit)
+atexit.register(end_all)
 
 
 def _after_fork() -> None:

@@ -25,7 +25,11 @@ from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.tidying import Tidying
 from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
-from viewkeeper.maintain import gathering, synchronous
+from viewkeeper.maintain import (
+    at_exit,  # noqa: F401  (its hook comes with the maintainer)
+    gathering,
+    synchronous,
+)
 from viewkeeper.maintain.batches import Batches
 from viewkeeper.maintain.definer import Definer
 from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
