@@ -27,6 +27,7 @@ from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
+from viewkeeper.plan.catalyst.living import alive, explained
 from viewkeeper.plan.catalyst.local import local_spark
 from viewkeeper.plan.catalyst.own import own_session
 from viewkeeper.plan.catalyst.tree import Jvm
@@ -82,7 +83,8 @@ _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictio
 
 def front_session(spark: SparkSession | None) -> SparkSession:
     """A session with pinned settings: on the given session's context, or on a local one that is started."""
-    return own_session(local_spark() if spark is None else spark, SETTINGS)
+    with alive():
+        return own_session(local_spark() if spark is None else spark, SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise _translate(error) from None
+        raise explained(error) or _translate(error) from None
     finally:
         report.disabled = was
 
