@@ -213,7 +213,8 @@ class Catalog:
         """The table behind a name, a base table's or a view's."""
         found = self.find(name)
         if found is None:
-            raise UnknownName(f"There is no table or view {name!r}.")
+            hint = "Backticks belong into SQL: here a name is what they hold." if "`" in name else None
+            raise UnknownName(f"There is no table or view {name!r}.", hint=hint)
         return found.table if isinstance(found, View) else found
 
     def view(self, name: str) -> View:

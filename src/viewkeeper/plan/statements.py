@@ -41,7 +41,7 @@ from viewkeeper.plan.indexing import (
     no_unique_index,
     show_indexes,
 )
-from viewkeeper.plan.tokens import tokens
+from viewkeeper.plan.tokens import refuse_surrogates, tokens
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
 
 
@@ -239,6 +239,7 @@ def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
             f"View {name}: {quoted(query)} is no query." if query else f"View {name} has no query.",
             hint="After AS write SELECT … or WITH … SELECT ….",
         )
+    refuse_surrogates(query)
     return CreateView(name, query, key, options, exists_ok, or_replace, parameters)
 
 

@@ -4,8 +4,8 @@
                                   another, and one that was given needs a new session, which is said
     its memory ran out, it lives  the call is refused with VK503
 
-PySpark tells an end by what its sockets come upon: a refused connection, an answer that is empty or breaks off. Which it
-is, is known by the process, and its exit code says whether memory ran out: a JVM that we start ends then
+PySpark tells an end by what its sockets come upon: a refused connection, an answer that is empty or breaks off. That it
+is one is known by the process, and by its exit code whether memory ran out: a JVM that we start ends then
 (`local.SMALL_HEAP`), and Spark's tasks end any other one.
 """
 

@@ -46,7 +46,7 @@ def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
 
 @contextmanager
 def at_work(session: SparkSession) -> Iterator[None]:
-    """While this lasts the session is the active one; afterwards the caller's is. The end of its JVM is told as ours."""
+    """While this lasts the session is the active one; afterwards the caller's is. Its JVM's end is an error of ours."""
     with alive(), _active(session):
         yield
 
