@@ -84,7 +84,8 @@ class Words:
     def name(self, what: str) -> str:
         """A name, plain or in backticks. Keywords are names too, as in Spark."""
         word = self._part(what)
-        if self.take(".", "PARAMETERS"):  # the table of a family's parameters is called after the family
+        if self.at(".") and self.written(1).strip("`").upper() == "PARAMETERS":
+            self.next += 2  # the table of a family's parameters is called after the family
             return f"{word}.parameters"
         if self.at("."):
             raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
