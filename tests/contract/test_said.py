@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.contract import planned
 
-from viewkeeper.errors import BadStatement, UnknownName
+from viewkeeper.errors import BadStatement, NameTaken, UnknownName
 
 HALF = "\ud800"
 """A surrogate without its other half: Python's strings may hold it, UTF-8 cannot."""
@@ -51,6 +51,19 @@ def test_a_value_or_a_view_of_many_that_is_no_utf8_is_refused(shop: Any) -> None
     with pytest.raises(BadStatement, match="half a character"):
         shop.create_views({"v": planned.TOTALS, "w": f"SELECT '{HALF}' AS half FROM items"})
     assert not shop.views()
+
+
+def test_two_of_many_views_of_one_name_are_told_as_that(shop: Any) -> None:
+    with pytest.raises(NameTaken, match="Two of the views to be made are called 'V' and 'v': names do not") as refused:
+        shop.create_views({"v": planned.TOTALS, "V": planned.DEAR})
+    assert refused.value.hint == "Nothing was made. Rename one of them."
+    script = f"CREATE MATERIALIZED VIEW v AS {planned.TOTALS}; CREATE MATERIALIZED VIEW {{}}v AS {planned.DEAR}"
+    with pytest.raises(NameTaken, match="Two of the views to be made are called 'v'."):
+        shop.sql(script.format(""))
+    assert not shop.views()
+    shop.sql(script.format("IF NOT EXISTS "))
+    assert [v.name for v in shop.views()] == ["v"]
+    assert "n" in shop.read("v").column_names, "the first of them"
 
 
 def test_a_name_in_backticks_outside_of_sql_is_told(shop: Any) -> None:

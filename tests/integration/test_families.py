@@ -208,6 +208,7 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     assert list(shop.scan("q1", prefix=(DAYS[2],))) == [r for r in kept if r["day"] == DAYS[2]]
     for statement, error in (
         ("DROP TABLE `q1.parameters`", InUse),
+        ("DROP MATERIALIZED VIEW q1.parameters", InUse),
         ("ALTER TABLE `q1.parameters` ADD COLUMN more INT", BadValue),
         ("ALTER MATERIALIZED VIEW q1 RENAME TO q2", Unsupported),
         (f"CREATE OR REPLACE MATERIALIZED VIEW q1 PARAMETERS (day DATE) AS {query}", Unsupported),

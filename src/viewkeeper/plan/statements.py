@@ -8,7 +8,8 @@
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
                 | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexing`)
-                | SHOW TABLES [LIKE 'pattern'] | SHOW VIEWS [LIKE 'pattern'] | SHOW CREATE TABLE | VIEW | INDEX name
+                | SHOW TABLES [LIKE 'pattern'] | SHOW [MATERIALIZED] VIEWS [LIKE 'pattern']
+                | SHOW CREATE TABLE | VIEW | INDEX name
                 | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
     options   ::= WITH ( name = value, … )
@@ -85,7 +86,7 @@ class Show:
     what: str
     """tables or views"""
     like: str | None = None
-    """Only names that match: `*` stands for anything, `|` is between patterns."""
+    """Only names that match: `*` or `%` stands for anything, `|` is between patterns."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,11 @@ def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
 def _parameters(words: Words, view: str) -> tuple[Column, ...]:
     """( name type, … )"""
     words.need("(")
+    if words.at(")"):
+        raise BadStatement(
+            f"View {view} declares no parameter.",
+            hint="Write PARAMETERS (name type, …), or leave PARAMETERS out for a view that is no family.",
+        )
     found: list[Column] = []
     while True:
         column, is_key = read_column(words)
@@ -272,7 +278,16 @@ def _no_plain_view(words: Words) -> Statement:
 
 
 def _show(what: str, words: Words) -> Statement:
-    return Show(what, words.value() if words.take("LIKE") else None)
+    return Show(what, _pattern(words) if words.take("LIKE") else None)
+
+
+def _pattern(words: Words) -> str:
+    if words.done() or words.tokens[words.next].kind not in ("text", "word"):
+        raise BadStatement(
+            f"{words.shown()} is where a pattern should be.",
+            hint="Write LIKE 'pattern': * or % stands for anything, | is between patterns.",
+        )
+    return words.value()
 
 
 _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = (
@@ -292,6 +307,7 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
     (("SHOW", "CREATE", "INDEX"), lambda words: ShowCreate(words.name("index"), "index")),
     (("SHOW", "TABLES"), lambda words: _show("tables", words)),
     (("SHOW", "VIEWS"), lambda words: _show("views", words)),
+    (("SHOW", "MATERIALIZED", "VIEWS"), lambda words: _show("views", words)),
     (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), "table")),
     (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
     (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
