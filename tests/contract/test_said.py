@@ -58,7 +58,7 @@ def test_two_of_many_views_of_one_name_are_told_as_that(shop: Any) -> None:
         shop.create_views({"v": planned.TOTALS, "V": planned.DEAR})
     assert refused.value.hint == "Nothing was made. Rename one of them."
     script = f"CREATE MATERIALIZED VIEW v AS {planned.TOTALS}; CREATE MATERIALIZED VIEW {{}}v AS {planned.DEAR}"
-    with pytest.raises(NameTaken, match="Two of the views to be made are called 'v'."):
+    with pytest.raises(NameTaken, match=r"Two of the views to be made are called 'v'\."):
         shop.sql(script.format(""))
     assert not shop.views()
     shop.sql(script.format("IF NOT EXISTS "))
