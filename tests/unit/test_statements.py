@@ -262,6 +262,35 @@ def test_a_pattern_takes_the_wildcard_of_queries_too() -> None:
     assert matching(names, "100% wool|sales?1") == ["100% wool"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TABLE {} (a INT PRIMARY KEY)",
+        "CREATE MATERIALIZED VIEW {} AS SELECT 1 AS a",
+        "CREATE MATERIALIZED VIEW {} CLUSTER BY (a) OF t, u",
+        "CREATE INDEX {} ON t (a)",
+        "ALTER TABLE t RENAME TO {}",
+        "ALTER MATERIALIZED VIEW v RENAME TO {}",
+        "ALTER INDEX i RENAME TO {}",
+    ],
+)
+def test_new_names_have_at_most_200_bytes(text: str) -> None:
+    parse(text.format("n" * 200))
+    parse(text.format("ä" * 100))
+    for long in ("n" * 201, "ä" * 101, "n" * 100_000):
+        with pytest.raises(BadStatement, match=r"bytes, 200 is the most\.") as refused:
+            parse(text.format(long))
+        assert len(str(refused.value)) < 200
+
+
+def test_what_has_a_longer_name_already_is_still_reached() -> None:
+    long = "n" * 300
+    assert parse(f"DROP TABLE {long}") == DropTable(long)
+    assert parse(f"DESCRIBE {long}") == Describe(long)
+    renamed = parse(f"ALTER TABLE {long} RENAME TO short")
+    assert isinstance(renamed, Rename)
+
+
 def test_materialized_views_are_shown_as_views_are() -> None:
     assert parse("show materialized views like 'a*'") == parse("SHOW VIEWS LIKE 'a*'") == Show("views", "a*")
 

@@ -13,6 +13,8 @@
                 | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
     options   ::= WITH ( name = value, … )
+    name      ::= word | `anything`                                   of up to 200 bytes where something is made
+    pattern   ::= names with | between them; * or % stands for anything, _ and ? for themselves
 
 `words` cuts the text (comments, quoting, where a statement ends); the grammar is small enough to be read off below, one
 function for each statement. Keywords and names are case-insensitive; a name in
@@ -194,7 +196,7 @@ def _statement(words: Words) -> Statement:
 
 def _create_table(words: Words) -> CreateTable:
     missing_ok = words.take("IF", "NOT", "EXISTS")
-    name = words.name("table")
+    name = words.new_name("table")
     words.need("(")
     columns: list[Column] = []
     key: tuple[str, ...] = ()
@@ -219,7 +221,7 @@ def _drop_table(words: Words) -> DropTable:
 
 def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
     exists_ok = words.take("IF", "NOT", "EXISTS")
-    name = words.name("view")
+    name = words.new_name("view")
     if exists_ok and or_replace:
         raise BadStatement(f"View {name}: OR REPLACE and IF NOT EXISTS exclude each other.", hint="Write one of them.")
     if words.at("("):

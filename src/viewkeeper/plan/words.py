@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from viewkeeper.errors import BadStatement
+from viewkeeper.model.names import refuse_long
 from viewkeeper.plan.tokens import Token, tokens
 
 SUPPORTED = (
@@ -89,6 +90,12 @@ class Words:
             return f"{word}.parameters"
         if self.at("."):
             raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
+        return word
+
+    def new_name(self, what: str) -> str:
+        """The name of what is to be made, or renamed to it."""
+        word = self.name(what)
+        refuse_long(word, what)
         return word
 
     def dotted(self, what: str) -> str:
