@@ -53,7 +53,8 @@ def refuse_long(name: str, what: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > LONGEST:
         raise BadStatement(
-            f"The name {name[:40]!r}… of a {what} has {size:,} bytes, {LONGEST} is the most.", hint="Choose a shorter one."
+            f"The name {name[:40]!r}… of a {what} has {size:,} bytes, {LONGEST} is the most.",
+            hint="Choose a shorter one.",
         )
 
 

@@ -36,7 +36,7 @@ from viewkeeper.plan.catalyst.pruning import pruned
 from viewkeeper.plan.catalyst.reader import READINGS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
 from viewkeeper.plan.catalyst.relation import Reader
-from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session
+from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session, too_deep
 from viewkeeper.plan.catalyst.tree import Jvm
 from viewkeeper.plan.families.texts import MEMBER
 from viewkeeper.plan.nodes import Query
@@ -96,9 +96,12 @@ def _read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Q
 
 
 def _read(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables: Mapping[str, Table]) -> Query:
-    raw = jvm.plan(optimised)
-    reader = Reader(READINGS, analysed)
-    root = reader.exactly(reader.read(raw), raw.output)
+    try:
+        raw = jvm.plan(optimised)
+        reader = Reader(READINGS, analysed)
+        root = reader.exactly(reader.read(raw), raw.output)
+    except RecursionError:  # a JVM with a larger stack than it usually has
+        raise too_deep() from None
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
     node = pruned(root.node, tables.values())

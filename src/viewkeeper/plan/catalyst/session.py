@@ -186,6 +186,8 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
         parameters = error.getMessageParameters() or {}
     else:
         message, condition, parameters = str(error.java_exception.toString()), "", {}
+    if "StackOverflowError" in message or condition == "FAILED_TO_PARSE_TOO_COMPLEX":
+        return too_deep()
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         return UnknownName(f"There is no table or view {parameters.get('relationName', '').replace('`', '')}.")
     if condition.startswith("UNRESOLVED_COLUMN"):
@@ -194,6 +196,14 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
         return UnknownName(f"There is no column {parameters.get('objectName', '').replace('`', '')}.", hint=hint)
     kind = Unsupported if condition.startswith("UNSUPPORTED") else BadStatement
     return kind(f"The query is not valid: {first_lines(message)}")
+
+
+def too_deep() -> BadStatement:
+    """The error for a query that goes beyond the stack of Spark's parser, or of our reader."""
+    return BadStatement(
+        "The query is nested too deeply, or one expression of it has too many parts.",
+        hint="Take superfluous parentheses out, or put parts of it into a WITH or a view of their own.",
+    )
 
 
 def first_lines(message: str, limit: int = 300) -> str:
