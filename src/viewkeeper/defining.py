@@ -107,7 +107,7 @@ def create_views(db: Database, wanted: Sequence[statements.CreateView], progress
     db._writes.check_mode("create views")
     catalog = db._store.catalog()
     there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
-    fresh = [s for s in wanted if s.name.lower() not in there]
+    fresh = planning.once([s for s in wanted if s.name.lower() not in there])
     for statement in fresh:
         if catalog.find(statement.name) is not None:
             raise NameTaken(f"The name {statement.name!r} is in use.")
@@ -262,6 +262,7 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
     if found is None and statement.if_exists:
         return
     if isinstance(found, Table):
+        definitions.refuse_parameters_gone(db._store.catalog(), found)
         raise BadValue(f"{statement.name} is a table.", hint="Write DROP TABLE.")
     db._store.catalog().refuse_index(statement.name, "DROP INDEX")
     view = db._store.catalog().view(statement.name)

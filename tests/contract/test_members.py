@@ -276,6 +276,20 @@ def test_views_come_to_a_family_and_go(open_db: Callable[..., Any]) -> None:
         assert not any(v.gathers for v in db._store.catalog().views)
 
 
+def test_what_is_counted_of_a_family_is_told_by_names_that_are_known(open_db: Callable[..., Any]) -> None:
+    with open_db() as db:
+        db.create_views({"sums": SUMS.format(1), **_views(ROWS)})
+        assert _families(db) == [6]
+        db.put("items", [{"item_id": 200, "category": "a", "price": 7}])
+        assert db.refresh().views == {"sums": 1, "v0 and 5 like it": 4}  # those above 0, 2, 4 and 6
+        shown = {v.name: (v.kept_with, v.state_bytes) for v in db.status().views}
+        assert shown == {"sums": (0, shown["sums"][1]), **{f"v{n}": (5, shown["v0"][1]) for n in range(6)}}
+        db.drop_views([f"v{n}" for n in range(1, 6)])
+        db.refresh()  # their rows go
+        db.delete("items", 200)
+        assert db.refresh().views == {"sums": 1, "v0": 1}
+
+
 def test_what_a_family_does_not_have_a_member_gets_by_leaving_it(open_db: Callable[..., Any]) -> None:
     views = _views(ROWS, 8)
     with open_db() as db:

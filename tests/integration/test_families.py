@@ -9,6 +9,7 @@ import datetime
 import errno
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -193,8 +194,10 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     shop.refresh()
     assert f"{len(DAYS)} members, for" in shop.explain("q1")
     days = [{"day": day} for day in DAYS]
-    for engine in ("embedded", "spark"):
-        asked = "SELECT q1.parameters.day FROM q1.parameters ORDER BY day"
+    assert shop.sql("INSERT INTO `q1`.`parameters` VALUES (DATE '1995-05-06')").done == "1 inserted"
+    assert shop.sql("DELETE FROM `q1`.`parameters` WHERE day = DATE '1995-05-06'").done == "1 deleted"
+    for engine, spelt in product(("embedded", "spark"), ("q1.parameters", "`q1`.`parameters`")):
+        asked = f"SELECT {spelt}.day FROM {spelt} ORDER BY day"
         assert shop.sql(asked, engine=engine).to_pylist() == days, engine
     assert "reads: q1.parameters (day)" in "".join(
         shop.sql("EXPLAIN SELECT * FROM q1.parameters").to_arrow()["plan"].to_pylist()
@@ -205,6 +208,7 @@ def test_a_family_is_made_shown_and_dropped_as_a_view_is(shop: Any) -> None:
     assert list(shop.scan("q1", prefix=(DAYS[2],))) == [r for r in kept if r["day"] == DAYS[2]]
     for statement, error in (
         ("DROP TABLE `q1.parameters`", InUse),
+        ("DROP MATERIALIZED VIEW q1.parameters", InUse),
         ("ALTER TABLE `q1.parameters` ADD COLUMN more INT", BadValue),
         ("ALTER MATERIALIZED VIEW q1 RENAME TO q2", Unsupported),
         (f"CREATE OR REPLACE MATERIALIZED VIEW q1 PARAMETERS (day DATE) AS {query}", Unsupported),

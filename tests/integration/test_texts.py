@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from viewkeeper.errors import BadStatement
+from viewkeeper.plan.catalyst import front_session, read_query
 from viewkeeper.plan.tokens import tokens
 
 TEXTS = [
@@ -25,3 +27,18 @@ TEXTS = [
 def test_a_text_is_the_one_that_spark_reads(spark: Any, text: str) -> None:
     [token] = tokens(text)
     assert token.value == spark.sql(f"SELECT {text}").head()[0]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT {'(' * 3000}1{')' * 3000} AS a",
+        f"SELECT {'abs(' * 1000}1{')' * 1000} AS a",
+        f"SELECT {' + '.join(['1'] * 5000)} AS a",
+    ],
+)
+def test_a_text_that_is_nested_too_deeply_is_told_so(spark: Any, query: str) -> None:
+    with pytest.raises(BadStatement, match="nested too deeply") as refused:
+        read_query(front_session(spark), query, {})
+    assert "StackOverflow" not in str(refused.value)
+    assert "parentheses" in refused.value.hint

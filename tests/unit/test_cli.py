@@ -326,9 +326,22 @@ def test_a_second_load_keeps_the_first_ones_rejects(vk: Run, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     vk("sql", "CREATE TABLE things (id INT, PRIMARY KEY (id))")
     for name in ("a", "b"):
-        Path(f"{name}.csv").write_text(f"id\n{name}\n")
+        Path(f"{name}.csv").write_text(f"id\n{name}\n1\n")
         assert vk("load", "things", f"{name}.csv")[0] == 0
     assert [p.name for p in sorted(Path().glob("*.jsonl"))] == ["things.rejects.2.jsonl", "things.rejects.jsonl"]
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "json"], ["--chunk", "1"]])
+def test_a_load_of_which_no_row_fits_is_an_error(vk: Run, tmp_path: Path, options: list[str]) -> None:
+    vk("sql", LOAD)
+    (tmp_path / "t.csv").write_text("a,b,c\neins,x,1\nzwei,y,2\n")
+    rejects = tmp_path / "bad.jsonl"
+    code, out, err = vk("load", "t", str(tmp_path / "t.csv"), "--rejects", str(rejects), *options)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("error[VK201]: Of 2 rows none fits t; the first: t.a: 'eins' is no INT value. Nothing was")
+    assert len(rejects.read_text().splitlines()) == 2
+    (tmp_path / "none.csv").write_text("a,b,c\n")
+    assert vk("load", "t", str(tmp_path / "none.csv"))[0] == 0, "a file without rows has none that does not fit"
 
 
 def test_load_puts_bad_rows_into_a_reject_file(vk: Run, tmp_path: Path) -> None:

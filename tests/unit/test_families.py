@@ -61,9 +61,10 @@ def test_a_parameter_that_the_query_does_not_use_is_refused_by_name() -> None:
 
 
 def test_the_table_of_parameters_is_named_after_its_family() -> None:
-    described = statements.parse("DESCRIBE q.parameters")
-    assert isinstance(described, statements.Describe)
-    assert described.name == "q.parameters"
+    for spelt in ("q.parameters", "`q`.`parameters`", "q.`Parameters`", "`q.parameters`"):
+        described = statements.parse(f"DESCRIBE {spelt}")
+        assert isinstance(described, statements.Describe)
+        assert described.name == "q.parameters"
     with pytest.raises(BadStatement, match="one part"):
         statements.parse("DESCRIBE q.other")
 
@@ -78,6 +79,8 @@ def test_the_table_of_parameters_is_named_after_its_family() -> None:
         ("SELECT 1 FROM (q.parameters p CROSS JOIN t)", "SELECT 1 FROM (`q.parameters` p CROSS JOIN t)"),
         ("SELECT (SELECT 1 FROM q.parameters) FROM t", "SELECT (SELECT 1 FROM `q.parameters`) FROM t"),
         ("WITH a AS (FROM q.parameters) SELECT 1", "WITH a AS (FROM `q.parameters`) SELECT 1"),
+        ("SELECT `q`.`parameters`.`day` FROM `q`.`parameters`", "SELECT `q.parameters`.`day` FROM `q.parameters`"),
+        ("SELECT q.parameters.day FROM q.`parameters`", "SELECT `q.parameters`.day FROM `q.parameters`"),
         # Columns called so, and what only looks like either.
         ("SELECT a, q.parameters FROM q", None),
         ("SELECT 1 FROM t q WHERE q.parameters IN (1, q.parameters) ORDER BY 1, q.parameters", None),
@@ -85,6 +88,8 @@ def test_the_table_of_parameters_is_named_after_its_family() -> None:
         ("SELECT q.parameters IS NOT DISTINCT FROM q.parameters FROM q", None),
         ("SELECT 'FROM q.parameters' FROM q -- FROM q.parameters", None),
         ("SELECT 1 FROM q.parameters.more", None),
+        ("SELECT q.`parameters` FROM q", None),
+        ("SELECT 1 FROM q.'parameters'", None),
         ("SELECT 1 FROM q JOIN r ON q.parameters = r.k", None),
     ],
 )

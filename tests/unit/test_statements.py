@@ -249,5 +249,53 @@ def test_of_many_tables_and_views_some_are_shown() -> None:
     assert matching(names, "sales_*") == ["Sales_1", "sales_20"]
     assert matching(names, "a.b|*sales_1") == ["a.b", "Sales_1", "presales_1"]
     assert matching(names, "") == []
-    with pytest.raises(BadStatement):
-        parse("SHOW VIEWS LIKE")
+    for spelt in ("SHOW VIEWS LIKE", "SHOW TABLES LIKE *"):
+        with pytest.raises(BadStatement, match="where a pattern should be") as refused:
+            parse(spelt)
+        assert refused.value.hint.startswith("Write LIKE 'pattern'")
+
+
+def test_a_pattern_takes_the_wildcard_of_queries_too() -> None:
+    names = ["sales_1", "presales_1", "100% wool", "salesx1"]
+    assert matching(names, "%sales_%") == ["sales_1", "presales_1"]
+    assert matching(names, "100%") == ["100% wool"]
+    assert matching(names, "100% wool|sales?1") == ["100% wool"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TABLE {} (a INT PRIMARY KEY)",
+        "CREATE MATERIALIZED VIEW {} AS SELECT 1 AS a",
+        "CREATE MATERIALIZED VIEW {} CLUSTER BY (a) OF t, u",
+        "CREATE INDEX {} ON t (a)",
+        "ALTER TABLE t RENAME TO {}",
+        "ALTER MATERIALIZED VIEW v RENAME TO {}",
+        "ALTER INDEX i RENAME TO {}",
+    ],
+)
+def test_new_names_have_at_most_200_bytes(text: str) -> None:
+    parse(text.format("n" * 200))
+    parse(text.format("ä" * 100))
+    for long in ("n" * 201, "ä" * 101, "n" * 100_000):
+        with pytest.raises(BadStatement, match=r"bytes, 200 is the most\.") as refused:
+            parse(text.format(long))
+        assert len(str(refused.value)) < 200
+
+
+def test_what_has_a_longer_name_already_is_still_reached() -> None:
+    long = "n" * 300
+    assert parse(f"DROP TABLE {long}") == DropTable(long)
+    assert parse(f"DESCRIBE {long}") == Describe(long)
+    renamed = parse(f"ALTER TABLE {long} RENAME TO short")
+    assert isinstance(renamed, Rename)
+
+
+def test_materialized_views_are_shown_as_views_are() -> None:
+    assert parse("show materialized views like 'a*'") == parse("SHOW VIEWS LIKE 'a*'") == Show("views", "a*")
+
+
+def test_a_family_without_parameters_is_told_what_to_write() -> None:
+    with pytest.raises(BadStatement, match="View v declares no parameter") as refused:
+        parse("CREATE MATERIALIZED VIEW v PARAMETERS () AS SELECT 1 AS a")
+    assert "leave PARAMETERS out" in refused.value.hint

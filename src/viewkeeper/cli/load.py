@@ -29,6 +29,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import ROW, backticked
 from viewkeeper.model.rows import rows_table
 from viewkeeper.model.schema import Table
+from viewkeeper.model.shown import counted
 
 Progress = Callable[[int], None]
 """Told how many bytes of the files have been read, each time some have."""
@@ -68,7 +69,8 @@ def load(
     delimiter: str | None = None,
     progress: Progress = lambda _: None,
 ) -> LoadReport:
-    """Load files into a table. `rejects` None: the first bad row is an error, and so is the one after `most`."""
+    """Load files into a table. `rejects` None: the first bad row is an error. So is the one after `most`, and that no
+    row fits."""
     found = _Found()
     for file in files:
         for piece in open_pieces(table, file, progress, delimiter):
@@ -89,6 +91,12 @@ def load(
                 _write(db, table, found)
     if found.bad and rejects is not None:
         _save(rejects, found.bad, _written(found))
+        if not found.good and not found.written:
+            raise BadValue(
+                f"Of {counted(len(found.bad), 'row')} none fits {table.name}; the first: {found.bad[0].reason}"
+                f"{_written(found)}",
+                hint=f"They are in {rejects}, each with its reason. Check that the file is for this table.",
+            )
     _write(db, table, found)
     return LoadReport(table.name, found.written, len(found.bad), str(rejects) if found.bad else None)
 

@@ -11,7 +11,10 @@ MENDED = "mended"
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a refresh did. `epoch` is the published batch; `views` counts changed rows by view."""
+    """What a refresh did. `epoch` is the published batch; `views` counts changed rows by view.
+
+    Views that are kept together as a family are counted together: "sales_0 and 999 like it".
+    """
 
     epoch: int
     changes: int

@@ -72,9 +72,10 @@ class Batches:
         changes = sum(d.count or 0 for d in deltas.values())
         faults.point("commit.2.before")
         captured = time.perf_counter()
-        asked = wishes(publisher.catalog)
-        resolving = {view: found.table for view, found in publisher.catalog.views_by_id.items()}
-        how = (number, chosen, flow, flow.in_batches, deltas, publisher.catalog.names)
+        catalog = publisher.catalog
+        asked = wishes(catalog)
+        resolving = {view: found.table for view, found in catalog.views_by_id.items()}
+        how = (number, chosen, flow, flow.in_batches, deltas, catalog.names)
         with closing(Early(partial(store.begin, number))) as early:
             outcome = self.stage.run(*how, wishes=asked, resolving=resolving, early=early)
             try:
@@ -94,7 +95,8 @@ class Batches:
             recent.looked_ahead(number, self.stage.driving.skipped)
             manifest = publisher.state.manifest.plus(entries)
             publisher.publish(number, cut, manifest, views, seen=seen, begun=early.begun)
-            changed = dict(early.rows + Counter({c.table.name: size_of(c) for c in views}))
+            changed = early.rows + Counter({c.table.id: size_of(c) for c in views})
+            told = {catalog.called(view): rows for view, rows in changed.items()}
         done = time.perf_counter()
         recent.committed(done - ran)
         recent.timed(self.stage.driving.clock, self.stage.driving.made)
@@ -104,7 +106,7 @@ class Batches:
         self._tidying.after({e.slot for e in entries})
         self.stage.learn(choice, changes, done - started)
         seconds = time.perf_counter() - started
-        return BatchReport(number, changes, chosen, seconds, changed, afterwards=afterwards.failed, why=why, more=more)
+        return BatchReport(number, changes, chosen, seconds, told, afterwards=afterwards.failed, why=why, more=more)
 
     def reach(self, position: int) -> None:
         """However few changes the next batch may have, it comes to this position."""

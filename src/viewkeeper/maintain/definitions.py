@@ -278,6 +278,16 @@ def refuse_parameters(table: Table) -> None:
         )
 
 
+def refuse_parameters_gone(catalog: Catalog, table: Table) -> None:
+    """A family's parameters go with it, and not before."""
+    family = dict(table.options).get(FAMILY)
+    if family is not None and catalog.find(family) is not None:
+        raise InUse(
+            f"{table.name} has the parameters of the family {family}, and goes with it.",
+            hint=f"DROP MATERIALIZED VIEW {family} drops both; DELETE FROM {table.name} takes members out.",
+        )
+
+
 def scans(root: Node) -> list[Scan]:
     return [node for node in root.walk() if isinstance(node, Scan)]
 

@@ -76,6 +76,20 @@ class ReadsMembers(Unsupported):
         self.members = members
 
 
+def once(wanted: Sequence[statements.CreateView]) -> list[statements.CreateView]:
+    """Each view once: a second one of the name is refused, or does nothing if it may be there."""
+    found: dict[str, statements.CreateView] = {}
+    for statement in wanted:
+        first = found.setdefault(statement.name.lower(), statement)
+        if first is not statement and not statement.if_not_exists:
+            raise NameTaken(
+                f"Two of the views to be made are called {statement.name!r}"
+                + (f" and {first.name!r}: names do not differ by case." if first.name != statement.name else "."),
+                hint="Nothing was made. Rename one of them.",
+            )
+    return list(found.values())
+
+
 def plan_many(
     store: Store, spark: Spark, wanted: Sequence[statements.CreateView], templates: Templates, *, named: bool = True
 ) -> Planned:
@@ -87,15 +101,11 @@ def plan_many(
     sizes, words = _sizes(store, catalog), Counter(word for s in wanted for word in _words(s.query))
     found: list[View] = []
     candidates: list[Candidate] = []
-    taken: set[str] = set()
     first = fresh_ids(store, len(wanted))
     for number, statement in enumerate(wanted, first):
         try:
             if statement.or_replace or statement.parameters:
                 raise BadStatement("A family, or a view that may be there, has a statement of its own.", hint="")
-            if statement.name.lower() in taken:
-                raise NameTaken(f"The name {statement.name!r} is in use.")
-            taken.add(statement.name.lower())
             options = _options(store, statement)
             may = store.keeps_members and not options and not _may_be_read(statement, words)
             member = templates.member(statement.query, catalog, statement.key) if may else None

@@ -201,13 +201,15 @@ class Stage:
         seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
         if lane == "spark":
+            from viewkeeper.plan.catalyst import alive
             from viewkeeper.rounds.resolving import Target
             from viewkeeper.rounds.spark import run_on_spark
 
             stopped = [names.get(view, "a new view") for view in flow.views]
             targets = {v: Target(table, flow.sink(v).id) for v, table in resolving.items() if v in flow.views}
             how = (number, flow, active, given, seeds, stopped, fail, together, targets, told, early)
-            ran = run_on_spark(self._on_spark(flow, new), *how)
+            with alive():
+                ran = run_on_spark(self._on_spark(flow, new), *how)
             entries = [e for e in ran.entries if only is None or e.slot in only]
             return Outcome(ran.reached, lambda: entries, ran.changes)
         return self.driving.run(Rounds(number, flow, together, wishes, active, given, new, only, seeds, fail, told))

@@ -107,6 +107,14 @@ class Catalog:
         """The names of views, by id."""
         return _Names(self._views)
 
+    def called(self, number: int) -> str:
+        """What a user calls a view that is maintained. Those that are kept together are called by the first of them."""
+        view = self._views[number]
+        if not view.gathers:
+            return view.table.name
+        first, *others = self.members.get(number, ()) or (view,)
+        return f"{first.table.name} and {len(others):,} like it" if others else first.table.name
+
     @property
     def views_by_id(self) -> Mapping[int, View]:
         return self._views
@@ -213,7 +221,8 @@ class Catalog:
         """The table behind a name, a base table's or a view's."""
         found = self.find(name)
         if found is None:
-            raise UnknownName(f"There is no table or view {name!r}.")
+            hint = "Backticks belong into SQL: here a name is what they hold." if "`" in name else None
+            raise UnknownName(f"There is no table or view {name!r}.", hint=hint)
         return found.table if isinstance(found, View) else found
 
     def view(self, name: str) -> View:

@@ -1,7 +1,8 @@
 """Names: every identifier of our own that can stand beside a user's, and how any identifier is spelt in SQL text.
 
     _w  _h  _count  _row …      ours: they begin with `_`
-    anything else               the user's, in any script, with spaces, quotes and backticks, and as long as it likes
+    anything else               the user's, in any script, with spaces, quotes and backticks; those of tables, views
+                                and indexes have up to 200 bytes
 
 A column of a table or view cannot be called as ours are: `refuse` says so at CREATE and ALTER. That is the whole law.
 A generated statement may then set columns and aliases of ours beside a user's columns; all it must do is to take its
@@ -41,6 +42,20 @@ TIMES = "_times"
 
 EXPECTED, FOUND = "_expected", "_found"
 """The two sides of a comparison."""
+
+
+LONGEST = 200
+"""Bytes of a new table's, view's or index's name. HBase calls a directory `name.parameters.id` at most: 255 bytes."""
+
+
+def refuse_long(name: str, what: str) -> None:
+    """BadStatement if nothing new can be called so. What has a longer name already keeps it."""
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > LONGEST:
+        raise BadStatement(
+            f"The name {name[:40]!r}… of a {what} has {size:,} bytes, {LONGEST} is the most.",
+            hint="Choose a shorter one.",
+        )
 
 
 def refuse(name: str, where: str) -> None:

@@ -38,7 +38,10 @@ def _value(column: pa.ChunkedArray) -> str:
 
 
 def matching(names: Iterable[str], pattern: str) -> list[str]:
-    """The names that match as SHOW … LIKE means it: `*` stands for anything, `|` is between patterns, case is none."""
-    parts = ("".join(".*" if c == "*" else re.escape(c) for c in part.strip()) for part in pattern.split("|"))
+    """The names that match as SHOW … LIKE means it: `*` stands for anything, `|` is between patterns, case is none.
+
+    So it is in Spark's SHOW. `%` is `*` too, for those who know LIKE of queries; `_`, which many names have, is itself.
+    """
+    parts = ("".join(".*" if c in "*%" else re.escape(c) for c in part.strip()) for part in pattern.split("|"))
     wanted = re.compile("|".join(parts), re.IGNORECASE | re.DOTALL)
     return [name for name in names if wanted.fullmatch(name)]

@@ -78,7 +78,7 @@ def alter_table(words: Words) -> AlterTable:
         absent_ok = words.take("IF", "EXISTS")
         return DropColumn(name, words.name("column"), absent_ok)
     if words.take("RENAME", "TO"):
-        return Rename(name, words.name("table"), is_view=False)
+        return Rename(name, words.new_name("table"), is_view=False)
     if words.take("RENAME"):
         words.need("COLUMN")
         column = words.name("column")
@@ -126,7 +126,7 @@ def alter_view(words: Words) -> AlterView | Rename:
     name = words.name("view")
     if words.take("RENAME"):
         words.need("TO")
-        return Rename(name, words.name("view"), is_view=True)
+        return Rename(name, words.new_name("view"), is_view=True)
     for action in ("SUSPEND", "RESUME"):
         if words.take(action):
             return AlterView(name, action.lower())

@@ -53,7 +53,7 @@ def create_index(words: Words, options: Callable[[Words], dict[str, str]]) -> Cr
     exists_ok = words.take("IF", "NOT", "EXISTS")
     if words.at("ON"):
         raise BadStatement("The index has no name.", hint="Write CREATE INDEX name ON ….")
-    name = words.name("index")
+    name = words.new_name("index")
     words.need("ON")
     on = words.name("table or view")
     words.need("(")
@@ -105,7 +105,7 @@ def alter_index(words: Words) -> RenameIndex:
     name = words.name("index")
     if not words.take("RENAME", "TO"):
         raise BadStatement(f"An index is altered by RENAME TO, not by {words.shown()}.", hint="Write RENAME TO name.")
-    return RenameIndex(name, words.name("index"))
+    return RenameIndex(name, words.new_name("index"))
 
 
 def show_indexes(words: Words) -> ShowIndexes:

@@ -8,10 +8,13 @@
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
                 | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
                 | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexing`)
-                | SHOW TABLES [LIKE 'pattern'] | SHOW VIEWS [LIKE 'pattern'] | SHOW CREATE TABLE | VIEW | INDEX name
+                | SHOW TABLES [LIKE 'pattern'] | SHOW [MATERIALIZED] VIEWS [LIKE 'pattern']
+                | SHOW CREATE TABLE | VIEW | INDEX name
                 | DESCRIBE name | EXPLAIN name
     column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
     options   ::= WITH ( name = value, … )
+    name      ::= word | `anything`                                   of up to 200 bytes where something is made
+    pattern   ::= names with | between them; * or % stands for anything, _ and ? for themselves
 
 `words` cuts the text (comments, quoting, where a statement ends); the grammar is small enough to be read off below, one
 function for each statement. Keywords and names are case-insensitive; a name in
@@ -41,7 +44,7 @@ from viewkeeper.plan.indexing import (
     no_unique_index,
     show_indexes,
 )
-from viewkeeper.plan.tokens import tokens
+from viewkeeper.plan.tokens import refuse_surrogates, tokens
 from viewkeeper.plan.words import SUPPORTED, Words, quoted, statements
 
 
@@ -85,7 +88,7 @@ class Show:
     what: str
     """tables or views"""
     like: str | None = None
-    """Only names that match: `*` stands for anything, `|` is between patterns."""
+    """Only names that match: `*` or `%` stands for anything, `|` is between patterns."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,7 @@ def _statement(words: Words) -> Statement:
 
 def _create_table(words: Words) -> CreateTable:
     missing_ok = words.take("IF", "NOT", "EXISTS")
-    name = words.name("table")
+    name = words.new_name("table")
     words.need("(")
     columns: list[Column] = []
     key: tuple[str, ...] = ()
@@ -218,7 +221,7 @@ def _drop_table(words: Words) -> DropTable:
 
 def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
     exists_ok = words.take("IF", "NOT", "EXISTS")
-    name = words.name("view")
+    name = words.new_name("view")
     if exists_ok and or_replace:
         raise BadStatement(f"View {name}: OR REPLACE and IF NOT EXISTS exclude each other.", hint="Write one of them.")
     if words.at("("):
@@ -239,12 +242,18 @@ def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
             f"View {name}: {quoted(query)} is no query." if query else f"View {name} has no query.",
             hint="After AS write SELECT … or WITH … SELECT ….",
         )
+    refuse_surrogates(query)
     return CreateView(name, query, key, options, exists_ok, or_replace, parameters)
 
 
 def _parameters(words: Words, view: str) -> tuple[Column, ...]:
     """( name type, … )"""
     words.need("(")
+    if words.at(")"):
+        raise BadStatement(
+            f"View {view} declares no parameter.",
+            hint="Write PARAMETERS (name type, …), or leave PARAMETERS out for a view that is no family.",
+        )
     found: list[Column] = []
     while True:
         column, is_key = read_column(words)
@@ -271,7 +280,16 @@ def _no_plain_view(words: Words) -> Statement:
 
 
 def _show(what: str, words: Words) -> Statement:
-    return Show(what, words.value() if words.take("LIKE") else None)
+    return Show(what, _pattern(words) if words.take("LIKE") else None)
+
+
+def _pattern(words: Words) -> str:
+    if words.done() or words.tokens[words.next].kind not in ("text", "word"):
+        raise BadStatement(
+            f"{words.shown()} is where a pattern should be.",
+            hint="Write LIKE 'pattern': * or % stands for anything, | is between patterns.",
+        )
+    return words.value()
 
 
 _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = (
@@ -291,6 +309,7 @@ _STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = 
     (("SHOW", "CREATE", "INDEX"), lambda words: ShowCreate(words.name("index"), "index")),
     (("SHOW", "TABLES"), lambda words: _show("tables", words)),
     (("SHOW", "VIEWS"), lambda words: _show("views", words)),
+    (("SHOW", "MATERIALIZED", "VIEWS"), lambda words: _show("views", words)),
     (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), "table")),
     (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
     (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),

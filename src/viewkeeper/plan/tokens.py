@@ -69,6 +69,18 @@ def tokens(text: str) -> Iterator[Token]:
                 line += written.count("\n")
 
 
+def refuse_surrogates(query: str) -> None:
+    """BadStatement if the text cannot be sent to anybody who would read it: Python's strings may hold half a pair."""
+    try:
+        query.encode()
+    except UnicodeEncodeError as error:
+        line = query.count("\n", 0, error.start) + 1
+        raise BadStatement(
+            f"The query has {query[error.start]!r} in it, which is half a character (line {line}).",
+            hint="Give text that is valid UTF-8.",
+        ) from None
+
+
 def open_names(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
     """The colon and the name of each `:name`: a value that is left open.
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from viewkeeper.errors import BadStatement
+from viewkeeper.model.names import refuse_long
 from viewkeeper.plan.tokens import Token, tokens
 
 SUPPORTED = (
@@ -84,10 +85,17 @@ class Words:
     def name(self, what: str) -> str:
         """A name, plain or in backticks. Keywords are names too, as in Spark."""
         word = self._part(what)
-        if self.take(".", "PARAMETERS"):  # the table of a family's parameters is called after the family
+        if self.at(".") and self.written(1).strip("`").upper() == "PARAMETERS":
+            self.next += 2  # the table of a family's parameters is called after the family
             return f"{word}.parameters"
         if self.at("."):
             raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
+        return word
+
+    def new_name(self, what: str) -> str:
+        """The name of what is to be made, or renamed to it."""
+        word = self.name(what)
+        refuse_long(word, what)
         return word
 
     def dotted(self, what: str) -> str:

@@ -162,7 +162,7 @@ def _judged(
     spark: Any, state: _State, needed: Sequence[View], wanted: set[str], sample: int | None
 ) -> dict[str, ViewAudit]:
     """The wanted views, each against Spark; one that Spark cannot run does not keep the others from it."""
-    from viewkeeper.plan.catalyst import at_work
+    from viewkeeper.plan.catalyst import at_work, explained, has_ended
     from viewkeeper.plan.catalyst.session import first_lines
 
     found: dict[str, ViewAudit] = {}
@@ -177,8 +177,11 @@ def _judged(
                 if name.lower() in wanted and name in state.views:
                     found[name] = _compared(view.table, frame, state.views[name], spark, sample, state.memory)
             except Exception as error:
+                told = explained(error) or error
+                if has_ended(spark):  # no other view can be judged
+                    raise told from error
                 if name.lower() in wanted and name in state.views:
-                    found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(error)))
+                    found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(told)))
     return found
 
 

@@ -62,7 +62,8 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class ViewStatus:
-    """One view. State that several views share is counted for each of them in `state_bytes`.
+    """One view. State that several views share is counted for each of them in `state_bytes`: of one that is
+    `kept_with` others as a family it is the whole family's.
 
     A suspended view stays at an older `epoch`; its lag is None when the log no longer reaches back so far.
     """
@@ -80,6 +81,8 @@ class ViewStatus:
     sql: str = field(default="", metadata=IN_FULL)
     index_of: str | None = field(default=None, metadata=IN_FULL)
     """Of an index: what it is of."""
+    kept_with: int = 0
+    """How many other views are kept together with it, as one family: its state is that of all of them."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,7 @@ def _view(
         None if suspended is None else suspended.reason,
         created(catalog, view),
         None if view.index is None else indexed(catalog, view).name,
+        len(catalog.members[view.table.family]) - 1 if view.is_member else 0,
     )
 
 

@@ -92,7 +92,7 @@ class Early:
         self._taken: Taken | None = None
         self._applied: set[tuple[int, int]] = set()
         """Of which views, which shares."""
-        self.rows: Counter[str] = Counter()
+        self.rows: Counter[int] = Counter()
         """How many rows of each view these were."""
 
     def expect(
@@ -142,7 +142,7 @@ class Early:
             rows = self._taken.table(Staged(*said["encoded"]))
             self.begun.apply(self._tables[view], rows)
             self._applied.add((view, share))
-            self.rows[self._tables[view].name] += rows.num_rows
+            self.rows[view] += rows.num_rows
 
     def left(self, changes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Of what tasks have told, the changes that the store was not given."""

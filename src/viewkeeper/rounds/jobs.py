@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pyspark import InheritableThread
 
 from viewkeeper.errors import StoreError
+from viewkeeper.plan.catalyst import explained
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.worker import Plan
 from viewkeeper.store.base import Spread
@@ -170,6 +171,8 @@ def spread_on(spark: Any) -> Spread:
             rdd = spark.sparkContext.parallelize(pieces, len(pieces)).map(work)
             done: list[R] = run_job(spark, "viewkeeper: the store's reads and writes", rdd.collect)
         except Exception as error:
+            if (ended := explained(error)) is not None:
+                raise ended from error
             raise StoreError(
                 f"Reading or writing the store on Spark failed: {cause(error)}",
                 hint="Correct the cause and refresh again.",

@@ -55,9 +55,12 @@ class Sessions:
         self._lock = threading.Lock()
 
     def __call__(self) -> Any:
+        from viewkeeper.plan.catalyst import front_session, has_ended, refuse_ended
+
         with self._lock:
-            if self._session is None:
-                from viewkeeper.plan.catalyst import front_session
+            if self._given is not None:
+                refuse_ended(self._given)
+            if self._session is None or has_ended(self._session):
                 from viewkeeper.rounds.reach import check_reach
 
                 refuse_inherited()
@@ -74,6 +77,10 @@ class Sessions:
         session = self._session if self._session is not None else self._given
         if session is None:
             return None
+        from viewkeeper.plan.catalyst import has_ended
+
+        if has_ended(session):
+            return None  # batches go on without it
         context = session.sparkContext
         return Cluster(max(1, int(context.defaultParallelism)), context.master.startswith("local"))
 

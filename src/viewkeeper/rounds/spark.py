@@ -28,6 +28,7 @@ from viewkeeper.operators.arrangement import Arrangement
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
+from viewkeeper.plan.catalyst import explained
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Blamed, Failed
 from viewkeeper.rounds.early import Early
@@ -287,6 +288,10 @@ def _told(number: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if (ended := explained(error)) is not None:
+            raise type(ended)(
+                f"The Spark job of batch {number} failed: {ended.message}", hint=f"Nothing was published. {ended.hint}"
+            ) from error
         said, advice = cause(error), "correct the cause"
         if "No module named 'viewkeeper'" in said:
             advice = "set PYSPARK_PYTHON to a Python that has viewkeeper before the Spark session is made"

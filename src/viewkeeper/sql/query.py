@@ -17,6 +17,7 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.names import backticked
 from viewkeeper.plan.families.tables import with_backticks
+from viewkeeper.plan.tokens import refuse_surrogates
 from viewkeeper.read.access.choosing import explained
 from viewkeeper.sql.embedded import Embedded, NotProven, embedded
 from viewkeeper.sql.leash import Leash
@@ -30,6 +31,7 @@ def select(db: Any, query: str, *, engine: str = "auto", leash: Leash | None = N
     `leash`: it is somebody else's query, which may read tables and views and nothing else of this machine, has a limit,
     and can be stopped.
     """
+    refuse_surrogates(query)
     query = with_backticks(query)
     if engine != "spark":
         try:
@@ -45,6 +47,7 @@ def select(db: Any, query: str, *, engine: str = "auto", leash: Leash | None = N
 
 def explain(db: Any, query: str) -> list[str]:
     """Who would answer the query and why, as lines."""
+    refuse_surrogates(query)
     query = with_backticks(query)
     try:
         asked = embedded(db._catalog(), query)

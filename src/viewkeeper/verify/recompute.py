@@ -17,17 +17,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from subprocess import TimeoutExpired
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark import SparkContext, StorageLevel
+from pyspark import StorageLevel
 
-from viewkeeper.errors import OutOfMemory
+from viewkeeper.errors import StoreError
 from viewkeeper.plan.catalyst import at_work, front_session
 from viewkeeper.verify.model import Model
 
@@ -38,8 +36,6 @@ _ORDER = re.compile(r"\bORDER\s+BY\b", re.IGNORECASE)
 _IN_NO_ORDER = re.compile(r"\b(stddev|variance|var)(_samp|_pop)?\s*\(", re.IGNORECASE)
 _NEAR = 1e-9
 _ROOM_FOR_TWO = 2 << 30
-_TO_END = 10.0
-"""Seconds from the first sign that a JVM ends to its end."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +97,9 @@ class SparkOracle:
         try:
             with at_work(self.spark):
                 yield
-        except (Py4JError, OSError) as error:
-            if not _has_ended():
-                raise
-            raise OutOfMemory(
-                "Spark's JVM has ended while it recomputed views: it most likely ran out of memory.",
-                hint="Give it more (SPARK_DRIVER_MEMORY=4g), or verify fewer views at a time (--views).",
-            ) from error
-
-
-def _has_ended() -> bool:
-    """Whether the JVM that this process started runs no more."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is None:
-        return False
-    with suppress(TimeoutExpired):
-        process.wait(_TO_END)
-    return process.poll() is not None
+        except StoreError as error:
+            error.hint += " Or verify fewer views at a time (--views)."
+            raise
 
 
 def is_in_no_order(query: str) -> bool:

@@ -60,7 +60,8 @@ def load(
     """Load files into a table, in one write.
 
     An interrupted load leaves nothing behind. Rows replace rows of the same key. Rows
-    that do not fit the table go to a reject file, one JSON object a line.
+    that do not fit the table go to a reject file, one JSON object a line; if none fits,
+    that is an error.
 
     Example: vk load items items.csv --key item_id --db lmdb:./shop
     """

@@ -140,7 +140,7 @@ def status(
     output: ReportOutput = "table",
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
     views: Annotated[
-        str | None, typer.Option("--views", metavar="PATTERN", help="Only views called so; * stands for anything.")
+        str | None, typer.Option("--views", metavar="PATTERN", help="Only views called so; * or % stands for anything.")
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Views and tables that are listed; JSON has all.")] = 50,
 ) -> None:

@@ -1,6 +1,7 @@
 """The front end: Spark parses, checks and optimises a query; this package reads the plan into our own nodes.
 
     local.py        a local Spark, when the user brings none
+    living.py       whether its JVM still lives, and what is said if not
     own.py          a session beside the caller's, and how neither disturbs the other
     session.py      its pinned settings; tables as empty relations; Spark's errors as ours
     refusals.py     what depends on time or chance, looked for in the analysed plan
@@ -29,17 +30,30 @@ from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Type
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
+from viewkeeper.plan.catalyst.living import alive, explained, has_ended, refuse_ended
 from viewkeeper.plan.catalyst.own import at_work
 from viewkeeper.plan.catalyst.pruning import pruned
 from viewkeeper.plan.catalyst.reader import READINGS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
 from viewkeeper.plan.catalyst.relation import Reader
-from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session
+from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session, too_deep
 from viewkeeper.plan.catalyst.tree import Jvm
 from viewkeeper.plan.families.texts import MEMBER
 from viewkeeper.plan.nodes import Query
 
-__all__ = ["CALL_FIELDS", "FIELDS", "SETTINGS", "at_work", "front_session", "read_family", "read_query"]
+__all__ = [
+    "CALL_FIELDS",
+    "FIELDS",
+    "SETTINGS",
+    "alive",
+    "at_work",
+    "explained",
+    "front_session",
+    "has_ended",
+    "read_family",
+    "read_query",
+    "refuse_ended",
+]
 
 
 def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
@@ -82,9 +96,12 @@ def _read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Q
 
 
 def _read(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables: Mapping[str, Table]) -> Query:
-    raw = jvm.plan(optimised)
-    reader = Reader(READINGS, analysed)
-    root = reader.exactly(reader.read(raw), raw.output)
+    try:
+        raw = jvm.plan(optimised)
+        reader = Reader(READINGS, analysed)
+        root = reader.exactly(reader.read(raw), raw.output)
+    except RecursionError:  # a JVM with a larger stack than it usually has
+        raise too_deep() from None
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
     node = pruned(root.node, tables.values())

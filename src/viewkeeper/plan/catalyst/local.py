@@ -8,6 +8,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from viewkeeper.plan.catalyst.launch import started
+from viewkeeper.plan.catalyst.living import forget_ended
 
 SMALL_HEAP = {
     # Out of memory in one of its own threads Spark lives on and answers nothing: better an end that is seen. (The
@@ -34,7 +35,8 @@ _SETTINGS = {
 
 
 def local_spark() -> SparkSession:
-    """The session that runs in this process already, or a new local one."""
+    """The session that runs in this process already, or a new local one, also in place of one whose JVM has ended."""
+    forget_ended()
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     # `local[n,4]`: plain `local[n]` fails a job as soon as one worker dies.

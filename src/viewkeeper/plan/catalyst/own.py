@@ -17,6 +17,7 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
+from viewkeeper.plan.catalyst.living import alive
 from viewkeeper.store.inherited import module_lock
 
 _lock = module_lock()
@@ -45,7 +46,13 @@ def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
 
 @contextmanager
 def at_work(session: SparkSession) -> Iterator[None]:
-    """While this lasts the session is the active one; afterwards the caller's is."""
+    """While this lasts the session is the active one; afterwards the caller's is. Its JVM's end is an error of ours."""
+    with alive(), _active(session):
+        yield
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
     sessions: Any = session._jvm.SparkSession
     before = sessions.getActiveSession()
     with _lock:

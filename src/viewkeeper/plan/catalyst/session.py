@@ -27,6 +27,7 @@ from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
+from viewkeeper.plan.catalyst.living import alive, explained
 from viewkeeper.plan.catalyst.local import local_spark
 from viewkeeper.plan.catalyst.own import own_session
 from viewkeeper.plan.catalyst.tree import Jvm
@@ -82,7 +83,8 @@ _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictio
 
 def front_session(spark: SparkSession | None) -> SparkSession:
     """A session with pinned settings: on the given session's context, or on a local one that is started."""
-    return own_session(local_spark() if spark is None else spark, SETTINGS)
+    with alive():
+        return own_session(local_spark() if spark is None else spark, SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise _translate(error) from None
+        raise explained(error) or _translate(error) from None
     finally:
         report.disabled = was
 
@@ -184,6 +186,8 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
         parameters = error.getMessageParameters() or {}
     else:
         message, condition, parameters = str(error.java_exception.toString()), "", {}
+    if "StackOverflowError" in message or condition == "FAILED_TO_PARSE_TOO_COMPLEX":
+        return too_deep()
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         return UnknownName(f"There is no table or view {parameters.get('relationName', '').replace('`', '')}.")
     if condition.startswith("UNRESOLVED_COLUMN"):
@@ -192,6 +196,14 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
         return UnknownName(f"There is no column {parameters.get('objectName', '').replace('`', '')}.", hint=hint)
     kind = Unsupported if condition.startswith("UNSUPPORTED") else BadStatement
     return kind(f"The query is not valid: {first_lines(message)}")
+
+
+def too_deep() -> BadStatement:
+    """The error for a query that goes beyond the stack of Spark's parser, or of our reader."""
+    return BadStatement(
+        "The query is nested too deeply, or one expression of it has too many parts.",
+        hint="Take superfluous parentheses out, or put parts of it into a WITH or a view of their own.",
+    )
 
 
 def first_lines(message: str, limit: int = 300) -> str:

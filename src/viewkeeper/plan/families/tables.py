@@ -1,6 +1,7 @@
 """The table of a family's parameters in a query, where its name needs no backticks.
 
     FROM revenue.parameters p JOIN sales …          FROM `revenue.parameters` p JOIN sales …
+    FROM `revenue`.`parameters` p JOIN sales …      the same
     SELECT revenue.parameters.since FROM …          SELECT `revenue.parameters`.since FROM …
 
 Spark and DuckDB take a name of two parts for a table in another database. Here no table's name has two, so where a
@@ -63,8 +64,10 @@ def _relations(found: Sequence[Token]) -> Iterator[int]:
 
 
 def _is_table(found: Sequence[Token], place: int) -> bool:
-    is_name = found[place].kind in ("word", "name")
-    return is_name and _written(found, place + 1) == "." and _written(found, place + 2) == PARAMETERS[1:].upper()
+    if _written(found, place + 1) != "." or place + 2 >= len(found):
+        return False
+    family, second = found[place], found[place + 2]
+    return {family.kind, second.kind} <= {"word", "name"} and second.value.lower() == PARAMETERS[1:]
 
 
 def _written(found: Sequence[Token], place: int) -> str:

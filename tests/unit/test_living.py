@@ -1,0 +1,99 @@
+"""A Spark whose JVM has ended or has no memory left is an error with a code, and the next call may begin anew."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from viewkeeper.errors import OutOfMemory, StoreError
+from viewkeeper.plan.catalyst import living
+from viewkeeper.rounds.sessions import Sessions
+
+
+class Process:
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def wait(self, _seconds: float) -> int | None:
+        return self.code
+
+
+@pytest.fixture
+def jvm(monkeypatch: pytest.MonkeyPatch) -> Process:
+    """The JVM as PySpark knows it: it runs, until `code` is set."""
+    process = Process(None)
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    monkeypatch.setattr(SparkSession, "_activeSession", None)
+    return process
+
+
+def a_session() -> Any:
+    return SimpleNamespace(_jvm=SparkContext._jvm, _sc=SimpleNamespace(_jsc=object()))
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("cut"), ConnectionRefusedError(111, "refused"), EOFError()])
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [(3, OutOfMemory, "ran out of memory"), (52, OutOfMemory, "ran out of memory"), (-9, StoreError, "exit code -9")],
+)
+def test_a_jvm_that_ended_is_told_with_a_code_and_what_to_do(
+    jvm: Process, error: Exception, code: int, kind: type[StoreError], said: str
+) -> None:
+    jvm.code = code
+    with pytest.raises(kind, match=said) as told, living.alive():
+        raise error
+    assert told.value.code == "VK503"
+    assert "SPARK_DRIVER_MEMORY=4g" in str(told.value)
+
+
+def test_memory_that_ran_out_in_a_jvm_that_lives_on_is_told_too(jvm: Process) -> None:
+    with pytest.raises(OutOfMemory, match="SPARK_DRIVER_MEMORY"), living.alive():
+        raise PySparkException("java.lang.OutOfMemoryError: Java heap space")
+
+
+def test_other_errors_are_what_they_are(jvm: Process) -> None:
+    with pytest.raises(PySparkException, match="no such table"), living.alive():
+        raise PySparkException("no such table")
+    with pytest.raises(ConnectionResetError), living.alive():  # of a JVM that goes on
+        raise ConnectionResetError
+
+
+def test_what_pyspark_reports_beside_the_error_is_not_printed(jvm: Process, caplog: pytest.LogCaptureFixture) -> None:
+    with living.alive():
+        logging.error("Exception while sending command.")
+    assert not caplog.records
+    logging.error("Exception while sending command.")
+    assert caplog.records, "outside, it is what it was"
+
+
+def test_a_given_session_that_ended_is_refused_and_batches_go_on_without(jvm: Process) -> None:
+    session = a_session()
+    sessions = Sessions(SimpleNamespace(), session)  # type: ignore[arg-type]
+    jvm.code = 3
+    assert sessions.cluster() is None
+    for _ in range(2):
+        with pytest.raises(StoreError, match="Make a new one") as told:
+            sessions()
+        assert told.value.code == "VK503"
+        assert SparkContext._gateway is None, "PySpark starts another JVM when it is asked"
+    assert sessions.cluster() is None
+
+
+def test_a_session_that_was_stopped_has_ended(jvm: Process) -> None:
+    session = a_session()
+    assert not living.has_ended(session)
+    session._sc._jsc = None
+    assert living.has_ended(session)
