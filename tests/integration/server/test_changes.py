@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +17,10 @@ import pyarrow as pa
 import pytest
 from tests.integration.server.conftest import Running
 
+import viewkeeper as vk
+from viewkeeper.errors import SnapshotGone
 from viewkeeper.server import changes, hub
+from viewkeeper.server.events import SSE
 
 
 class Events:
@@ -334,6 +339,35 @@ def test_the_end_of_a_table_is_told_at_once(served: Running) -> None:
         served.db.sql("DROP TABLE short")
         assert events.next("end")["code"] == "VK101"
         assert events.ended()
+
+
+def test_a_feed_that_breaks_takes_no_other_along(
+    shop: None, tmp_path: Path, planned_views: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its subscriber leaves, and another one joins, while it is read."""
+
+    async def run(db: Any) -> None:
+        feeds = hub.Hub(db._store, asyncio.get_running_loop())
+        table = db._store.catalog().table("items")
+        first, at = feeds.join(table, SSE, 0)
+        joined: list[hub.Subscriber] = []
+
+        def breaks(*_: Any) -> Any:
+            feeds.leave(table, first)
+            joined.append(feeds.join(table, SSE, at)[0])
+            raise SnapshotGone("The log was cut.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hub, "calls", breaks)
+            db.put("items", {"item_id": 1, "category": "a", "price": 1})
+            feeds._read(False)
+        db.put("items", {"item_id": 2, "category": "heard", "price": 1})
+        feeds._read(False)
+        async with asyncio.timeout(60):
+            assert b"heard" in await joined[0].taken()
+
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        asyncio.run(run(db))
 
 
 @contextmanager
