@@ -93,17 +93,22 @@ def _say(line: str) -> None:
 @contextmanager
 def saying(place: str, maintains: bool) -> Iterator[Callable[[str, Callable[[], None]], None]]:
     """For `vk serve`: what to call when the server is ready. Signals that end it do so in order, and once."""
+    over = threading.Event()
 
     def ready(address: str, stop: Callable[[], None]) -> None:
+        if over.is_set():  # while it began
+            stop()
+            return
         _say(f"serving {place}{', and keeping its views fresh' if maintains else ''}, at {address}; Ctrl-C stops")
 
-    with _stopping(threading.Event()):
+    with _stopping(over):
         yield ready
 
 
 @contextmanager
 def _stopping(over: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event; the main thread then leaves in order."""
+    """Ctrl-C and SIGTERM set the event; the main thread then leaves in order, and the program ends. Who repeats them
+    does not end it in the middle of that: they are not heard any more."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -112,4 +117,4 @@ def _stopping(over: threading.Event) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if over.is_set() else handler)
