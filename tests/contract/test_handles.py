@@ -17,6 +17,7 @@ from tests.contract import planned
 
 import viewkeeper as vk
 from viewkeeper.errors import MaintainerBusy, StoreError, ViewkeeperError
+from viewkeeper.maintain.continuous import Maintenance
 
 SECONDS = 5.0
 
@@ -152,6 +153,19 @@ def test_two_handles_do_not_both_maintain_in_the_background(url: str) -> None:
             second.refresh()  # by the same maintainer
         with second.maintain():
             pass
+
+
+def test_the_first_batch_is_told_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read makes it where the thread of the maintenance has not begun yet."""
+    begin, run, told = threading.Event(), Maintenance._run, list[int]()
+    monkeypatch.setattr(Maintenance, "_run", lambda self: (begin.wait(60), run(self)))
+    with vk.open(url, durability="none") as db:
+        with db.maintain(on_batch=lambda report: told.append(report.changes)) as maintenance:
+            token = db.put("items", item(50))
+            assert sum(r["n"] for r in db.scan("totals", after=token, timeout=60)) == 51
+            begin.set()
+        assert told == [1]
+        assert maintenance.batches == 1
 
 
 class Crowd:

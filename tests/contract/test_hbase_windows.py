@@ -25,9 +25,9 @@ from viewkeeper.store.hbase.tables import Family
 NAMES = [column.name for column in ITEMS.columns]
 
 
-@pytest.fixture
+@pytest.fixture(params=[0.2])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
-    opened = STORES["atomic rows only"](tmp_path, request)(overlap=0.2)
+    opened = STORES["atomic rows only"](tmp_path, request)(overlap=request.param)
     opened.change_catalog(lambda catalog: catalog.with_table(ITEMS))
     yield opened
     opened.close()
@@ -61,13 +61,14 @@ def test_what_was_loaded_last_is_not_read_again_once_the_overlap_is_over(store: 
     assert looked == [cut]
 
 
+@pytest.mark.parametrize("store", [600], indirect=True)  # a busy machine must not end it
 def test_while_the_overlap_is_not_over_it_is_read_again(store: Store, looked: list[int]) -> None:
     cut = put(store, items((1, "a")))
     seen = store.watch(ITEMS, cut, store.watch(ITEMS, cut))
     assert seen is not None
     looked.clear()
     assert store.changed(ITEMS, NAMES, cut, store.head(), seen)[0].keys == ids()
-    assert looked == [cut - 200]
+    assert looked == [cut - 600_000]
 
 
 # -- what becomes visible late, beside a CREATE ------------------------------------------------------------------------

@@ -171,10 +171,9 @@ def test_wrong_options_are_refused(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_directory_that_cannot_be_written(store: LmdbStore, path: Path) -> None:
-    """As another user, since root may write anywhere."""
-    put(store, items((1, "a")))
-    store.close()
+def test_a_directory_that_cannot_be_written() -> None:
+    """As another user, since root may write anywhere. In a directory of its own, since every pytest that starts closes
+    the one of all pytests to others."""
     code = """
 import os
 from viewkeeper.store.lmdb import LmdbStore
@@ -190,16 +189,18 @@ for path, mode in ((sys.argv[1], "w"), (sys.argv[1] + "/below", "w"), (sys.argv[
         codes.append(error.code)
 print(json.dumps(codes))
 """
-    path.chmod(0o555)
-    (path / "data.mdb").chmod(0o444)
-    (path / "lock.mdb").chmod(0o444)
-    for parent in path.parents[: path.parents.index(Path(tempfile.gettempdir()))]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    try:
-        # A reader registers itself in the lock file, so it cannot open the database either.
-        assert run(code, path) == ["VK104", "VK104", "VK503"]
-    finally:
-        path.chmod(0o700)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "db"
+        LmdbStore(path).close()
+        (path / "data.mdb").chmod(0o444)
+        (path / "lock.mdb").chmod(0o444)
+        path.chmod(0o555)
+        path.parent.chmod(0o755)
+        try:
+            # A reader registers itself in the lock file, so it cannot open the database either.
+            assert run(code, path) == ["VK104", "VK104", "VK503"]
+        finally:
+            path.chmod(0o700)
 
 
 def test_a_closed_store_says_so(store: LmdbStore) -> None:

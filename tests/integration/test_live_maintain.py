@@ -131,6 +131,7 @@ def test_a_view_that_fails_on_its_rows_is_suspended_and_resumed(shop: Any) -> No
     with shop.maintain(on_batch=reports.append):
         token = shop.put("items", [item(1, price=4), item(2, price=0)])
         assert shop.get("by_category", "toys", after=token)["n"] == 2
+        assert eventually(lambda: bool(reports)), "the batch is seen before it is told"
         assert list(reports[0].suspended) == ["ratio"]
         assert shop.get("ratio_count", (), after=token)["n"] == 2, "it does not need what failed"
         views = {v.name: v for v in shop.status().views}

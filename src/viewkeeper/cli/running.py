@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import typer
@@ -24,10 +25,32 @@ _SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's lock while others want it: a batch must not hold up what is pushed meanwhile."""
 
 
+class Over:
+    """Whether it is: for a signal's handler, which runs in the thread that waits. There an Event would wait for itself,
+    where the signal comes while that thread has the event's lock."""
+
+    def __init__(self) -> None:
+        self._is, self._told = False, SimpleQueue[None]()
+
+    def set(self) -> None:
+        self._is = True
+        self._told.put(None)
+
+    def is_set(self) -> bool:
+        return self._is
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is after so many seconds, or sooner."""
+        if not self._is:
+            with suppress(Empty):
+                self._told.get(timeout=seconds)
+        return self._is
+
+
 def run(database: Any, form: str, seconds: float | None, **options: Any) -> None:
     """Maintain until the time is over or somebody stops it."""
     sys.setswitchinterval(_SWITCH_SECONDS)
-    over = threading.Event()
+    over = Over()
 
     def told(report: Any) -> None:
         if form == "json":
@@ -93,17 +116,22 @@ def _say(line: str) -> None:
 @contextmanager
 def saying(place: str, maintains: bool) -> Iterator[Callable[[str, Callable[[], None]], None]]:
     """For `vk serve`: what to call when the server is ready. Signals that end it do so in order, and once."""
+    over = Over()
 
     def ready(address: str, stop: Callable[[], None]) -> None:
+        if over.is_set():  # while it began
+            stop()
+            return
         _say(f"serving {place}{', and keeping its views fresh' if maintains else ''}, at {address}; Ctrl-C stops")
 
-    with _stopping(threading.Event()):
+    with _stopping(over):
         yield ready
 
 
 @contextmanager
-def _stopping(over: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event; the main thread then leaves in order."""
+def _stopping(over: Over) -> Iterator[None]:
+    """By Ctrl-C and SIGTERM it is over; the main thread then leaves in order, and the program ends. Who repeats them
+    does not end it in the middle of that: they are not heard any more."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -112,4 +140,4 @@ def _stopping(over: threading.Event) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if over.is_set() else handler)

@@ -122,7 +122,7 @@ class Maintenance:
     def start(self) -> Maintenance:
         """Begin. Without standby, MaintainerBusy if another process maintains."""
         if not self._standby:
-            self._maintainer = self._holding.run(self)
+            self._take_over()
         self._thread = threading.Thread(target=self._run, name="viewkeeper-maintenance", daemon=True)
         self._thread.start()
         if self._beside is not None:
@@ -217,7 +217,6 @@ class Maintenance:
         try:
             maintainer = self._maintainer or self._stand_by()
             if maintainer is not None:
-                maintainer.on_batch = self._after_batch
                 self._maintain(maintainer)
         except Exception as error:
             self.error = error
@@ -233,10 +232,15 @@ class Maintenance:
         while not self._stopping.is_set():
             if self._store.lease_holder() is None:
                 with suppress(MaintainerBusy):
-                    self._maintainer = self._holding.run(self)
-                    return self._maintainer
+                    return self._take_over()
             self._stopping.wait(_STANDBY_PAUSE)
         return None
+
+    def _take_over(self) -> Maintainer:
+        """Be the maintainer. From now on a read may make the next batch, before the thread does: it is told, too."""
+        self._maintainer = maintainer = self._holding.run(self)
+        maintainer.on_batch = self._after_batch
+        return maintainer
 
     def _maintain(self, maintainer: Maintainer) -> None:
         seen: int | None = None

@@ -177,7 +177,7 @@ class Hub:
 
     @property
     def subscribers(self) -> int:
-        return sum(len(feed.subscribers) for feed in self._feeds.values())
+        return sum(len(feed.subscribers) for feed in list(self._feeds.values()))
 
     def subscribed(self) -> Mapping[str, int]:
         """Subscribers by table."""
@@ -268,7 +268,8 @@ class Hub:
                 self._advance(feed, upto, None)
             except ViewkeeperError as error:
                 with self._lock:
-                    self._feeds.pop(feed.table.id, None)
+                    if self._feeds.get(feed.table.id) is feed:  # and not one that somebody has begun meanwhile
+                        del self._feeds[feed.table.id]
                 self._loop.call_soon_threadsafe(self._broken, feed, error)
 
     def _advance(self, feed: _Feed, position: int, delta: Delta | None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +17,10 @@ import pyarrow as pa
 import pytest
 from tests.integration.server.conftest import Running
 
+import viewkeeper as vk
+from viewkeeper.errors import SnapshotGone
 from viewkeeper.server import changes, hub
+from viewkeeper.server.events import SSE
 
 
 class Events:
@@ -187,14 +192,14 @@ def test_a_slow_reader_is_cut_off_and_told(served: Running, monkeypatch: pytest.
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.connect((host, int(port)))
     slow.sendall(b"GET /v1/items/changes?since=now HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    time.sleep(0.3)
+    _until_subscribers(served, 1)  # before the first row, of which it would not hear
     with listening(served, "items", since="now") as quick:
         text = "x" * 300_000
         for number in range(25):  # more than the kernel's buffers take
             served.db.put("items", {"item_id": number, "category": text, "price": 1})
             quick.next("changes")
         data = b""
-        slow.settimeout(10)
+        slow.settimeout(60)
         while b"event: end" not in data[-4000:]:
             piece = slow.recv(1 << 20)
             assert piece, "the stream ended without a word"
@@ -307,8 +312,13 @@ def test_looking_at_a_subscription_is_none(served: Running) -> None:
         assert served.http.head("/v1/totals/changes", params=parameters).status_code == 200
     with listening(served, since="now"):
         assert served.http.get("/v1/status").json()["subscribers"] == 1
+    _until_subscribers(served, 0)
+
+
+def _until_subscribers(running: Running, count: int) -> None:
+    """Wait until the server has so many."""
     deadline = time.monotonic() + 60
-    while served.http.get("/v1/status").json()["subscribers"]:
+    while running.http.get("/v1/status").json()["subscribers"] != count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -318,11 +328,7 @@ def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[
     running = start(limits={"subscribers": 2, "seconds": 20.0})
     running.http.post("/v1/items/rows", json=[{"item_id": i, "category": "x" * 1000, "price": 1} for i in range(5_000)])
     with closing_all([_deaf(running, "/v1/items/changes") for _ in range(2)]):
-        deadline = time.monotonic() + 60
-        # Both first: one that asks before the second has its place would take it.
-        while running.http.get("/v1/status").json()["subscribers"] < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        _until_subscribers(running, 2)  # one that asks before the second has its place would take it
         assert _asked(running, "/v1/items/changes") == 503
 
 
@@ -333,6 +339,35 @@ def test_the_end_of_a_table_is_told_at_once(served: Running) -> None:
         served.db.sql("DROP TABLE short")
         assert events.next("end")["code"] == "VK101"
         assert events.ended()
+
+
+def test_a_feed_that_breaks_takes_no_other_along(
+    shop: None, tmp_path: Path, planned_views: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its subscriber leaves, and another one joins, while it is read."""
+
+    async def run(db: Any) -> None:
+        feeds = hub.Hub(db._store, asyncio.get_running_loop())
+        table = db._store.catalog().table("items")
+        first, at = feeds.join(table, SSE, 0)
+        joined: list[hub.Subscriber] = []
+
+        def breaks(*_: Any) -> Any:
+            feeds.leave(table, first)
+            joined.append(feeds.join(table, SSE, at)[0])
+            raise SnapshotGone("The log was cut.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hub, "calls", breaks)
+            db.put("items", {"item_id": 1, "category": "a", "price": 1})
+            feeds._read(False)
+        db.put("items", {"item_id": 2, "category": "heard", "price": 1})
+        feeds._read(False)
+        async with asyncio.timeout(60):
+            assert b"heard" in await joined[0].taken()
+
+    with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
+        asyncio.run(run(db))
 
 
 @contextmanager

@@ -396,10 +396,21 @@ def test_commands_on_a_server(
         with pytest.raises(SystemExit):
             main(local)
         assert "works on the database itself, not through a server" in capsys.readouterr().err
-    writing = threading.Timer(0.5, lambda: served.put({"item_id": 1, "category": "c1", "price": 77}))
+    watched = threading.Event()
+
+    def write() -> None:
+        price = 77
+        while not watched.wait(0.2):  # what comes before it watches is among its first rows
+            served.put({"item_id": 1, "category": "c1", "price": price})
+            price += 1
+
+    writing = threading.Thread(target=write)
     writing.start()
-    assert '"kind": "update"' in vk_("watch", "totals", "--changes", "1", "-o", "json")
-    writing.join()
+    try:
+        assert '"kind": "update"' in vk_("watch", "totals", "--changes", "1", "-o", "json")
+    finally:
+        watched.set()
+        writing.join()
     with pytest.raises(SystemExit):
         main(["get", "items", "999"])
     assert "has no row" in capsys.readouterr().err

@@ -98,6 +98,48 @@ def test_sigterm_ends_it_in_order(place: Path) -> None:
         assert report.epoch >= 1
 
 
+def test_sigterm_again_and_again_ends_it_in_order(place: Path) -> None:
+    """Whenever it comes: while the server stops, while the database is closed, while Python ends."""
+    server = Process(place, "--maintain")
+    while server.process.poll() is None:
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.002)
+    assert server.end(signal.SIGTERM) == 0
+    with vk.open(f"lmdb:{place}") as db:
+        assert db.status().maintainer is None
+
+
+def test_sigterm_before_the_server_is_ready_ends_it() -> None:
+    code = """
+import signal
+from viewkeeper.cli.running import saying
+with saying("shop", False) as ready:
+    signal.raise_signal(signal.SIGTERM)
+    ready("http://here", lambda: print("stopped"))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout) == (0, "stopped\n"), found.stderr
+
+
+def test_signals_are_heard_whatever_the_main_thread_is_at() -> None:
+    """Thousands of them, while it begins to wait, waits and has waited: as `vk run` does, five times a second."""
+    code = """
+import signal, time
+from viewkeeper.cli.running import Over
+over, heard = [Over()], []
+signal.signal(signal.SIGALRM, lambda *_: (heard.append(1), over[0].set()))
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+until = time.monotonic() + 2
+while time.monotonic() < until:
+    over[0] = Over()
+    over[0].wait(0.0004)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(len(heard) > 100)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout) == (0, "True\n"), found.stderr
+
+
 def test_sigterm_ends_a_load(tmp_path: Path, planned_views: None) -> None:
     """It does not wait for it: the statement is told, nothing was made, and the next one resumes."""
     place, rows = tmp_path / "db", np.arange(600_000)
