@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
-from tests.contract.programs import run
+from tests.contract.programs import ROOT, run
 
 
 def test_what_a_child_inherits_refuses_every_call(settings: dict[str, Any]) -> None:
@@ -175,3 +178,24 @@ def test_multiprocessing_that_forks_says_what_is_wrong(settings: dict[str, Any])
     assert (ended, said) == (0, "1\n")
     assert "[VK503] The database" in errors
     assert "Open the database again in this process." in errors
+
+
+def test_a_child_collects_no_garbage_of_its_parent() -> None:
+    """A DuckDB that is ended in a child joins threads that are none, and crashes."""
+    code = """
+        import gc, os, sys
+        from viewkeeper.operators.duck import Duck
+
+        gc.disable()
+        duck = Duck(threads=4)
+        duck.run("SELECT sum(range) FROM range(30_000_000)")
+        duck.itself = duck
+        del duck
+        child = os.fork()
+        if not child:
+            gc.collect()
+            os._exit(5)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=120)
+    assert done.returncode == 5

@@ -6,6 +6,7 @@ environment of LMDB that is closed frees the parent's places among its readers. 
 
     what is `owned`      refuses every call, by being of another class from then on; to close it does nothing
     what is to `keep`    is never ended, not by the garbage collector and not at the end of the interpreter
+    what was garbage     is never collected: there may be a DuckDB in it
     `end_at_once`        leaves out what a library does when the process ends, where that waits for its threads
     a `module_lock`      is free, whoever held it
 
@@ -15,6 +16,7 @@ and the child opens a database for itself. Who does not fork pays for none of it
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import threading
 import types
@@ -68,6 +70,7 @@ _INHERITED = {"close": _nothing, "stop": _nothing, "__getattr__": _refuse}
 
 def _after_fork() -> None:
     global _owned, _process
+    gc.freeze()
     parents, parent = dict(_owned), _process
     _owned, _process = weakref.WeakKeyDictionary(), os.getpid()
     for handle, said in parents.items():
