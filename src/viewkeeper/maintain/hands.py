@@ -5,13 +5,14 @@ them, so a second thread may win a fifth of the time or lose it: that depends on
 Processes have a lock each, but some work is done by each of them, and rows travel.
 
 Batches are alike if the same tables changed, by about as many rows, through the same form of the flow. Of each sort the
-first does not count (files are opened, statements prepared); then each way is tried once, and the best is taken. The
-others are tried again now and then.
+first does not count (files are opened, statements prepared); then each way is tried once, and the best is taken. A way
+that was slower is tried once more soon, since chance makes a batch slower and never faster: of the first two times the
+shorter counts. Then it is tried again now and then.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,17 +22,20 @@ _NEWEST = 0.3
 """Weight of the newest measurement."""
 _AGAIN = 16
 """Batches after which a way that was slower is tried again; if it took half as much again, four times as many."""
+_SOON = 2
+"""Batches after which a way is tried for the second time."""
 _MUCH = 1.5
 _MOST_SORTS = 64
 
 
 @dataclass
 class _Sort:
-    """Batches that are alike: how many there were, the seconds for a row each way, and when it was last taken."""
+    """Batches that are alike: how many there were, the seconds for a row each way, when and how often it was taken."""
 
     count: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
+    times: Counter[str] = field(default_factory=Counter)
 
 
 class Hands:
@@ -49,7 +53,8 @@ class Hands:
         best, *others = sorted(ways, key=known.seconds.__getitem__)
         for way in others:
             is_much = known.seconds[way] > _MUCH * known.seconds[best]
-            if known.count - known.last[way] >= _AGAIN * (4 if is_much else 1):
+            pause = 4 * _AGAIN if is_much else _AGAIN if known.times[way] > 1 else _SOON
+            if known.count - known.last[way] >= pause:
                 return way
         return best
 
@@ -65,7 +70,8 @@ class Hands:
         if known.count > 1:
             now = seconds / max(1, rows)
             before = known.seconds.get(way, now)
-            known.seconds[way] = before + _NEWEST * (now - before)
+            known.times[way] += 1
+            known.seconds[way] = min(before, now) if known.times[way] == 2 else before + _NEWEST * (now - before)
             known.last[way] = known.count
         if len(self._sorts) > _MOST_SORTS:
             self._sorts.popitem(last=False)
