@@ -22,7 +22,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 import viewkeeper
+from bars.catalyst import catalyst_seconds
 
 RESULTS = Path(__file__).parent / "results"
 MEASURED = 9
@@ -94,7 +94,7 @@ def measure(directory: str, together: bool, counts: list[int]) -> Iterator[Line]
             times, cpus, read, written = [], [], [], []
             while made < count:
                 made += 1
-                with reading() as spent:
+                with catalyst_seconds() as spent:
                     before, wall, cpu = records(db), time.perf_counter(), time.process_time()
                     create(db, made, together)
                     times.append(time.perf_counter() - wall)
@@ -139,27 +139,6 @@ def records(db: Any) -> dict[bytes, bytes]:
     with db._store._opened.read() as state:
         found = {bytes(k): bytes(v) for k, v in state.meta.items(b"")}
     return {k: v for k, v in found.items() if k.startswith(b"catalog")}
-
-
-@contextmanager
-def reading() -> Iterator[list[float]]:
-    """The seconds that Catalyst takes meanwhile."""
-    from viewkeeper.plan import catalyst
-
-    real, spent = catalyst.read_query, [0.0]
-
-    def timed(*given: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return real(*given)
-        finally:
-            spent[0] += time.perf_counter() - started
-
-    catalyst.read_query = timed
-    try:
-        yield spent
-    finally:
-        catalyst.read_query = real
 
 
 def show(lines: list[Line]) -> None:

@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 import viewkeeper
-from viewkeeper.model.names import backticked
+from viewkeeper.model.names import MARK, backticked
 from viewkeeper.plan.tokens import tokens
 
 _SOURCE = Path(viewkeeper.__file__).parent
-_SPOKEN = re.compile(r"\b(?:AS|FROM|JOIN|WITH|UPDATE|INTO|TABLE) \"?([A-Za-z_]\w*)|\.run\([^)]*?\b(\w+)=")
+_SPOKEN = re.compile(r"\b(?:AS|FROM|JOIN|WITH|UPDATE|INTO|TABLE) \"?([A-Za-z_¤]\w*)|\.run\([^)]*?\b(\w+)=")
 """Words that generated statements give to columns, tables and inputs."""
+_MARKED = re.compile(f"{MARK}(\\w+)")
+"""Internal names in the source; users may call columns so but for the mark."""
 
 
 def internal_names() -> frozenset[str]:
@@ -37,7 +39,9 @@ def internal_names() -> frozenset[str]:
     }
     for folder in ("operators", "plan", "commit", "read", "rounds", "capture", "store", "cli", "spark", "model"):
         for file in (_SOURCE / folder).rglob("*.py"):
-            found |= {a or b for a, b in _SPOKEN.findall(file.read_text("utf-8"))}
+            text = file.read_text("utf-8")
+            found |= {(a or b).lstrip(MARK) for a, b in _SPOKEN.findall(text)}
+            found |= {f"_{word}" for word in _MARKED.findall(text)}
     return frozenset(name.lower() for name in found if len(name) < 40)
 
 
@@ -105,17 +109,24 @@ _SIGNS = (
     ),
 )
 _LETTERS_OF_OTHERS = ("ä", "Ö", "日本", "🦉", "ß", "é", "e\u0301", "עברית", "Ωmega", "ñandú", "Ünï cödé", "१२")
+_OF_DOCUMENTS = ("_id", "_ts", "_source", "_col_0", "__w", "_", "__", "_1", "_a b", "w¤", "w_")
 _LONG = ("n" * 200, "ä" * 100, '"`' * 100, "A b" * 66, "🦉" * 50)
 
 NAMES: tuple[str, ...] = tuple(
     {
         name.lower(): name
-        for name in (*sorted(internal_names()), *_LETTERS, *_WORDS, *_SIGNS, *_LETTERS_OF_OTHERS, *_LONG)
+        for name in (
+            *sorted(internal_names()),
+            *_LETTERS,
+            *_WORDS,
+            *_SIGNS,
+            *_OF_DOCUMENTS,
+            *_LETTERS_OF_OTHERS,
+            *_LONG,
+        )
     }.values()
 )
-"""No two of them differ by case alone. Those that begin with _ can name tables and views only."""
-
-COLUMNS = tuple(name for name in NAMES if not name.startswith("_"))
+"""No two of them differ by case alone."""
 
 _RELATION = re.compile(r"(tab|view|cte)_\d+|r\d+")
 _COLUMN = re.compile(r"[kco]\d+")
@@ -137,7 +148,7 @@ class Naming:
         if plain not in self._names:
             rng = Random(f"{self._seed} {plain}")
             taken = {name.lower() for of, name in self._plain if of == kind}
-            name = rng.choice([n for n in (NAMES if kind == "relation" else COLUMNS) if n.lower() not in taken])
+            name = rng.choice([n for n in NAMES if n.lower() not in taken])
             if rng.random() < 0.3 and name.upper().lower() == name.lower():
                 name = name.upper()
             self._names[plain] = name

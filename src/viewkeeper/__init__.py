@@ -46,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY",
     "LATEST",
+    "STALE",
     "AsyncClient",
     "Audit",
     "BatchReport",
@@ -67,6 +68,7 @@ __all__ = [
 
 _PLACES = {
     "ANY": ("viewkeeper.read.levels", "ANY"),
+    "STALE": ("viewkeeper.read.levels", "STALE"),
     "LATEST": ("viewkeeper.read.levels", "LATEST"),
     "Audit": ("viewkeeper.read.findings", "Audit"),
     "AsyncClient": ("viewkeeper.client.asynchronous", "AsyncClient"),

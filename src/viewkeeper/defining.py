@@ -1,17 +1,17 @@
-"""Statements: each kind of them, and what it does to a database."""
+"""Statements that define: each kind of them, and what it does to a database.
+
+Most of them need the lease. Where another process has it, that process runs them (`sql.definitions`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-
 from viewkeeper.errors import BadValue, NameTaken, Unsupported
 from viewkeeper.model.catalog import View
 from viewkeeper.model.schema import Table
 from viewkeeper.plan import alterations, clustering, indexing, statements
-from viewkeeper.read.listing import LISTINGS
 
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
@@ -21,18 +21,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def define(db: Database, text: str, progress: Progress | None = None) -> pa.Table | None:
-    """Run one statement: CREATE, ALTER and DROP of TABLE, MATERIALIZED VIEW and INDEX, SHOW, DESCRIBE, EXPLAIN.
-
-    `progress` is told how far the load of a view is, in place of the database's own.
-    """
-    statement = statements.parse(text)
+def run(db: Database, statement: statements.Statement, progress: Progress | None) -> None:
+    """Run a statement that creates, alters or drops."""
     if (load := _LOADS.get(type(statement))) is not None:
-        load(db, statement, progress or db._progress)
-        return None
-    if (listing := LISTINGS.get(type(statement))) is not None:
-        return listing(db._store.catalog(), statement)
-    return _STATEMENTS[type(statement)](db, statement)
+        load(db, statement, progress)
+    else:
+        _STATEMENTS[type(statement)](db, statement)
 
 
 def _create_table(db: Database, statement: statements.CreateTable) -> None:
@@ -67,58 +61,66 @@ def _drop(db: Database, table: Table) -> None:
 
 
 def _change_column(db: Database, statement: alterations.ColumnChange) -> None:
-    from viewkeeper.maintain import definitions
+    from viewkeeper.maintain import altering
 
     db._writes.check_mode(f"alter {statement.table}")
     match statement:
         case alterations.AddColumn():
-            definitions.add_column(db._store, statement)
+            altering.add_column(db._store, statement)
         case alterations.DropColumn():
-            _let_go(db, statement)
-            definitions.drop_column(db._store, db._spark, statement)
+            if statement.cascade:  # a crash between leaves some of them dropped, and the column where it was
+                views, indexes = altering.users_of(db._store, db._spark, statement)
+                for name in indexes:
+                    _drop_index(db, indexing.DropIndex(name))
+                drop_views(db, views)
+            altering.let_go(db._store, db._maintain, statement)
+            altering.drop_column(db._store, db._spark, statement)
         case alterations.RenameColumn():
-            definitions.rename_column(db._store, db._spark, statement)
+            altering.rename_column(db._store, statement)
         case alterations.SetDefault():
-            definitions.set_default(db._store, statement)
+            altering.set_default(db._store, statement)
 
 
-def _let_go(db: Database, statement: alterations.DropColumn) -> None:
-    """Views keep nothing of a column for others that are gone."""
-    catalog = db._store.catalog()
-    table = catalog.find(statement.table)
-    column = table.by_name.get(statement.column.lower()) if isinstance(table, Table) else None
-    if isinstance(table, Table) and column is not None and any("united" in v.plan for v in catalog.views):
-        maintainer = db._maintain()
-        maintainer.refresh()
-        maintainer.definer.let_go(table, column.inside)
+def _widen_column(db: Database, statement: alterations.AlterType, progress: Progress | None) -> None:
+    from viewkeeper.maintain import altering
+
+    db._writes.check_mode(f"alter {statement.table}")
+    altering.widen_column(db._store, db._maintain, db._spark, statement, progress)
 
 
-def _rename(db: Database, statement: alterations.Rename) -> None:
-    from viewkeeper.maintain import definitions
+def _rename(db: Database, statement: alterations.Rename | indexing.RenameIndex) -> None:
+    from viewkeeper.maintain import altering
 
     db._writes.check_mode(f"rename {statement.name}")
-    definitions.rename(db._store, statement)
+    if isinstance(statement, alterations.Rename):
+        altering.rename(db._store, statement)
+    else:
+        altering.rename_index(db._store, statement)
 
 
-def create_views(db: Database, wanted: Sequence[statements.CreateView], progress: Progress | None = None) -> None:
-    """Make several views, each over tables and over those before it: all of them are there afterwards, or none."""
+def create_views(db: Database, texts: Sequence[str], progress: Progress | None) -> list[str]:
+    """Their names: one that may be there already, and is, is not among them."""
     from viewkeeper.maintain import planning
 
     db._writes.check_mode("create views")
+    wanted = [s for s in map(statements.parse, texts) if isinstance(s, statements.CreateView)]
     catalog = db._store.catalog()
     there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
     fresh = planning.once([s for s in wanted if s.name.lower() not in there])
     for statement in fresh:
         if catalog.find(statement.name) is not None:
-            raise NameTaken(f"The name {statement.name!r} is in use.")
+            taken = NameTaken(f"The name {statement.name!r} is in use.")
+            taken.view = statement.name
+            raise taken
     if not fresh:
-        return
+        return []
     maintainer = db._maintain()
     templates = maintainer.definer.templates
     with maintainer.publisher.defining:
         maintainer.refresh()
         planned = _planned(db, maintainer, lambda: planning.plan_many(db._store, db._spark, fresh, templates))
         maintainer.definer.create_planned(planned, progress=progress or db._progress)
+    return [statement.name for statement in fresh]
 
 
 def _planned(db: Database, maintainer: Maintainer, plan: Callable[[], T]) -> T:
@@ -287,7 +289,6 @@ def _drop_made(db: Database, view: View) -> None:
 
 
 def drop_views(db: Database, names: Sequence[str]) -> None:
-    """Drop several views, which may read each other; none if one is not there, or is used by others."""
     from viewkeeper.maintain import definitions
 
     db._writes.check_mode("drop views")
@@ -370,22 +371,16 @@ def _drop_index(db: Database, statement: indexing.DropIndex) -> None:
     _drop_made(db, index)
 
 
-def _rename_index(db: Database, statement: indexing.RenameIndex) -> None:
-    from viewkeeper.maintain import definitions
-
-    db._writes.check_mode(f"rename {statement.name}")
-    definitions.rename_index(db._store, statement)
-
-
 _LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
     statements.CreateView: _create_view,
     alterations.AlterView: _alter_view,
+    alterations.AlterType: _widen_column,
     indexing.CreateIndex: _create_index,
     clustering.CreateCluster: _create_cluster,
 }
 """Those that may load a view, and tell how far that is."""
 
-_STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
+_STATEMENTS: Mapping[type, Callable[[Database, Any], None]] = {
     statements.CreateTable: _create_table,
     statements.DropTable: _drop_table,
     alterations.AddColumn: _change_column,
@@ -395,6 +390,5 @@ _STATEMENTS: Mapping[type, Callable[[Database, Any], pa.Table | None]] = {
     alterations.SetDefault: _change_column,
     alterations.Rename: _rename,
     indexing.DropIndex: _drop_index,
-    indexing.RenameIndex: _rename_index,
-    statements.Explain: lambda db, statement: pa.table({"plan": db.explain(statement.name).splitlines()}),
+    indexing.RenameIndex: _rename,
 }

@@ -68,7 +68,7 @@ class Database:
         self._sessions = Sessions(store, spark)
         self._progress = progress
         how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
-        self._holding = Holding(self, store, self._sessions, **how)
+        self._holding = Holding(self, store, self._sessions, _define, **how)
         self._writes = Writes(store, mode)
         self._reads = Reads(store, self._holding, _asked)
         self._closed = False
@@ -101,16 +101,17 @@ class Database:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
-        """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
+    def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
+        """Run a statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
 
         CREATE, ALTER and DROP of tables, materialized views and indexes, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW,
-        DESCRIBE, EXPLAIN. `engine` says who answers a query: "embedded" starts no Spark and takes what is known to mean
-        the same, "spark" takes everything, "auto" the first that can.
+        DESCRIBE, EXPLAIN; several with semicolons between them run one after the other, and `each` of the result has
+        all of theirs. `engine` says who answers a query: "embedded" starts no Spark and takes what is known to mean
+        the same, "spark" takes everything, "auto" the first that can. `stale`: also old rows of suspended views.
         """
         from viewkeeper.sql.statements import run
 
-        return run(self, text, parameters, engine=engine)
+        return run(self, text, parameters, engine=engine, stale=stale)
 
     def create_views(self, views: Mapping[str, str]) -> None:
         """Make many materialized views at once: names and queries, `{"cheap": "SELECT …", …}`.
@@ -118,18 +119,18 @@ class Database:
         They are loaded together and published in one batch: all of them are there afterwards, or, if one is refused or
         fails, none. A query may read views before it. Queries that differ in constants alone are planned once.
         """
-        from viewkeeper.defining import create_views
-        from viewkeeper.plan.statements import create_view
+        from viewkeeper.plan.statements import create_view_text
+        from viewkeeper.sql.definitions import create_views
 
         wanted = arguments.texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
-        create_views(self, [create_view(name, query) for name, query in wanted.items()])
+        create_views(self, [create_view_text(name, query) for name, query in wanted.items()])
 
     def drop_views(self, names: Sequence[str]) -> None:
         """Drop many materialized views at once: `db.drop_views([v.name for v in db.views()])`.
 
         They may read each other. If one of them is not there, or is read by a view that stays, none is dropped.
         """
-        from viewkeeper.defining import drop_views
+        from viewkeeper.sql.definitions import drop_views
 
         drop_views(self, arguments.listed(names, "Views", 'Give their names: ["cheap", "dear"].'))
 
@@ -226,7 +227,8 @@ class Database:
     ) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none.
 
-        `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`).
+        `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`). A
+        suspended view is an error (VK605), unless the level STALE takes its old rows.
         """
         return self._reads.get(name, key, level, after, timeout)
 
@@ -297,14 +299,14 @@ class Database:
         """The state that reads see now, as a token: no read of this process was newer.
 
         For a view, or without a name, that is the published batch, or what a read of LATEST has shown since; for a
-        base table, its last write.
+        suspended view, where it was suspended; for a base table, its last write.
         """
         return self._reads.token(name)
 
     def snapshot(self, *, max_age: float = MAX_AGE, mixed: bool = False) -> Snapshot:
         """Many reads of tables and views at one batch: `with db.snapshot() as s: s.get(…), s.scan(…), s.read(…)`.
 
-        It ends by itself after `max_age` seconds. `mixed`: suspended views too, which show an older batch.
+        It ends by itself after `max_age` seconds. `mixed`: also views at another batch, and old rows of suspended ones.
         """
         return Snapshot(self._store, _asked, max_age=max_age, mixed=mixed)
 
@@ -316,13 +318,15 @@ class Database:
         timeout: float | None = None,
         progress: float | None = None,
         keep: tuple[str, float] | None = None,
+        stale: bool = False,
     ) -> Iterator[Delta]:
         """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
 
         `timeout`: end when nothing came for so many seconds. `progress`: a mark after so many seconds without news.
-        `keep` (name, seconds): hold the log for this subscriber beyond the database's retention.
+        `keep` (name, seconds): hold the log for this subscriber beyond the database's retention. `stale`: begin with
+        the old rows of a suspended view, which else is an error. `Delta.kind` says what may come.
         """
-        return subscribe(self._store, name, since, timeout=timeout, progress=progress, keep=keep)
+        return subscribe(self._store, name, since, timeout=timeout, progress=progress, keep=keep, stale=stale)
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
@@ -343,10 +347,7 @@ class Database:
         return [Handle(self, v.table.name) for v in _by_name(v for v in self._catalog().views if v.index is not None)]
 
     def explain(self, view: str) -> Plan:
-        """The maintenance plan of a view as text: operators, rounds, keys, state and what it shares.
-
-        A notebook shows it as a picture.
-        """
+        """The maintenance plan of a view as text: operators, rounds, keys, state. A notebook shows a picture."""
         from viewkeeper.read.plan import view_plan
 
         return view_plan(self._store, self._catalog(), view)
@@ -387,6 +388,13 @@ class Database:
 
     def _spark(self) -> Any:
         return self._sessions()
+
+
+def _define(db: Database, call: str, arguments: Sequence[Any], progress: Progress) -> Any:
+    """Run on a handle of this process what another process has sent."""
+    from viewkeeper.sql.definitions import run_call
+
+    return run_call(db, call, arguments, progress)
 
 
 def _asked(*given: Any) -> Wanted:

@@ -12,6 +12,8 @@ class ViewkeeperError(Exception):
 
     code = "VK000"
     default_hint = ""
+    view = ""
+    """Of an error of one of several views that are made together: which one."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.message = message
@@ -134,7 +136,8 @@ class Contradiction(CorruptState):
 
 
 class PublicationUnknown(StoreError):
-    """The store failed while a batch was published, and does not say whether it was."""
+    """The store failed while a batch was published, and does not say whether it was; or the process that maintains
+    ended while it ran a statement for another one."""
 
     code = "VK506"
     default_hint = "Refresh again when the store answers: that finds out, and neither loses nor repeats anything."
@@ -186,7 +189,10 @@ class Unauthorized(ViewkeeperError):
     """The server wants a token, and none, a wrong one, or one that has expired was sent."""
 
     code = "VK702"
-    default_hint = "Send the header Authorization: Bearer TOKEN; `vk token create` makes tokens."
+    default_hint = (
+        "Give a token: VIEWKEEPER_TOKEN for vk, token= in Python, the header Authorization: Bearer TOKEN over HTTP;"
+        " `vk token create` makes tokens."
+    )
 
 
 class Forbidden(ViewkeeperError):

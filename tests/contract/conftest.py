@@ -247,7 +247,7 @@ def summed(delta: pa.Table) -> dict[tuple[Any, ...], int]:
     """A delta consolidated: the weight of each row, zeros dropped."""
     total: dict[tuple[Any, ...], int] = {}
     for row in delta.to_pylist():
-        weight = row.pop("_w")
+        weight = row.pop("¤w")
         key = tuple(row.values())
         total[key] = total.get(key, 0) + weight
     return {row: weight for row, weight in total.items() if weight}

@@ -39,9 +39,9 @@ class OnlyKeys(LmdbStore):
         keys = touched.group_by(names).aggregate([])
         wanted = list(dict.fromkeys([*columns, *names]))
         batches = self.scan_at(table, wanted, upto)
-        rows = pa.Table.from_batches(batches, _schema(table, wanted).append(pa.field("_w", pa.int64())))
-        net = rows.group_by(wanted).aggregate([("_w", "sum")])
-        rows = net.filter(pc.greater(net["_w_sum"], 0)).select(wanted)
+        rows = pa.Table.from_batches(batches, _schema(table, wanted).append(pa.field("¤w", pa.int64())))
+        net = rows.group_by(wanted).aggregate([("¤w", "sum")])
+        rows = net.filter(pc.greater(net["¤w_sum"], 0)).select(wanted)
         if after % 3 == 0:  # as after a long pause: the whole table
             return Changed(None, rows.select(list(columns))), Seen()
         return Changed(keys, rows.join(keys, names, join_type="left semi").select(list(columns))), Seen()
@@ -125,7 +125,7 @@ class OnlyNow(OnlyPages):
         calls = [rows for _, _, rows in super().entries(table, wanted, after, upto)]
         seen: dict[Any, Any] = {}
         for call in calls:
-            rows, gone = (call.filter(sign(call["_w"], 0)).drop_columns(["_w"]) for sign in (pc.greater, pc.less))
+            rows, gone = (call.filter(sign(call["¤w"], 0)).drop_columns(["¤w"]) for sign in (pc.greater, pc.less))
             for row in gone.select(names).to_pylist():
                 seen[tuple(row.values())] = None
             for row in rows.to_pylist():

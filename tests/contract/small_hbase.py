@@ -128,19 +128,21 @@ class SmallHBase:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def put(self, table: bytes, tput: Any) -> None:
-        now = self._now(tput.timestamp)
+    def put(self, table: bytes, tput: Any, at: int | None = None) -> None:
+        now = self._now(tput.timestamp or at)
         there = self._table(table)
         for c in tput.columnValues:
             self._family(there, c.family)
             there.add(tput.row, (c.family, c.qualifier), (c.timestamp or now, PUT, c.value))
 
     def putMultiple(self, table: bytes, tputs: list[Any]) -> None:
+        """With one time for all, as a region gives to the rows of a call that it gets together."""
+        at = self._now(None)
         for one in tputs:
-            self.put(table, one)
+            self.put(table, one, at)
 
-    def deleteSingle(self, table: bytes, tdelete: Any) -> None:
-        now = self._now(tdelete.timestamp)
+    def deleteSingle(self, table: bytes, tdelete: Any, at: int | None = None) -> None:
+        now = self._now(tdelete.timestamp or at)
         there = self._table(table)
         for family in there.keeps if not tdelete.columns else ():
             there.add(tdelete.row, (family, b""), (now, DELETE_FAMILY, b""))
@@ -150,16 +152,18 @@ class SmallHBase:
             there.add(tdelete.row, (c.family, b"" if whole else c.qualifier), (c.timestamp or now, kind, b""))
 
     def deleteMultiple(self, table: bytes, tdeletes: list[Any]) -> list[Any]:
+        at = self._now(None)
         for one in tdeletes:
-            self.deleteSingle(table, one)
+            self.deleteSingle(table, one, at)
         return []
 
     def mutateRow(self, table: bytes, trowMutations: Any) -> None:
+        at = self._now(None)
         for one in trowMutations.mutations:
             if one.put is not None:
-                self.put(table, one.put)
+                self.put(table, one.put, at)
             else:
-                self.deleteSingle(table, one.deleteSingle)
+                self.deleteSingle(table, one.deleteSingle, at)
 
     def checkAndPut(self, table: bytes, row: bytes, family: bytes, qualifier: bytes, value: Any, tput: Any) -> bool:
         equal = self._value(table, row, family, qualifier) == value

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.contract import planned
 
-from viewkeeper.errors import BadValue, Unsupported
+from viewkeeper import STALE
+from viewkeeper.errors import BadValue, Suspended, Unsupported
 
 COMPLETE = "CREATE MATERIALIZED VIEW each WITH (strategy = 'IN'{options}) AS " + planned.TOTALS
 
@@ -105,7 +106,9 @@ def test_it_is_suspended_resumed_dropped_and_cannot_be_replaced(shop: Any) -> No
     for n in range(1, 5):
         shop.put("items", item(n))
     shop.refresh()
-    assert shop.read("each")["n"].to_pylist() == [1]
+    with pytest.raises(Suspended):
+        shop.read("each")
+    assert shop.read("each", STALE)["n"].to_pylist() == [1]
     shop.sql("ALTER MATERIALIZED VIEW each RESUME")
     assert shop.read("each").equals(shop.read("totals"))
     shop.put("items", item(9))

@@ -120,7 +120,7 @@ def test_one_record_of_version_0_1_in_lmdb_is_read_and_divided_by_the_first_chan
 
 @pytest.mark.parametrize("opener", ["atomic rows only"], indirect=True)
 def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_change(store: Any, opener: Opener) -> None:
-    from viewkeeper.store.hbase.records import seal
+    from viewkeeper.store.hbase.records import FORMAT, seal
 
     store.acquire_lease()
     commit(store, 1, lambda c: c.with_view(view(c, "old")))
@@ -137,7 +137,7 @@ def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_chang
     commit(store, 2, lambda c: c.with_view(view(c, "new")))
     assert reader.catalog() == store.catalog() == opener("r").catalog()
     assert [v.table.name for v in reader.catalog().views] == ["old", "new"]
-    assert meta.state().format == 2
+    assert meta.state().format == FORMAT
     dropped = store.change_catalog(lambda c: c.without(c.table("pairs").id))
     assert reader.catalog() == dropped
     cells = store._client.get(meta.table, b"database")

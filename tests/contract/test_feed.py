@@ -44,7 +44,7 @@ def _feed(store: Store) -> None:
 
 def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple[Any, ...], int]:
     batches = list(store.scan_at(table, table.arrow.names, cut, **options))
-    schema = table.arrow.append(pa.field("_w", pa.int64()))
+    schema = table.arrow.append(pa.field("¤w", pa.int64()))
     return summed(pa.Table.from_batches(batches, schema))
 
 
@@ -90,10 +90,10 @@ def test_changes_have_the_columns_asked_for_and_a_weight(store: Store) -> None:
     start = store.head()
     end = put(store, items((1, "a", Decimal(3))))
     delta = store.changes(ITEMS, ["price"], start, end)
-    assert delta.schema == pa.schema([("price", pa.decimal128(12, 2)), ("_w", pa.int64())])
+    assert delta.schema == pa.schema([("price", pa.decimal128(12, 2)), ("¤w", pa.int64())])
     nothing = store.changes(ITEMS, ["price"], end, end)
     assert nothing.schema == delta.schema
-    assert store.changes(ITEMS, [], start, end).to_pydict() == {"_w": [1]}
+    assert store.changes(ITEMS, [], start, end).to_pydict() == {"¤w": [1]}
 
 
 def test_changes_of_another_table_do_not_show(store: Store) -> None:

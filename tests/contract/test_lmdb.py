@@ -505,7 +505,7 @@ def test_long_keys_behave_like_short_ones(
     ranges = [read(store, table, start=a, stop=b) for a, b in itertools.pairwise(split)]
     assert [row["word"] for part in ranges for row in part] == sorted(model)
     batches = list(store.scan_at(table, ["word", "n"], cut))
-    past = summed(pa.Table.from_batches(batches, pa.schema([*table.arrow, ("_w", pa.int64())])))
+    past = summed(pa.Table.from_batches(batches, pa.schema([*table.arrow, ("¤w", pa.int64())])))
     assert past == dict.fromkeys(at_cut.items(), 1)
 
 
@@ -670,7 +670,7 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
     assert len(sizes) > 20
     assert max(sizes) <= 2_018, "LMDB's largest value within a page"
     changes = store.changes(ITEMS, ["id", "category"], 1, 2)
-    assert (changes.num_rows, changes["_w"].to_numpy().sum()) == (3_010, 2_990)
+    assert (changes.num_rows, changes["¤w"].to_numpy().sum()) == (3_010, 2_990)
     told = list(store.entries(ITEMS, ["id"], 0, 3))
     assert [(position, rows.num_rows) for position, _, rows in told] == [(1, 10), (2, 3_010), (3, 2)]
     assert store.pending(0, [ITEMS.id]).calls == 3

@@ -80,6 +80,15 @@ def test_one_that_is_refused_keeps_all_back(url: str) -> None:
         assert names(db) == ["a", "b", "totals"]
 
 
+def test_a_view_is_made_by_create_or_replace(url: str) -> None:
+    with viewkeeper.open(url) as db:
+        db.sql(f"CREATE OR REPLACE MATERIALIZED VIEW a AS {DEAR}")
+        db.sql(f"CREATE OR REPLACE MATERIALIZED VIEW a AS {BOSSES}")
+        assert db.read("a").column_names == db.sql(BOSSES).column_names
+        db.sql(f"CREATE OR REPLACE MATERIALIZED VIEW b WITH (store = 'lazy') AS {DEAR}")
+        assert names(db) == ["a", "b"]
+
+
 def _script(db: Database, text: str) -> None:
     [group] = together(split(text))
     create_together(db, group)

@@ -63,7 +63,7 @@ PLANS: Mapping[str, Node] = {
     "aggregate": TOTAL,
     "cells": Aggregate(Seeded(MEMBERS, B, B.columns[:1]), (Named("k", BI),), (Call("s", "Sum", (AI,), types.BIGINT),)),
     "theta": MEMBERS,
-    "recompute": Join("left", A, B, Expr("And", types.BOOLEAN, (EQUAL, Expr("LessThan", types.BOOLEAN, (AR, BI))))),
+    "recompute": Join("full", A, B, Expr("And", types.BOOLEAN, (EQUAL, Expr("LessThan", types.BOOLEAN, (AR, BI))))),
     "topk": Limit(Sort(A, (Order(AR, descending=True),)), 3, 1),
     "sink": A,
 }

@@ -296,6 +296,8 @@ ZONED_CASES = cases(
     r"""
     CAST(x AS BIGINT)  CAST(x AS INT)  CAST(x AS DOUBLE)  CAST(x AS DECIMAL(20,6))  CAST(x AS TIMESTAMP_NTZ)
     unix_timestamp(x)  unix_seconds(x)  unix_millis(x)  unix_micros(x)  months_between(x, y)
+    from_utc_timestamp(x, 'Europe/Berlin')  from_utc_timestamp(x, 'America/New_York')
+    from_utc_timestamp(x, 'Asia/Kolkata')  from_utc_timestamp(x, 'Australia/Lord_Howe')  from_utc_timestamp(x, 'UTC')
     months_between(x, y, false)  from_unixtime(unix_timestamp(x))  from_unixtime(unix_seconds(x), 'yyyy/MM/dd')
     timestamp_micros(unix_micros(x))  timestamp_millis(unix_millis(x))  timestamp_seconds(unix_seconds(x))
     """

@@ -35,7 +35,11 @@ def shop(vk: Run, tmp_path: Path) -> None:
             FROM orders o JOIN items i ON o.item = i.id GROUP BY i.category;
     """)
     code, out, err = vk("sql", "-f", str(script))
-    assert (code, out, err) == (0, "3 inserted\n2 inserted\n", "")
+    assert (code, out, err) == (
+        0,
+        "table items created\ntable orders created\n3 inserted\n2 inserted\nview revenue created\n",
+        "",
+    )
 
 
 @pytest.mark.usefixtures("shop")

@@ -102,7 +102,7 @@ def assert_exact(db: Any, spark: Any, phase: int) -> None:
             session.sql(shop.VIEWS[view]).createOrReplaceTempView(view)
         expected = as_json(session, shop.VIEWS)
         for view in shop.VIEWS:
-            session.createDataFrame(db.read(view)).createOrReplaceTempView(f"kept_{view}")
+            session.createDataFrame(db.read(view, vk.STALE)).createOrReplaceTempView(f"kept_{view}")
         assert as_json(session, {view: f"SELECT * FROM kept_{view}" for view in shop.VIEWS}) == expected
 
 

@@ -153,8 +153,8 @@ def test_a_suspended_view_says_so_when_it_is_asked_for_more_than_it_has(shop: An
     with shop.maintain():
         new = shop.put("items", item(2, price=0))
         assert shop.get("by_category", "toys", after=new)["n"] == 2, "the others go on"
-        assert shop.get("ratio", 1, after=old)["q"] == 25
-        for options in ({"after": new}, {"level": vk.LATEST}):
+        assert shop.get("ratio", 1, vk.STALE, after=old)["q"] == 25
+        for options in ({}, {"after": old}, {"after": new}, {"level": vk.LATEST}, {"level": vk.STALE, "after": new}):
             with pytest.raises(Suspended, match=r"ratio is suspended.*DIVIDE_BY_ZERO"):
                 shop.get("ratio", 1, **options)
 

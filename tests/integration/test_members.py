@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from viewkeeper import STALE
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.maintain import gathering
 from viewkeeper.spark import register
@@ -193,7 +194,7 @@ def test_members_that_fail_are_those_that_would_fail_by_themselves(shop: Any, la
         assert {f"apart_{name}" for name in told if name in made} == {name for name in told if name not in made}
         assert all("NUMERIC_VALUE_OUT_OF_RANGE" in why or "ARITHMETIC_OVERFLOW" in why for why in told.values())
     for name in made:
-        assert shop.read(name).equals(shop.read(f"apart_{name}")), name
+        assert shop.read(name, STALE).equals(shop.read(f"apart_{name}", STALE)), name
     shop.delete("wide", [100, 101, 102, 103])
     going = sorted(made.keys() - first.keys() - second.keys())
     assert shop.refresh(lane=lane).suspended == {}

@@ -107,8 +107,15 @@ def test_any_other_query_is_left_to_spark(db: Any, query: str) -> None:
 
 
 def test_an_error_is_sparks(db: Any) -> None:
-    for query in ("SELECT 1 / n AS x FROM t", "SELECT sum(a * 9223372036854775807) AS x FROM t WHERE a > 1"):
-        with pytest.raises(ViewkeeperError, match=r"(?i)by zero|overflow"):
+    """In rows, and in constants that Spark works out while it plans: both are VK401, and no wrong SQL (VK301)."""
+    for query in (
+        "SELECT 1 / 0",
+        "SELECT CAST('x' AS INT)",
+        "SELECT 1 / n AS x FROM t",
+        "SELECT sum(a * 9223372036854775807) AS x FROM t WHERE a > 1",
+        "SELECT array(1)[n + 7] AS x FROM t",
+    ):
+        with pytest.raises(EvaluationError, match=r"(?i)by zero|overflow|malformed|out of bounds"):
             db.sql(query)
 
 

@@ -32,11 +32,18 @@ class Relation:
     alias: str
     how: str = "JOIN"
     on: tuple[str, ...] = ()
+    using: str = ""
 
     @property
     def sql(self) -> str:
         source = self.source if isinstance(self.source, str) else f"({self.source.sql})"
         return f"{source} {self.alias}"
+
+    @property
+    def joined(self) -> str:
+        """With how it joins what stands before it."""
+        condition = f" USING ({self.using})" if self.using else f" ON {' AND '.join(self.on)}" if self.on else ""
+        return f" {self.how} {self.sql}{condition}"
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,7 @@ class Select:
             source = ", ".join(r.sql for r in self.relations)
             where = [c for r in rest for c in r.on] + where
         else:
-            source = first.sql + "".join(
-                f" {r.how} {r.sql}" + (f" ON {' AND '.join(r.on)}" if r.on else "") for r in rest
-            )
+            source = first.sql + "".join(r.joined for r in rest)
         text = f"FROM {source}"
         if where:
             text += f" WHERE {' AND '.join(where)}"
@@ -88,7 +93,24 @@ class SetOperation:
         return f" {self.operator} ".join(f"({p.sql})" for p in self.parts)
 
 
-Query = Select | SetOperation
+@dataclass(frozen=True)
+class Nested:
+    """A shape of `shapes` over other queries, which have the same columns as it has; `{0}` and `{1}` stand for them."""
+
+    shape: str
+    template: str
+    parts: tuple[Query, ...]
+
+    @property
+    def sql(self) -> str:
+        text = self.template
+        for number, part in enumerate(self.parts):
+            named = isinstance(part, Nested) and part.shape == "table"
+            text = text.replace(f"{{{number}}}", part.sql if named else f"({part.sql})")
+        return text
+
+
+Query = Select | SetOperation | Nested
 
 
 @dataclass(frozen=True)
@@ -151,6 +173,12 @@ def smaller(view: View) -> Iterator[View]:
 
 
 def _smaller_query(query: Query) -> Iterator[Query]:
+    if isinstance(query, Nested):
+        yield from (part for part in query.parts if not (isinstance(part, Nested) and part.shape == "table"))
+        for i, part in enumerate(query.parts):
+            for less in _smaller_query(part):
+                yield replace(query, parts=(*query.parts[:i], less, *query.parts[i + 1 :]))
+        return
     if isinstance(query, SetOperation):
         if len(query.parts) > 2:
             yield from (replace(query, parts=query.parts[:i] + query.parts[i + 1 :]) for i in range(len(query.parts)))

@@ -31,8 +31,8 @@ def same(value: Any) -> Any:
 
 def rows_of(table: pa.Table) -> Rows:
     """A delta as a Counter, zeros dropped."""
-    names = [c for c in table.column_names if c not in ("_w", "_h")]
-    weights = table.column("_w").to_pylist() if "_w" in table.column_names else [1] * table.num_rows
+    names = [c for c in table.column_names if c not in ("¤w", "¤h")]
+    weights = table.column("¤w").to_pylist() if "¤w" in table.column_names else [1] * table.num_rows
     counted: Rows = Counter()
     columns = [table.column(c).to_pylist() for c in names]
     for i, weight in enumerate(weights):

@@ -8,7 +8,7 @@ check      against the oracles: a list of problems
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,12 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+from tests.contract.conftest import databases
 from tests.naming import Called, Naming
 
-import viewkeeper as vk
+from viewkeeper.errors import BadStatement, Unsupported
 
 from . import oracle
 from .changes import (
@@ -76,7 +79,12 @@ def generate(seed: int, views: int = 10, batches: int = 4) -> Scenario:
     features = CORE if seed % 2 else CORE | BREADTH
     tables = random_schema(rng)
     grammar = Grammar(rng, tables, features)
-    made = tuple(grammar.view(f"view_{i}") for i in range(views))
+    return scheduled(rng, seed, tables, [grammar.view(f"view_{i}") for i in range(views)], batches)
+
+
+def scheduled(rng: Random, seed: int, tables: Sequence[Table], views: Sequence[View], batches: int) -> Scenario:
+    """These tables and views with random batches: some views are made before the first one, some later."""
+    made = tuple(views)
     made_at = sorted(min(rng.choice((0, 0, 1, 1, 1, 2)), batches - 1) for _ in made)
     pending: list[bool] = []
     for i, view in enumerate(made):  # not before the views that it reads
@@ -86,19 +94,27 @@ def generate(seed: int, views: int = 10, batches: int = 4) -> Scenario:
         pending.append(waits or rng.random() < 0.2)
     changes = random_batches(rng, tables, batches)
     reopened = tuple(b for b in range(1, batches) if rng.random() < 0.15)
-    return Scenario(seed, tables, made, changes, tuple(made_at), tuple(pending), reopened)
+    return Scenario(seed, tuple(tables), made, changes, tuple(made_at), tuple(pending), reopened)
 
 
 # Running it.
 
 
-def run(scenario: Scenario, spark: Any, lane: str = "driver") -> tuple[History, list[Problem]]:
+Refused = dict[str, str]
+"""Views that were refused, and why, where that is an outcome that a test allows."""
+
+
+def run(
+    scenario: Scenario, spark: Any, lane: str = "driver", store: str = "lmdb", refused: Refused | None = None
+) -> tuple[History, list[Problem]]:
     """What every view and table holds after each batch; and what was refused or raised."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _run(scenario, spark, lane, f"lmdb:{Path(folder) / 'db'}")
+    with tempfile.TemporaryDirectory() as folder, databases(store, Path(folder)) as make:
+        return _run(scenario, lambda: make(spark=spark), lane, refused)
 
 
-def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, list[Problem]]:
+def _run(
+    scenario: Scenario, opening: Callable[[], Any], lane: str, refused: Refused | None
+) -> tuple[History, list[Problem]]:
     tables = {t.name: t for t in scenario.tables}
     problems: list[Problem] = []
     lost: set[str] = set()
@@ -106,18 +122,24 @@ def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, 
 
     def make(db: Any, number: int, pending: bool) -> None:
         for view, at, late in zip(scenario.views, scenario.made_at, scenario.pending, strict=True):
-            if (at, late) != (number, pending) or any(f"{name} " in view.sql for name in lost):
+            if (at, late) != (number, pending):
+                continue
+            if any(f"{name} " in view.sql for name in lost):
+                lost.add(view.name)
                 continue
             try:
                 db.sql(view.ddl)
             except Exception as error:
                 lost.add(view.name)
+                if refused is not None and isinstance(error, BadStatement | Unsupported):
+                    refused[view.name] = str(error)
+                    continue
                 problems.append(Problem(view.name, number, f"CREATE failed: {type(error).__name__}: {error}"))
 
     naming = Naming(scenario.seed)  # the oracle goes on with the plain names
 
     def opened() -> Called:
-        return Called(vk.open(url, spark=spark, durability="none"), naming)
+        return Called(opening(), naming)
 
     db = opened()
     try:
@@ -144,16 +166,11 @@ def _run(scenario: Scenario, spark: Any, lane: str, url: str) -> tuple[History, 
                 return history, problems
             names = [t.name for t in scenario.tables]
             names += [v.name for v, at in zip(scenario.views, scenario.made_at, strict=True) if at <= number]
-            history.append({n: Held(db.read(n), _key(db, n)) for n in names if n not in lost and _there(db, n)})
+            history.append({n: Held(db.read(n), _key(db, n)) for n in names if n not in lost})
             problems += _gets(db, scenario, history[-1], number)
     finally:
         db.close()
     return history, problems
-
-
-def _there(db: Any, name: str) -> bool:
-    """A view that reads a refused one was not made either."""
-    return name.startswith("tab") or name in db.sql("SHOW VIEWS")["name"].to_pylist()
 
 
 def _key(db: Any, name: str) -> tuple[str, ...]:
@@ -181,28 +198,58 @@ def _gets(db: Any, scenario: Scenario, found: dict[str, Held], number: int) -> I
 # Checking it.
 
 
-def check(scenario: Scenario, spark: Any, lane: str = "driver") -> list[Problem]:
-    """Runs the scenario and the oracle side by side (the JVM is another process) and compares."""
+def check(
+    scenario: Scenario, spark: Any, lane: str = "driver", store: str = "lmdb", refused: Refused | None = None
+) -> list[Problem]:
+    """Runs the scenario and the oracle side by side (the JVM is another process) and compares.
+
+    With `refused` a view may be refused by name: it is noted there. One that Spark refuses must be.
+    """
     after = states(scenario.tables, scenario.batches)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(_answers, scenario, after, spark)
-        history, problems = run(scenario, spark, lane)
+        answers = pool.submit(_answers, scenario, after, spark, refused is not None)
+        history, problems = run(scenario, spark, lane, store, refused)
         expected = answers.result()
+    problems += [
+        Problem(view, 0, f"Spark takes this query: {why}")
+        for view, why in (refused or {}).items()
+        if why.startswith(f"[{BadStatement.code}]") and expected.get(view)
+    ]
     return problems + list(_compare(scenario, after, history, expected))
 
 
-def _answers(scenario: Scenario, after: Sequence[Any], spark: Any) -> dict[str, list[pa.Table]]:
+def _answers(
+    scenario: Scenario, after: Sequence[Any], spark: Any, may_refuse: bool
+) -> dict[str, list[pa.Table] | None]:
+    """What each view holds after each batch; None for one that Spark refuses, too, and nothing for one that it takes
+    but cannot run."""
     spark_oracle = oracle.SparkOracle(spark, scenario.tables, after)
-    found = {}
+    found: dict[str, list[pa.Table] | None] = {}
+    unanswered: set[str] = set()
     for i, view in enumerate(scenario.views):
-        found[view.name] = spark_oracle.answers(view)
+        if any(f"{name} " in view.sql for name in unanswered):
+            unanswered.add(view.name)
+            continue
+        try:
+            found[view.name] = answers = spark_oracle.answers(view)
+        except AnalysisException:
+            if not may_refuse:
+                raise
+            found[view.name] = None
+            unanswered.add(view.name)
+            continue
+        except Py4JJavaError:
+            if not may_refuse:
+                raise
+            unanswered.add(view.name)
+            continue
         if any(f"{view.name} " in later.sql for later in scenario.views[i + 1 :]):
-            spark_oracle.define(view, found[view.name])
+            spark_oracle.define(view, answers)
     return found
 
 
 def _compare(
-    scenario: Scenario, after: Sequence[Any], history: History, expected: dict[str, list[pa.Table]]
+    scenario: Scenario, after: Sequence[Any], history: History, expected: dict[str, list[pa.Table] | None]
 ) -> Iterator[Problem]:
     failed: set[str] = set()
     for number, found in enumerate(history):
@@ -214,10 +261,10 @@ def _compare(
             if text:
                 yield Problem(table.name, number, text)
         for view in scenario.views:
-            if view.name in failed or view.name not in found:
+            if view.name in failed or view.name not in found or view.name not in expected:
                 continue
-            held = found[view.name]
-            text = difference(view, expected[view.name][number], held.rows, held.key)
+            held, answers = found[view.name], expected[view.name]
+            text = difference(view, answers[number], held.rows, held.key) if answers else "Spark refuses this query"
             if text:
                 failed.add(view.name)
                 yield Problem(view.name, number, text)

@@ -40,8 +40,8 @@ Row = tuple[int | None, int | None]
 def run_of(duck: Duck, table: str, changes: list[tuple[Row, int]]) -> Run:
     names = COLUMNS[table]
     columns = [pa.array([row[i] for row, _ in changes], pa.int64()) for i in range(2)]
-    rows = pa.table([*columns, pa.array([w for _, w in changes], pa.int64())], names=[*names, "_w"])
-    return arrange(rows.append_column("_h", pa.array(hashes(duck, rows, names[:1]))))
+    rows = pa.table([*columns, pa.array([w for _, w in changes], pa.int64())], names=[*names, "¤w"])
+    return arrange(rows.append_column("¤h", pa.array(hashes(duck, rows, names[:1]))))
 
 
 def leads(runs: dict[str, list[Run]], table: str, row: Row, exit_: int, mode: str, is_first: bool = True) -> bool:

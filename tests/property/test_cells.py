@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.engine import Database
-from viewkeeper.maintain import definitions
+from viewkeeper.maintain import altering, planning
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.operators.cells.axes import Axis, Bits, Range, ranged
@@ -225,7 +225,8 @@ def made(make_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
             found = known(query, table)
             return replace(found, root=by_rows(found.root)) if table.name.startswith("r") else found
 
-        monkeypatch.setattr(definitions, "lift", lifted)
+        for module in (altering, planning):
+            monkeypatch.setattr(module, "lift", lifted)
         listed = ", ".join(f"{name} {kind.upper()}" for name, (kind, _) in MEMBERS.items())
         used = ", ".join(f":{name}" for name in MEMBERS)
         for name in "cr":

@@ -108,7 +108,7 @@ def _delta(changes: Sequence[tuple[Row, int]]) -> pa.Table:
         for i, (kind, _) in enumerate(COLUMNS.values())
     ]
     weights = pa.array([n for _, n in changes], pa.int64())
-    return pa.table([*arrays, weights], names=[*NAMES, "_w"])
+    return pa.table([*arrays, weights], names=[*NAMES, "¤w"])
 
 
 def _batch(rng: Random, live: list[Row]) -> list[tuple[Row, int]]:
@@ -219,7 +219,7 @@ def test_consolidation_equals_a_counter(duck: Duck, seed: int) -> None:
 
 
 def _distinct_bits(table: pa.Table) -> set[str]:
-    return {repr(row) for row in table.drop_columns(["_w"]).to_pylist()}
+    return {repr(row) for row in table.drop_columns(["¤w"]).to_pylist()}
 
 
 def _hashed(rng: Random, rows: int, hashes: Sequence[int]) -> pa.Table:
@@ -227,14 +227,14 @@ def _hashed(rng: Random, rows: int, hashes: Sequence[int]) -> pa.Table:
         {
             "k": pa.array([rng.choice([None, 1, 2]) for _ in range(rows)], pa.int64()),
             "s": pa.array([rng.choice([None, "x", "y"]) for _ in range(rows)], pa.string()),
-            "_w": pa.array([rng.choice([1, 1, 2, -1]) for _ in range(rows)], pa.int64()),
-            "_h": pa.array([rng.choice(hashes) for _ in range(rows)], pa.uint64()),
+            "¤w": pa.array([rng.choice([1, 1, 2, -1]) for _ in range(rows)], pa.int64()),
+            "¤h": pa.array([rng.choice(hashes) for _ in range(rows)], pa.uint64()),
         }
     )
 
 
 def _whole(pieces: Iterable[pa.Table], probe: pa.Table) -> pa.Table:
-    none = pa.table({"pk": probe["pk"], "ps": probe["ps"], "s": probe["ps"], "_w": probe["_w"]}).slice(0, 0)
+    none = pa.table({"pk": probe["pk"], "ps": probe["ps"], "s": probe["ps"], "¤w": probe["¤w"]}).slice(0, 0)
     return pa.concat_tables([none, *pieces])
 
 
@@ -252,21 +252,21 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str)
         tables = [consolidate(duck, _hashed(rng, rng.choice([0, 1, 5, 40]), hashes)) for _ in range(4)]
         arrangement = Arrangement().plus(*(arrange(t) for t in tables))
         everything = [row for t in tables for row in t.to_pylist()]
-        probe = _hashed(rng, 12, hashes).rename_columns(["pk", "ps", "_w", "_h"])
+        probe = _hashed(rng, 12, hashes).rename_columns(["pk", "ps", "¤w", "¤h"])
         wanted: Rows = Counter()
         for p in probe.to_pylist():
             for r in everything:
-                if p["_h"] == r["_h"]:
-                    wanted[p["pk"], p["ps"], r["s"]] += p["_w"] * r["_w"]
+                if p["¤h"] == r["¤h"]:
+                    wanted[p["pk"], p["ps"], r["s"]] += p["¤w"] * r["¤w"]
         wanted = Counter({k: n for k, n in wanted.items() if n})
         if arrangement.runs:
             assert (
                 reference.rows_of(_whole(lookup(probe, arrangement, ["s"], rng.choice([1, 3, 1000])), probe)) == wanted
             )
-            asked = np.unique(probe["_h"].to_numpy())
+            asked = np.unique(probe["¤h"].to_numpy())
             sliced = arrangement.slice(asked)
-            assert sorted(sliced["_h"].to_pylist()) == sorted(
-                r["_h"] for r in everything if r["_h"] in set(asked.tolist())
+            assert sorted(sliced["¤h"].to_pylist()) == sorted(
+                r["¤h"] for r in everything if r["¤h"] in set(asked.tolist())
             )
             run = merge(duck, arrangement.runs)
             assert reference.rows_of(run.weighted) == reference.rows_of(arrangement.rows())
@@ -275,7 +275,7 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str)
             assert reference.rows_of(divided.weighted) == reference.rows_of(run.weighted)
             assert divided.hashes.tolist() == run.hashes.tolist()
             assert reference.rows_of(_whole(lookup(probe, Arrangement((run,)), ["s"], 1000), probe)) == wanted
-            assert run.rows["_h"].to_pylist() == sorted(run.rows["_h"].to_pylist())
+            assert run.rows["¤h"].to_pylist() == sorted(run.rows["¤h"].to_pylist())
 
 
 def _segment(columns: dict[str, str], key: tuple[str, ...]) -> tuple[Segment, ...]:
@@ -285,7 +285,7 @@ def _segment(columns: dict[str, str], key: tuple[str, ...]) -> tuple[Segment, ..
 TOP = Recompute(
     (_segment({"k": "bigint", "s": "string"}, ("k",)),),
     (None,),
-    "SELECT k, s, _h FROM input0 QUALIFY row_number() OVER (PARTITION BY k ORDER BY s NULLS FIRST) <= 2",
+    "SELECT k, s, ¤h FROM input0 QUALIFY row_number() OVER (PARTITION BY k ORDER BY s NULLS FIRST) <= 2",
     (Column("k", types.BIGINT), Column("s", types.STRING)),
     "the two first of each k",
     clip=2,
@@ -311,8 +311,8 @@ def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) 
             {
                 "k": pa.array([row[0] for row, _ in changes], pa.int64()),
                 "s": pa.array([row[1] for row, _ in changes], pa.string()),
-                "_w": pa.array([n for _, n in changes], pa.int64()),
-                "_h": pa.array([(row[0] or 0) % hashes for row, _ in changes], pa.uint64()),
+                "¤w": pa.array([n for _, n in changes], pa.int64()),
+                "¤h": pa.array([(row[0] or 0) % hashes for row, _ in changes], pa.uint64()),
             }
         )
         out, added = recompute.step(duck, TOP, states, [delta])
@@ -339,15 +339,15 @@ def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) ->
         rows = [(i, rng.choice(values), rng.choice((1, 1, 2))) for i in range(40)]
         runs = [arrange(_placed(duck, "v", kind, part)) for part in (rows[:25], rows[25:])]
         moves = [(0, rng.choice(values), -1), (1, rng.choice(values), 1)][number % 3 == 0 :]
-        probe = _placed(duck, "s", kind, moves).rename_columns(["p", "s", "_w", "_h"])
+        probe = _placed(duck, "s", kind, moves).rename_columns(["p", "s", "¤w", "¤h"])
         reach = "above" if ">" in op else "below"
         pieces = list(
             threshold.lookup(probe, "s", Arrangement(tuple(runs)), ["id", "v"], reach, rng.choice([1, 5, 1000]))
         )
-        none = duck.run("SELECT id, v, s, r._w FROM r, p LIMIT 0", r=runs[0].weighted, p=probe)
+        none = duck.run("SELECT id, v, s, r.¤w FROM r, p LIMIT 0", r=runs[0].weighted, p=probe)
         found = pa.concat_tables([none, *pieces], promote_options="permissive")
-        net = "SELECT id, sum(_w)::BIGINT AS n FROM {} WHERE v {} s GROUP BY id HAVING sum(_w) <> 0 ORDER BY id"
-        slow = "(SELECT id, v, s, r._w * p._w AS _w FROM r, p)"
+        net = "SELECT id, sum(¤w)::BIGINT AS n FROM {} WHERE v {} s GROUP BY id HAVING sum(¤w) <> 0 ORDER BY id"
+        slow = "(SELECT id, v, s, r.¤w * p.¤w AS ¤w FROM r, p)"
         everything = Arrangement(tuple(runs)).rows(["id", "v"])
         expected = duck.run(net.format(slow, op), r=everything, p=probe)
         assert duck.run(net.format("found", op), found=found).equals(expected), (rows, moves)
@@ -356,7 +356,7 @@ def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) ->
 def _placed(duck: Duck, name: str, kind: str, rows: Sequence[tuple[int, Any, int]]) -> pa.Table:
     ids, values, weights = zip(*rows, strict=True)
     table = pa.table(
-        {"id": ids, name: pa.array(values, types.arrow(types.of(kind))), "_w": pa.array(weights, pa.int64())}
+        {"id": ids, name: pa.array(values, types.arrow(types.of(kind))), "¤w": pa.array(weights, pa.int64())}
     )
     exprs = (Named("id", column("id", types.BIGINT)), Named(name, column(name, types.of(kind))))
     present = Expr("IsNotNull", types.BOOLEAN, (column(name, types.of(kind)),), nullable=False)

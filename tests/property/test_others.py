@@ -52,7 +52,7 @@ def port(side: str, where: tuple[Expr, ...] = ()) -> tuple[Segment, ...]:
 def operator(is_semi: bool, shared: tuple[str | None, str | None], late: tuple[bool, bool]) -> Recompute:
     ports = tuple(port(side, (LATE,) if is_late else ()) for side, is_late in zip("lr", late, strict=True))
     compared = '(("r0" = "l0") AND (NOT ("r1" = "l1")))'
-    sql = f'SELECT "l0" AS "o0", "l1" AS "o1", input0._h FROM input0 WHERE {"" if is_semi else "NOT "}EXISTS '
+    sql = f'SELECT "l0" AS "o0", "l1" AS "o1", input0.¤h FROM input0 WHERE {"" if is_semi else "NOT "}EXISTS '
     output = (Column("o0", types.BIGINT), Column("o1", types.INT))
     return Recompute(ports, shared, f"{sql}(SELECT 1 FROM input1 WHERE {compared})", output, "a join")
 
@@ -135,7 +135,7 @@ def test_rows_with_another_value(
         deltas = {name: changed(rng, rows, group, nulls) for name, rows in live.items()}
         for name, table in zip(read, shared, strict=True):
             if table is not None:
-                of_table = deltas[name].append_column("_h", pa.array(hashes(duck, deltas[name], ("g",))))
+                of_table = deltas[name].append_column("¤h", pa.array(hashes(duck, deltas[name], ("g",))))
                 site.added[f"{table}/0"] = arrange(of_table)
         ports = arriving(duck, made, [deltas[name] for name in read])
         whole = [tables[0] if tables else None for tables in ports]
@@ -186,14 +186,14 @@ def changed(rng: Random, live: Counter[Any], groups: tuple[int, ...], nulls: boo
             del live[row]
     rows = [row for row, n in change.items() if n]
     columns = [pa.array([row[i] for row in rows], TABLE.field(i).type) for i in range(len(NAMES))]
-    return pa.table([*columns, pa.array([change[row] for row in rows], pa.int64())], names=[*NAMES, "_w"])
+    return pa.table([*columns, pa.array([change[row] for row in rows], pa.int64())], names=[*NAMES, "¤w"])
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        'SELECT "l0" AS "o0", "l1" AS "o1", input0._h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})',
-        'SELECT "l0" AS "o0", input0._h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})',
+        'SELECT "l0" AS "o0", "l1" AS "o1", input0.¤h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})',
+        'SELECT "l0" AS "o0", input0.¤h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})',
     ],
 )
 @pytest.mark.parametrize(
@@ -215,14 +215,14 @@ def test_what_says_something_else_is_left_to_the_statement(text: str, condition:
 
 def test_a_name_that_both_sides_have_is_left_to_the_statement() -> None:
     """Within EXISTS it is the inner one's."""
-    text = 'SELECT "g" AS "o0", "v" AS "o1", input0._h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})'
+    text = 'SELECT "g" AS "o0", "v" AS "o1", input0.¤h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})'
     names = frozenset({"g", "v"})
     assert others(text.format('(("g" = "g") AND (NOT ("v" = "v")))'), names, names) is None
 
 
 def test_a_negative_count_is_no_slice(duck: Duck) -> None:
     made, site = operator(True, (None, None), (False, False)), Site(duck)
-    delta = pa.table({"g": pa.array([1]), "v": pa.array([1], pa.int32()), "_w": pa.array([-1])})
+    delta = pa.table({"g": pa.array([1]), "v": pa.array([1], pa.int32()), "¤w": pa.array([-1])})
     rows = [passed(duck, made.inputs[i][0], delta) for i in range(2)]
     with pytest.raises(Contradiction):
         list(made.run(site, [[rows[0]], [rows[1]]]))  # type: ignore[arg-type]

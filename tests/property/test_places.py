@@ -45,9 +45,9 @@ def test_places_are_those_of_the_rows_that_are_there(kind: str, collide: bool) -
                         there[key] = rng.randrange(100)
                         changed.append((*key, there[key], 1))
                 rng.shuffle(changed)
-                schema = pa.schema([*fields, ("v", pa.int64()), ("_w", pa.int64())])
+                schema = pa.schema([*fields, ("v", pa.int64()), ("¤w", pa.int64())])
                 rows = pa.table(list(zip(*changed, strict=True)) or [[]] * len(schema), schema=schema)
-                runs.append(arrange(rows.append_column("_h", pa.array(coded(rows)))))
+                runs.append(arrange(rows.append_column("¤h", pa.array(coded(rows)))))
                 if len(runs) > 1 and rng.random() < 0.4:
                     runs[-2:] = [merge(duck, runs[-2:])]
             lying = Lying([run for run in runs if run.num_rows])

@@ -8,6 +8,7 @@ that once failed is kept in REGRESSIONS.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from .reduction import only, reduce, report
-from .scenario import Problem, Scenario, check, generate
+from .scenario import Problem, Refused, Scenario, check, generate
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 SEEDS = range(1, 301) if DEEP else range(1, 7)
@@ -45,17 +46,23 @@ def test_views_of_drawn_seeds_equal_recompute(seed: int, spark: Any) -> None:
     assert_views_equal_recompute(generate(seed), spark)
 
 
-def assert_views_equal_recompute(scenario: Scenario, spark: Any, lane: str = "driver") -> None:
-    problems = check(scenario, spark, lane)
+def assert_views_equal_recompute(
+    scenario: Scenario, spark: Any, lane: str = "driver", store: str = "lmdb", refused: Refused | None = None
+) -> None:
+    """Views may be refused by name if there is a place to note that."""
+
+    def problems_of(candidate: Scenario) -> list[Problem]:
+        return check(candidate, spark, lane, store, None if refused is None else {})
+
+    problems = check(scenario, spark, lane, store, refused)
     if problems:
-        small = _least(scenario, problems[0], spark, lane)
-        pytest.fail(report(small, [*check(small, spark, lane), *problems]), pytrace=False)
+        small = _least(scenario, problems[0], problems_of)
+        pytest.fail(report(small, [*problems_of(small), *problems]), pytrace=False)
 
 
-def _least(scenario: Scenario, problem: Problem, spark: Any, lane: str) -> Scenario:
+def _least(scenario: Scenario, problem: Problem, problems_of: Callable[[Scenario], list[Problem]]) -> Scenario:
     def fails(candidate: Scenario) -> bool:
-        found = check(candidate, spark, lane)
-        return any(p.view == problem.view and p.text[:12] == problem.text[:12] for p in found)
+        return any(p.view == problem.view and p.text[:12] == problem.text[:12] for p in problems_of(candidate))
 
     start = only(scenario, problem.view) if problem.view.startswith("view") else scenario
     return reduce(start if fails(start) else scenario, fails)

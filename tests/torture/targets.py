@@ -129,7 +129,7 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     f.__name__: f for f in (statements, tokens, stored_rows, rows, keys, run_files, csv, jsonl, parquet)
 }
 
-_RUN = pa.table({"s": ["a", "bc", None], "_w": [1, 1, 2], "_h": pa.array([1, 2, 3], pa.uint64())})
+_RUN = pa.table({"s": ["a", "bc", None], "¤w": [1, 1, 2], "¤h": pa.array([1, 2, 3], pa.uint64())})
 _place: Path | None = None
 _entry: RunEntry | None = None
 _LOADED = Table(

@@ -168,7 +168,7 @@ def test_keys_that_come_in(key: Any) -> None:
 @given(st.data())
 def test_run_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("runs") / "b1.vkr"
-    table = pa.table({"s": ["a", "bc", None], "_w": [1, 1, 2], "_h": pa.array([1, 2, 3], pa.uint64())})
+    table = pa.table({"s": ["a", "bc", None], "¤w": [1, 1, 2], "¤h": pa.array([1, 2, 3], pa.uint64())})
     (entry,) = write_container(path.parent, path.name, {"s/0": arrange(table)}, fsync=False)
     before = path.read_bytes()
     path.write_bytes(data.draw(spoilt_bytes(before)))

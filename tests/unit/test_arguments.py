@@ -29,7 +29,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "put": ({"table": "t", "rows": {"k": 1, "v": 1}}, {"table": (), "rows": ([],)}),
     "delete": ({"table": "t", "keys": 1}, {"table": (), "keys": (5, -1, [])}),
     "update": ({"table": "t", "key": 1, "columns": {"v": 2}}, {"table": (), "key": (), "columns": ()}),
-    "sql": ({"text": "SHOW TABLES"}, {"text": (), "engine": ()}),
+    "sql": ({"text": "SHOW TABLES"}, {"text": (), "engine": (), "stale": ODD}),
     "create_views": ({"views": {}}, {"views": ({},)}),
     "drop_views": ({"names": []}, {"names": ([],)}),
     "get": (
@@ -75,7 +75,14 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     ),
     "subscribe": (
         {"name": "t", "timeout": 0},
-        {"name": (), "since": (None, []), "timeout": (None, *TIMES), "progress": (None, *TIMES), "keep": (None,)},
+        {
+            "name": (),
+            "since": (None, []),
+            "timeout": (None, *TIMES),
+            "progress": (None, *TIMES),
+            "keep": (None,),
+            "stale": ODD,
+        },
     ),
     "explain": ({"view": "t"}, {"view": ()}),
     "token": ({"name": "t"}, {"name": (None,)}),

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from viewkeeper.cli.app import app
 from viewkeeper.cli.commands import proofs
 from viewkeeper.cli.shop import Shop
 from viewkeeper.model import types
+from viewkeeper.store.registry import open_store
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -74,12 +76,31 @@ def test_commands_do_not_make_a_database_by_accident(vk: Run, tmp_path: Path) ->
 
 
 def test_sql_creates_and_shows(vk: Run, tmp_path: Path) -> None:
-    assert vk("sql", ITEMS) == (0, "", "")
+    assert vk("sql", ITEMS) == (0, "table items created\n", "")
     assert vk("sql", "SHOW TABLES") == (0, "items\n", "")
     assert vk("sql", "DESCRIBE items")[1].splitlines()[2].split() == ["id", "bigint", "False", "2"]
     script = tmp_path / "script.sql"
     script.write_text("-- two more\nCREATE TABLE t (a INT PRIMARY KEY); SHOW TABLES;")
-    assert vk("sql", "-f", str(script)) == (0, "items\nt\n", "")
+    assert vk("sql", "-f", str(script)) == (0, "table t created\nitems\nt\n", "")
+    several = "INSERT INTO t VALUES (1); SELECT a FROM t; DROP TABLE t; DROP TABLE IF EXISTS t"
+    told = "1 inserted\na\n1\n(1 row)\ntable t dropped\nthere is no table t\n"
+    assert vk("sql", several) == (0, told, "")
+    code, out, err = vk("sql", "CREATE TABLE t (a INT PRIMARY KEY);\nSELECT b FROM t;\nDROP TABLE t")
+    assert (code, out) == (1, "table t created\n")
+    assert err.startswith("error[VK101]: Statement 2 (line 2): ")
+
+
+def test_hints_name_the_way_of_the_command_line(vk: Run, tmp_path: Path) -> None:
+    vk("sql", ITEMS)
+    ranked = vk("sql", "SELECT rank() OVER (ORDER BY id) AS place FROM items", "--engine", "embedded")[2]
+    assert "--engine spark" in ranked
+    with closing(open_store(f"lmdb:{tmp_path / 'shop'}", "w")) as store:
+        lease = store.acquire_lease()
+        busy = vk("refresh")[2]
+        lease.release()
+    assert "error[VK601]" in busy
+    assert "vk run --standby" in busy
+    assert "mode=" not in ranked + busy
 
 
 def test_words_are_printed_as_they_are_and_rows_as_rows(vk: Run) -> None:
@@ -284,6 +305,25 @@ def test_load_infers_a_table_and_reads_csv_json_and_parquet(vk: Run, tmp_path: P
 
 
 LOAD = "CREATE TABLE t (a INT, b STRING, c DECIMAL(6,2), PRIMARY KEY (a))"
+
+
+def test_load_tells_a_wrong_type_from_the_schema_of_a_file(vk: Run, tmp_path: Path) -> None:
+    """One error that names the column, not one for each of the rows; without a reject file."""
+    vk("init")
+    vk("sql", LOAD)
+    for name, values in {"floats": pa.array([1.5] * 2000), "none": pa.array([], pa.float64())}.items():
+        file = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"a": pa.array(range(len(values)), pa.int32()), "c": values}), file)
+        code, _, err = vk("load", "t", str(file), "--max-rejects", "5000")
+        if name == "floats":
+            assert code == 1
+            assert f"{file}: the column c has the type double, which does not fit t.c, a DECIMAL(6,2)." in err
+            assert "Nothing was written." in err
+    assert list(tmp_path.glob("*.rejects*")) == []
+    text = pa.table({"a": pa.array(["1", "x"]), "c": ["1.25", "2"]})
+    pq.write_table(text, tmp_path / "text.parquet")
+    assert vk("load", "t", str(tmp_path / "text.parquet"), "--rejects", str(tmp_path / "bad"), "-o", "json")[0] == 0
+    assert len((tmp_path / "bad").read_text().splitlines()) == 1
 
 
 def test_load_reads_what_is_packed_tabbed_or_in_an_array(vk: Run, tmp_path: Path) -> None:

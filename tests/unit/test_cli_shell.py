@@ -38,7 +38,7 @@ def test_statements_over_many_lines_and_commands(terminal: Any) -> None:
     terminal.sendline("CREATE TABLE items (id INT,")
     terminal.expect(r"\.\.>")
     terminal.sendline("name STRING, PRIMARY KEY (id));")
-    terminal.expect("done")
+    terminal.expect("created")
     terminal.sendline("INSERT INTO items VALUES (1, 'a;b'); INSERT INTO items VALUES (2, 'c');")
     terminal.expect("1 inserted")
     terminal.expect("1 inserted")
@@ -73,7 +73,7 @@ def test_an_error_is_one_line_and_the_shell_goes_on(terminal: Any) -> None:
 
 def test_names_are_completed_and_history_is_kept(terminal: Any, tmp_path: Path) -> None:
     terminal.sendline("CREATE TABLE warehouses (id INT PRIMARY KEY);")
-    terminal.expect("done")
+    terminal.expect("created")
     terminal.expect("vk>.*\x1b\\[\\?25h")
     terminal.send("DESCRIBE wareh\t")
     terminal.expect("ouses")

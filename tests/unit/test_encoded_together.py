@@ -36,7 +36,7 @@ def changed(of: Table, chance: Random, puts: int, deletes: int) -> ViewChange:
         number = chance.randrange(-50, 50)
         return f"k{number}" if kind == types.STRING else Decimal(number) if types.decimal_digits(kind) else number
 
-    rows = [{c.name: 1 if c.name == "_count" else value(c.type) for c in of.stored} for _ in range(60)]
+    rows = [{c.name: 1 if c.name == "¤count" else value(c.type) for c in of.stored} for _ in range(60)]
     unique = list({tuple(row[k.column] for k in of.key): row for row in rows}.values())
     schema = pa.schema([of.arrow.field(k.column) for k in of.key])
     gone = [{name: row[name] for name in schema.names} for row in unique[puts : puts + deletes]]

@@ -221,7 +221,6 @@ def test_an_unknown_expression_is_refused_by_name_with_what_is_supported() -> No
         op("DateFormatClass", "string", column("d", types.TIMESTAMP), lit("VV", "string"), value=None),
         op("TruncDate", "date", column("d", types.DATE), column("s", types.STRING), value=None),
         op("encode", "string", column("s", types.STRING), lit("UTF-8", "string"), value=None),
-        op("Sha2", "string", column("b", types.BINARY), lit(512), value=None),
         op("Like", "boolean", column("s", types.STRING), lit(r"a\b", "string"), value=("\\",)),
         op("SubstringIndex", "string", column("s", types.STRING), lit("aa", "string"), lit(1), value=None),
     ],

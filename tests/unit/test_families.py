@@ -47,8 +47,8 @@ def test_a_familys_own_names_stay_open_and_others_get_their_values() -> None:
 def test_casts_and_paths_are_no_parameters() -> None:
     found = lateral("q", "SELECT x::int, a:b, ':day', `:day` FROM t WHERE z>:Day -- :no", ["day"])
     assert found == (
-        "SELECT `_p`.*, `_b`.* FROM `q.parameters` `_p`,"
-        " LATERAL (SELECT x::int, a:b, ':day', `:day` FROM t WHERE z>`_p`.`day` -- :no\n) `_b`"
+        "SELECT `¤p`.*, `¤b`.* FROM `q.parameters` `¤p`,"
+        " LATERAL (SELECT x::int, a:b, ':day', `:day` FROM t WHERE z>`¤p`.`day` -- :no\n) `¤b`"
     )
     with pytest.raises(BadStatement, match="none of the parameters of q"):
         lateral("q", "SELECT :other", ["day"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from viewkeeper.errors import OutOfMemory, StoreError
 from viewkeeper.plan.catalyst import living
+from viewkeeper.plan.catalyst.session import translated
 from viewkeeper.rounds.sessions import Sessions
 
 
@@ -97,3 +100,30 @@ def test_a_session_that_was_stopped_has_ended(jvm: Process) -> None:
     assert not living.has_ended(session)
     session._sc._jsc = None
     assert living.has_ended(session)
+
+
+def test_an_error_that_is_translated_is_not_reported_whatever_other_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's report has the JVM's trace; a thread that is done must not switch it on for one that still works."""
+    reported: list[str] = []
+    collector = logging.Handler()
+    monkeypatch.setattr(collector, "emit", lambda record: reported.append(record.getMessage()))
+    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "handlers", [collector])
+
+    def report(text: str) -> None:
+        for logger in loggers:
+            logger.error(text)
+
+    def pass_through() -> None:
+        with translated():
+            report("of another thread")
+
+    with translated():
+        other = threading.Thread(target=pass_through)
+        other.start()
+        other.join()
+        report("of this thread")
+    assert reported == []
+    report("of the user")
+    assert reported == ["of the user"] * 2

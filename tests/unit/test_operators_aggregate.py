@@ -42,7 +42,7 @@ class View:
             {
                 "k": pa.array([r[0] for r in rows], pa.string()),
                 "x": pa.array([r[1] for r in rows], types.arrow(types.of(self.kind))),
-                "_w": pa.array([r[2] for r in rows], pa.int64()),
+                "¤w": pa.array([r[2] for r in rows], pa.int64()),
             }
         )
         return self.apply(aggregate.prepare(self.duck, self.spec, table))
@@ -54,10 +54,10 @@ class View:
             *(types.arrow(m.type) for m in self.spec.measures),
             pa.int64(),
         ]
-        return sorted(out.to_pylist(), key=lambda r: (r["_w"], str(r)))
+        return sorted(out.to_pylist(), key=lambda r: (r["¤w"], str(r)))
 
     def rows(self) -> list[dict[str, Any]]:
-        return aggregate.full(self.duck, self.spec, self.states).drop_columns(["_w"]).to_pylist()
+        return aggregate.full(self.duck, self.spec, self.states).drop_columns(["¤w"]).to_pylist()
 
     def values(self, name: str) -> list[Any]:
         return [row[name] for row in self.rows()]
@@ -67,9 +67,9 @@ def test_a_group_comes_changes_and_goes(duck: Duck) -> None:
     view = View(
         duck, "int", Measure("n", "Count", None, None, types.BIGINT), Measure("s", "Sum", "x", types.INT, types.BIGINT)
     )
-    assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "n": 2, "s": 3, "_w": 1}]
-    assert view.change(("a", 2, -1)) == [{"k": "a", "n": 2, "s": 3, "_w": -1}, {"k": "a", "n": 1, "s": 1, "_w": 1}]
-    assert view.change(("a", 1, -1)) == [{"k": "a", "n": 1, "s": 1, "_w": -1}]
+    assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "n": 2, "s": 3, "¤w": 1}]
+    assert view.change(("a", 2, -1)) == [{"k": "a", "n": 2, "s": 3, "¤w": -1}, {"k": "a", "n": 1, "s": 1, "¤w": 1}]
+    assert view.change(("a", 1, -1)) == [{"k": "a", "n": 1, "s": 1, "¤w": -1}]
     assert view.rows() == []
 
 
@@ -84,20 +84,20 @@ def test_a_change_that_changes_no_measure_is_silent(duck: Duck) -> None:
 
 def test_null_is_a_group_of_its_own(duck: Duck) -> None:
     view = View(duck, "int", Measure("n", "Count", None, None, types.BIGINT))
-    assert view.change((None, 1, 1), ("", 1, 1)) == [{"k": "", "n": 1, "_w": 1}, {"k": None, "n": 1, "_w": 1}]
+    assert view.change((None, 1, 1), ("", 1, 1)) == [{"k": "", "n": 1, "¤w": 1}, {"k": None, "n": 1, "¤w": 1}]
 
 
 def test_without_measures_it_is_distinct(duck: Duck) -> None:
     view = View(duck, "int")
-    assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "_w": 1}]
+    assert view.change(("a", 1, 1), ("a", 2, 1)) == [{"k": "a", "¤w": 1}]
     assert view.change(("a", 1, -1)) == []
-    assert view.change(("a", 2, -1)) == [{"k": "a", "_w": -1}]
+    assert view.change(("a", 2, -1)) == [{"k": "a", "¤w": -1}]
 
 
 def test_a_global_aggregate_has_one_row_also_over_nothing(duck: Duck) -> None:
     measures = Measure("n", "Count", None, None, types.BIGINT), Measure("m", "Min", "x", types.INT, types.INT)
     view = View(duck, "int", *measures, keyed=False)
-    assert view.change() == [{"n": 0, "m": None, "_w": 1}]
+    assert view.change() == [{"n": 0, "m": None, "¤w": 1}]
     assert view.change() == []
     view.change((None, 5, 1))
     view.change((None, 5, -1))
@@ -115,10 +115,10 @@ def test_partial_sums_of_several_tasks_add_up(duck: Duck) -> None:
         Measure("s", "Sum", "x", types.INT, types.BIGINT),
         Measure("d", "Count", "x", types.INT, types.BIGINT, True),
     )
-    tables = [pa.table({"k": ["a"], "x": pa.array([5], pa.int32()), "_w": pa.array([1])})] * 3
+    tables = [pa.table({"k": ["a"], "x": pa.array([5], pa.int32()), "¤w": pa.array([1])})] * 3
     prepared = [aggregate.prepare(duck, view.spec, t) for t in tables]
     assert view.apply([pa.concat_tables(p) for p in zip(*prepared, strict=True)]) == [
-        {"k": "a", "s": 15, "d": 1, "_w": 1}
+        {"k": "a", "s": 15, "d": 1, "¤w": 1}
     ]
 
 
@@ -263,10 +263,10 @@ class TestExtremes:
         view.change(("a", NAN, -1))
         assert view.values("hi") == [1.0]
         halves = [("b", NAN, 1), ("b", NAN, -1), ("b", 2.0, 1)]
-        tables = [pa.table({"k": [k], "x": pa.array([x]), "_w": pa.array([w])}) for k, x, w in halves]
+        tables = [pa.table({"k": [k], "x": pa.array([x]), "¤w": pa.array([w])}) for k, x, w in halves]
         prepared = [aggregate.prepare(duck, view.spec, t) for t in tables]
         assert view.apply([pa.concat_tables(p) for p in zip(*prepared, strict=True)]) == [
-            {"k": "b", "hi": 2.0, "_w": 1}
+            {"k": "b", "hi": 2.0, "¤w": 1}
         ]
 
     def test_another_column_may_change_alone(self, duck: Duck) -> None:
@@ -279,15 +279,15 @@ class TestExtremes:
 
         def rows(*found: tuple[int, int, int]) -> list[pa.Table]:
             x, y, w = (pa.array(c) for c in zip(*found, strict=True))
-            table = pa.table({"k": ["a"] * len(found), "x": x.cast(pa.int32()), "y": y.cast(pa.int32()), "_w": w})
+            table = pa.table({"k": ["a"] * len(found), "x": x.cast(pa.int32()), "y": y.cast(pa.int32()), "¤w": w})
             return aggregate.prepare(duck, spec, table)
 
         _, added = aggregate.step(duck, spec, states, rows((4, 1, 1)))
         states = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
         out, _ = aggregate.step(duck, spec, states, rows((4, 1, -1), (4, 2, 1)))
-        assert sorted(out.to_pylist(), key=lambda r: r["_w"]) == [
-            {"k": "a", "s": 1, "m": 4, "_w": -1},
-            {"k": "a", "s": 2, "m": 4, "_w": 1},
+        assert sorted(out.to_pylist(), key=lambda r: r["¤w"]) == [
+            {"k": "a", "s": 1, "m": 4, "¤w": -1},
+            {"k": "a", "s": 2, "m": 4, "¤w": 1},
         ]
 
     def test_a_huge_group_is_read_at_its_ends_only(self, duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ class TestExtremes:
             keyed=False,
         )
         values = pa.array(np.arange(200_000), pa.int32())
-        rows = pa.table({"x": values, "_w": pa.array(np.ones(200_000, np.int64))})
+        rows = pa.table({"x": values, "¤w": pa.array(np.ones(200_000, np.int64))})
         view.apply(aggregate.prepare(duck, view.spec, rows))
         read = 0
         take = Run.take
@@ -332,8 +332,8 @@ def test_groups_whose_hashes_collide_stay_apart(duck: Duck, monkeypatch: pytest.
     view.change(*((k, float(v), 1) for v in range(20) for k in ("a", "b", None)), ("b", -1.0, 1))
     view.change(("b", -1.0, -1), *(("a", float(v), -1) for v in range(5)))
     assert view.change(("b", 19.0, -1)) == [
-        {"k": "b", "collide": 190.0, "lo": 0.0, "hi": 19.0, "d": 20, "_w": -1},
-        {"k": "b", "collide": 171.0, "lo": 0.0, "hi": 18.0, "d": 19, "_w": 1},
+        {"k": "b", "collide": 190.0, "lo": 0.0, "hi": 19.0, "d": 20, "¤w": -1},
+        {"k": "b", "collide": 171.0, "lo": 0.0, "hi": 18.0, "d": 19, "¤w": 1},
     ]
     assert sorted(map(str, view.rows())) == [
         "{'k': 'a', 'collide': 180.0, 'lo': 5.0, 'hi': 19.0, 'd': 15}",
@@ -356,13 +356,13 @@ def test_sums_of_groups_whose_hashes_collide_are_those_of_others(duck: Duck) -> 
         [("c", 4, -1), ("c", 9, 1), ("b", 2, -1)],
     ):
         table = pa.Table.from_pylist(
-            [{"k": k, "x": x, "_w": w} for k, x, w in changes],
-            pa.schema([("k", pa.string()), ("x", pa.int32()), ("_w", pa.int64())]),
+            [{"k": k, "x": x, "¤w": w} for k, x, w in changes],
+            pa.schema([("k", pa.string()), ("x", pa.int32()), ("¤w", pa.int64())]),
         )
         halves = [aggregate.prepare(duck, apart.spec, table.slice(i, 2))[0] for i in (0, 2)]
         vectors = pa.concat_tables(halves).combine_chunks()
         one_hash = vectors.set_column(
-            vectors.schema.get_field_index("_h"), "_h", pa.array(np.full(vectors.num_rows, 7, np.uint64))
+            vectors.schema.get_field_index("¤h"), "¤h", pa.array(np.full(vectors.num_rows, 7, np.uint64))
         )
         assert together.apply([one_hash]) == apart.apply([vectors])
     assert sorted(map(str, together.rows())) == sorted(map(str, apart.rows())) != []
@@ -374,11 +374,11 @@ def test_equal_doubles_of_other_bits_are_one_group(duck: Duck) -> None:
     other_nan = float(np.array([0x7FF8000000000001], np.uint64).view(np.float64)[0])
     state, seen = [Arrangement()], []
     for keys in ([0.0, NAN, 1.0], [-0.0, other_nan, 1.0], [NAN, 0.0, -0.0]):
-        rows = pa.table({"k": pa.array(keys, pa.float64()), "_w": pa.array([1] * len(keys), pa.int64())})
+        rows = pa.table({"k": pa.array(keys, pa.float64()), "¤w": pa.array([1] * len(keys), pa.int64())})
         vectors = aggregate.prepare(duck, spec, rows)[0]
         out, added = aggregate.step(duck, spec, state, [vectors])
         state = [state[0].plus(arrange(added[0]))]
-        seen.append(sorted((str(abs(r["k"])), r["n"]) for r in out.to_pylist() if r["_w"] == 1))
+        seen.append(sorted((str(abs(r["k"])), r["n"]) for r in out.to_pylist() if r["¤w"] == 1))
     assert seen == [
         [("0.0", 1), ("1.0", 1), ("nan", 1)],
         [("0.0", 2), ("1.0", 2), ("nan", 2)],
@@ -415,10 +415,10 @@ class TestDistinct:
 
     def test_only_the_touched_values_of_a_big_group_are_read(self, duck: Duck) -> None:
         view = View(duck, "int", Measure("n", "Count", "x", types.INT, types.BIGINT, True), keyed=False)
-        rows = pa.table({"x": pa.array(np.arange(50_000), pa.int32()), "_w": pa.array(np.ones(50_000, np.int64))})
+        rows = pa.table({"x": pa.array(np.arange(50_000), pa.int32()), "¤w": pa.array(np.ones(50_000, np.int64))})
         view.apply(aggregate.prepare(duck, view.spec, rows))
         prepared = aggregate.prepare(duck, view.spec, rows.slice(0, 3))
-        assert view.states[1].slice(np.sort(prepared[1]["_h"].to_numpy())).num_rows == 3
+        assert view.states[1].slice(np.sort(prepared[1]["¤h"].to_numpy())).num_rows == 3
 
 
 class TestVariance:

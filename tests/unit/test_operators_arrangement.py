@@ -34,8 +34,8 @@ def delta(*rows: tuple[int, str | None, int]) -> pa.Table:
     return pa.table(
         {
             "v": pa.array(values, pa.string()),
-            "_w": pa.array(weights, pa.int64()),
-            "_h": pa.array(hashes, pa.uint64()),
+            "¤w": pa.array(weights, pa.int64()),
+            "¤h": pa.array(hashes, pa.uint64()),
         }
     )
 
@@ -48,8 +48,8 @@ def test_a_run_is_sorted_by_hash_and_keeps_the_order_of_equal_ones() -> None:
 
 def test_weights_that_are_all_one_are_left_out_and_come_back() -> None:
     run = arrange(delta((1, "a", 1), (2, "b", 1)))
-    assert "_w" not in run.rows.column_names
-    assert Arrangement((run,)).rows(["v"]).to_pylist() == [{"v": "a", "_w": 1}, {"v": "b", "_w": 1}]
+    assert "¤w" not in run.rows.column_names
+    assert Arrangement((run,)).rows(["v"]).to_pylist() == [{"v": "a", "¤w": 1}, {"v": "b", "¤w": 1}]
 
 
 def test_hashes_that_differ_only_in_the_lowest_bit_are_told_apart() -> None:
@@ -66,15 +66,15 @@ def test_signed_hashes_are_refused() -> None:
 
 def test_a_lookup_multiplies_weights_over_all_runs() -> None:
     state = Arrangement((arrange(delta((5, "old", 2), (6, "x", 1))),)).plus(arrange(delta((5, "new", -1))))
-    probe = pa.table({"p": ["p"], "_w": pa.array([3]), "_h": pa.array([5], pa.uint64())})
+    probe = pa.table({"p": ["p"], "¤w": pa.array([3]), "¤h": pa.array([5], pa.uint64())})
     (found,) = lookup(probe, state, ["v"], 100)
     found = found.sort_by("v")
-    assert found.to_pylist() == [{"p": "p", "v": "new", "_w": -3}, {"p": "p", "v": "old", "_w": 6}]
+    assert found.to_pylist() == [{"p": "p", "v": "new", "¤w": -3}, {"p": "p", "v": "old", "¤w": 6}]
 
 
 def test_a_lookup_that_finds_nothing_gives_nothing() -> None:
     state = Arrangement((arrange(delta((5, "a", 1))),))
-    probe = pa.table({"p": ["p"], "_w": pa.array([1]), "_h": pa.array([7], pa.uint64())})
+    probe = pa.table({"p": ["p"], "¤w": pa.array([1]), "¤h": pa.array([7], pa.uint64())})
     assert list(lookup(probe, state, ["v"], 100)) == []
     asked, rows = state.probe(np.array([7], np.uint64), ["v"])
     assert (len(asked), rows.schema.types) == (0, [pa.string(), pa.int64()])
@@ -86,7 +86,7 @@ def test_a_lookup_in_pieces_is_the_same_lookup(most: int) -> None:
     rng = np.random.default_rng(most)
     runs = [arrange(delta(*((int(h), f"{n}-{i}", 1) for i, h in enumerate(rng.integers(0, 4, 20))))) for n in range(3)]
     state = Arrangement(tuple(runs))
-    probe = pa.table({"p": range(6), "_w": [1, -1, 2, 1, 1, 1], "_h": pa.array([1, 9, 1, 3, 0, 1], pa.uint64())})
+    probe = pa.table({"p": range(6), "¤w": [1, -1, 2, 1, 1, 1], "¤h": pa.array([1, 9, 1, 3, 0, 1], pa.uint64())})
     pieces = list(lookup(probe, state, ["v"], most))
     assert max(p.num_rows for p in pieces) <= most or len(pieces) == 1
     (whole,) = lookup(probe, state, ["v"], 10**6)
@@ -104,11 +104,11 @@ def test_runs_that_follow_each_other_are_one() -> None:
 
 def test_rows_are_counted_when_no_column_is_wanted() -> None:
     state = Arrangement((arrange(delta((5, "a", 1), (5, "b", 1))), arrange(delta((5, "c", -1)))))
-    probe = pa.table({"p": ["p"], "_w": pa.array([1]), "_h": pa.array([5], pa.uint64())})
+    probe = pa.table({"p": ["p"], "¤w": pa.array([1]), "¤h": pa.array([5], pa.uint64())})
     assert pa.concat_tables(lookup(probe, state, [], 100)).to_pylist() == [
-        {"p": "p", "_w": 1},
-        {"p": "p", "_w": 1},
-        {"p": "p", "_w": -1},
+        {"p": "p", "¤w": 1},
+        {"p": "p", "¤w": 1},
+        {"p": "p", "¤w": -1},
     ]
 
 
@@ -117,9 +117,9 @@ def test_an_arrangement_has_the_columns_that_all_its_runs_have(duck: Duck) -> No
     wide = delta((5, "a", 1), (6, "b", 1)).append_column("more", pa.array([1, 2]))
     runs = [arrange(wide), arrange(delta((5, "a", -1))), arrange(delta((5, "c", 1)))]
     state = Arrangement(tuple(runs))
-    left = [{"v": "b", "_w": 1}, {"v": "c", "_w": 1}]
+    left = [{"v": "b", "¤w": 1}, {"v": "c", "¤w": 1}]
     for rows in (state.slice(np.array([5, 6], np.uint64)), state.rows(), merge(duck, runs).weighted):
-        assert consolidate(duck, rows.drop_columns(["_h"])).sort_by("v").to_pylist() == left
+        assert consolidate(duck, rows.drop_columns(["¤h"])).sort_by("v").to_pylist() == left
 
 
 def test_a_column_that_a_run_does_not_have_is_an_error() -> None:
@@ -138,7 +138,7 @@ def test_slices_hold_every_row_of_the_hashes_asked_for() -> None:
 def test_rows_are_met_with_whose_they_are() -> None:
     hashes = np.array([2, 4, 9], np.uint64)
     state = Arrangement(
-        tuple(Run(pa.table({"_h": pa.array(h, pa.uint64())})) for h in ([1, 2, 2, 9], [2, 4, 9], [3], [4]))
+        tuple(Run(pa.table({"¤h": pa.array(h, pa.uint64())})) for h in ([1, 2, 2, 9], [2, 4, 9], [3], [4]))
     )
     found = [(run.hashes[places].tolist(), hashes[mine].tolist()) for run, places, mine in state.met(hashes)]
     assert found == [([2, 2, 9], [2, 2, 9]), ([2, 4, 9], [2, 4, 9]), ([4], [4])]
@@ -148,21 +148,21 @@ def test_merging_cancels_and_keeps_untouched_rows(duck: Duck) -> None:
     old = arrange(delta((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "d", 1)))
     new = arrange(delta((2, "b", -1), (3, None, 1), (9, "z", 1)))
     run = merge(duck, [old, new])
-    assert run.weighted.select(["v", "_w", "_h"]).to_pylist() == [
-        {"v": "a", "_w": 1, "_h": 1},
-        {"v": None, "_w": 2, "_h": 3},
-        {"v": "d", "_w": 1, "_h": 4},
-        {"v": "z", "_w": 1, "_h": 9},
+    assert run.weighted.select(["v", "¤w", "¤h"]).to_pylist() == [
+        {"v": "a", "¤w": 1, "¤h": 1},
+        {"v": None, "¤w": 2, "¤h": 3},
+        {"v": "d", "¤w": 1, "¤h": 4},
+        {"v": "z", "¤w": 1, "¤h": 9},
     ]
 
 
 def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
     def vectors(*rows: tuple[int, int, int]) -> pa.Table:
         k, n, h = zip(*rows, strict=True)
-        return pa.table({"k": pa.array(k), "n": pa.array(n, pa.int64()), "_h": pa.array(h, pa.uint64())})
+        return pa.table({"k": pa.array(k), "n": pa.array(n, pa.int64()), "¤h": pa.array(h, pa.uint64())})
 
     runs = [arrange(vectors((7, 2, 1), (8, 1, 2))), arrange(vectors((7, 3, 1), (8, -1, 2)))]
-    assert merge(duck, runs, ["n"]).rows.to_pylist() == [{"k": 7, "n": 5, "_h": 1}]
+    assert merge(duck, runs, ["n"]).rows.to_pylist() == [{"k": 7, "n": 5, "¤h": 1}]
     assert merge(duck, runs, ["n"], keep_zero=True).num_rows == 2
 
 
@@ -180,7 +180,7 @@ def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyP
     ends = np.array([0, 0, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 1], np.uint64)
     none, same = np.zeros(500, np.uint64), np.full(3, 2**64 - 1, np.uint64)
     for keys in (spread, crowded, together, one_side, ends, none, same, spread[:1]):
-        run = arrange(pa.table({"_h": keys}))
+        run = arrange(pa.table({"¤h": keys}))
         beside = np.concatenate([keys[::7] + np.uint64(1), keys[::7] - np.uint64(1)])
         probes = np.sort(np.concatenate([keys[::7], beside, rng.integers(0, 2**64, 200, dtype=np.uint64), ends]))
         for _ in range(3):  # a window that did not do is not tried again
@@ -236,17 +236,17 @@ class TestChoosingMerges:
 class TestConsolidation:
     def test_equal_rows_add_up_and_zeros_vanish(self, duck: Duck) -> None:
         found = consolidate(duck, delta((1, "a", 1), (1, "a", 2), (2, None, 1), (2, None, -1), (3, "c", -1)))
-        assert sorted(found.to_pylist(), key=lambda r: r["_h"]) == [
-            {"v": "a", "_w": 3, "_h": 1},
-            {"v": "c", "_w": -1, "_h": 3},
+        assert sorted(found.to_pylist(), key=lambda r: r["¤h"]) == [
+            {"v": "a", "¤w": 3, "¤h": 1},
+            {"v": "c", "¤w": -1, "¤h": 3},
         ]
 
     def test_nan_equals_nan(self, duck: Duck) -> None:
-        table = pa.table({"x": [float("nan"), -float("nan")], "_w": pa.array([1, -1])})
+        table = pa.table({"x": [float("nan"), -float("nan")], "¤w": pa.array([1, -1])})
         assert consolidate(duck, table).num_rows == 0
 
     def test_minus_zero_is_another_value_than_zero(self, duck: Duck) -> None:
-        table = pa.table({"x": [0.0, -0.0], "_w": pa.array([-1, 1])})
+        table = pa.table({"x": [0.0, -0.0], "¤w": pa.array([-1, 1])})
         assert sorted(map(str, consolidate(duck, table)["x"].to_pylist())) == ["-0.0", "0.0"]
 
     def test_a_single_row_of_no_weight_vanishes(self, duck: Duck) -> None:
@@ -255,13 +255,13 @@ class TestConsolidation:
         assert consolidate(duck, delta((1, "a", -2))).num_rows == 1
 
     def test_rows_without_columns_are_counted(self, duck: Duck) -> None:
-        assert consolidate(duck, pa.table({"_w": pa.array([2, -1, 3])})).to_pylist() == [{"_w": 4}]
-        assert consolidate(duck, pa.table({"_w": pa.array([2, -2])})).num_rows == 0
+        assert consolidate(duck, pa.table({"¤w": pa.array([2, -1, 3])})).to_pylist() == [{"¤w": 4}]
+        assert consolidate(duck, pa.table({"¤w": pa.array([2, -2])})).num_rows == 0
 
 
 def test_what_runs_are_together_is_remembered_and_holds_none_of_them() -> None:
     def run(*hashes: int) -> Run:
-        return Run(pa.table({"_h": pa.array(hashes, pa.uint64())}))
+        return Run(pa.table({"¤h": pa.array(hashes, pa.uint64())}))
 
     one, two, three = run(1), run(2), run(3)
     Arrangement((one, two)).remember("sum", 3)
@@ -281,8 +281,8 @@ def test_what_runs_are_together_is_remembered_and_holds_none_of_them() -> None:
 def test_how_much_is_read_is_not_guessed_where_a_hash_has_many_rows() -> None:
     """Sums of doubles have up to 256 rows of a group."""
     hashes = np.repeat(np.arange(100, dtype=np.uint64) << np.uint64(50), 256)
-    state = Arrangement((Run(pa.table({"_x": pa.array(np.zeros(25_600, np.int64)), "_h": pa.array(hashes)})),))
-    came = pa.table({"_h": pa.array(np.unique(hashes))})
+    state = Arrangement((Run(pa.table({"¤x": pa.array(np.zeros(25_600, np.int64)), "¤h": pa.array(hashes)})),))
+    came = pa.table({"¤h": pa.array(np.unique(hashes))})
     site: Any = SimpleNamespace(memory=SimpleNamespace(piece=100_000))
     assert touched(site, [state], [[came]]) == state.num_bytes
     assert touched(site, [state], [[came]], single=True) == 0

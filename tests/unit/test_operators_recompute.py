@@ -34,13 +34,13 @@ def delta(names: Sequence[str], *rows: tuple[int | None, int | None, int]) -> pa
     """(key, value, weight); the key is its own hash"""
     columns = {name: pa.array([r[i] for r in rows], pa.int64()) for i, name in enumerate(names)}
     weights, hashes = pa.array([r[2] for r in rows], pa.int64()), pa.array([r[0] or 0 for r in rows], pa.uint64())
-    return pa.table({**columns, "_w": weights, "_h": hashes})
+    return pa.table({**columns, "¤w": weights, "¤h": hashes})
 
 
 LEFT_JOIN = Recompute(
     (port(["l0", "l1"], ("l0",)), port(["r0", "r1"], ("r0",))),
     (None, None),
-    "SELECT l0, l1, r1, input0._h FROM input0 LEFT JOIN input1 ON l0 = r0",
+    "SELECT l0, l1, r1, input0.¤h FROM input0 LEFT JOIN input1 ON l0 = r0",
     (Column("l0", types.BIGINT), Column("l1", types.BIGINT), Column("r1", types.BIGINT)),
     "left join",
 )
@@ -57,14 +57,14 @@ def advance(
 def test_an_outer_join_pads_until_a_partner_comes(duck: Duck) -> None:
     states = [Arrangement() for _ in range(3)]
     assert advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, 1)), None) == [
-        {"l0": 1, "l1": 10, "r1": None, "_w": 1}
+        {"l0": 1, "l1": 10, "r1": None, "¤w": 1}
     ]
     assert advance(duck, LEFT_JOIN, states, None, delta(["r0", "r1"], (1, 5, 1), (2, 6, 1))) == [
-        {"l0": 1, "l1": 10, "r1": 5, "_w": 1},
-        {"l0": 1, "l1": 10, "r1": None, "_w": -1},
+        {"l0": 1, "l1": 10, "r1": 5, "¤w": 1},
+        {"l0": 1, "l1": 10, "r1": None, "¤w": -1},
     ]
     assert advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, -1)), None) == [
-        {"l0": 1, "l1": 10, "r1": 5, "_w": -1}
+        {"l0": 1, "l1": 10, "r1": 5, "¤w": -1}
     ]
     assert LEFT_JOIN.full(duck, states).num_rows == 0
 
@@ -72,7 +72,7 @@ def test_an_outer_join_pads_until_a_partner_comes(duck: Duck) -> None:
 def test_duplicates_are_seen_as_often_as_they_occur(duck: Duck) -> None:
     states = [Arrangement() for _ in range(3)]
     rows = advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, 2)), delta(["r0", "r1"], (1, 5, 3)))
-    assert rows == [{"l0": 1, "l1": 10, "r1": 5, "_w": 6}]
+    assert rows == [{"l0": 1, "l1": 10, "r1": 5, "¤w": 6}]
 
 
 def test_nothing_in_nothing_out(duck: Duck) -> None:
@@ -86,15 +86,15 @@ def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
     top = Recompute(
         (port(["x"], ()),),
         (None,),
-        "SELECT max_by(x, x) AS m, 0::UBIGINT AS _h FROM input0",
+        "SELECT max_by(x, x) AS m, 0::UBIGINT AS ¤h FROM input0",
         (Column("m", types.BIGINT),),
         "max_by over all rows",
     )
     states = [Arrangement(), Arrangement()]
-    assert advance(duck, top, states, None) == [{"m": None, "_w": 1}]
-    assert advance(duck, top, states, pa.table({"x": [3], "_w": [1], "_h": pa.array([0], pa.uint64())})) == [
-        {"m": 3, "_w": 1},
-        {"m": None, "_w": -1},
+    assert advance(duck, top, states, None) == [{"m": None, "¤w": 1}]
+    assert advance(duck, top, states, pa.table({"x": [3], "¤w": [1], "¤h": pa.array([0], pa.uint64())})) == [
+        {"m": 3, "¤w": 1},
+        {"m": None, "¤w": -1},
     ]
 
 
@@ -102,14 +102,14 @@ def test_a_top_k_sees_no_more_copies_than_it_can_show(duck: Duck) -> None:
     top = Recompute(
         (port(["x"], ()),),
         (None,),
-        "SELECT x, _h FROM input0 ORDER BY x LIMIT 2",
+        "SELECT x, ¤h FROM input0 ORDER BY x LIMIT 2",
         (Column("x", types.BIGINT),),
         "top-k over all rows",
         clip=2,
     )
     states = [Arrangement(), Arrangement()]
-    many = pa.table({"x": [3, 4], "_w": [10**12, 1], "_h": pa.array([0, 0], pa.uint64())})
-    assert advance(duck, top, states, many) == [{"x": 3, "_w": 2}]
+    many = pa.table({"x": [3, 4], "¤w": [10**12, 1], "¤h": pa.array([0, 0], pa.uint64())})
+    assert advance(duck, top, states, many) == [{"x": 3, "¤w": 2}]
 
 
 def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
@@ -117,7 +117,7 @@ def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
     first = Recompute(
         (port(["k", "x"], ("k",)),),
         (None,),
-        "SELECT k, first(x) AS x, _h FROM input0 GROUP BY k, _h",
+        "SELECT k, first(x) AS x, ¤h FROM input0 GROUP BY k, ¤h",
         (Column("k", types.BIGINT), Column("x", types.BIGINT)),
         "first",
     )
@@ -126,7 +126,7 @@ def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
     for batch in (((1, 5, 1), (1, 6, 1)), ((1, 7, 1),), ((1, 5, -1),), ((1, 6, -1),)):
         for row in advance(duck, first, states, delta(["k", "x"], *batch)):
             key = row["k"], row["x"]
-            held[key] = held.get(key, 0) + row["_w"]
+            held[key] = held.get(key, 0) + row["¤w"]
         assert sorted(held.values())[-1] == 1
         assert sum(held.values()) == 1
 

@@ -31,8 +31,8 @@ def run(rows: int, first: int = 0) -> Run:
             {
                 "s": pa.array([None if i % 3 == 0 else f"é{i}" for i in range(rows)], pa.string()),
                 "d": pa.array(range(rows), pa.int64()).cast(pa.decimal128(38, 4)),
-                "_w": pa.array([1 + i % 2 for i in range(rows)], pa.int64()),
-                "_h": pa.array([first + 7 * (rows - i) for i in range(rows)], pa.uint64()),
+                "¤w": pa.array([1 + i % 2 for i in range(rows)], pa.int64()),
+                "¤h": pa.array([first + 7 * (rows - i) for i in range(rows)], pa.uint64()),
             }
         )
     )
@@ -155,7 +155,7 @@ def test_a_long_run_behind_a_url_is_written_in_pieces_that_are_read_alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "PIECE_ROWS", 100)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, 1000, np.uint64))
-    long = Run(pa.table({"k": np.arange(1000), "_h": hashes}))
+    long = Run(pa.table({"k": np.arange(1000), "¤h": hashes}))
     few = Run(long.rows.slice(0, 50))
     there = Directory((tmp_path / "there").as_uri())
     there.make()
@@ -180,7 +180,7 @@ def test_a_lookup_opens_the_pieces_that_its_hashes_are_in(tmp_path: Path, monkey
     hashes = np.sort(np.random.default_rng(2).integers(0, 2**64, 1000, np.uint64))
     there = Directory((tmp_path / "there").as_uri())
     there.make()
-    long = Run(pa.table({"k": np.arange(1000), "_h": hashes}))
+    long = Run(pa.table({"k": np.arange(1000), "¤h": hashes}))
     entries = write_container(there, "b1-a.vkr", {"y/0": long}, fsync=False)
     closed = Arrangement(tuple(Closed(e, partial(open_run, there, e, True)) for e in entries))
     assert (closed.num_rows, closed.runs[0].low, closed.runs[-1].high) == (1000, hashes[0], hashes[-1])
@@ -191,7 +191,7 @@ def test_a_lookup_opens_the_pieces_that_its_hashes_are_in(tmp_path: Path, monkey
         assert (index.tolist(), rows) == (expected[0].tolist(), expected[1])
         assert closed.slice(asked).equals(Arrangement((long,)).slice(asked))
         with Duck(threads=1) as duck:
-            places = Lying(closed.runs).find(Probe(duck, [pa.array(asked)], asked), ["_h"])
+            places = Lying(closed.runs).find(Probe(duck, [pa.array(asked)], asked), ["¤h"])
         assert places.tolist() == [int(np.searchsorted(hashes, h)) if h in hashes else -1 for h in asked]
         assert sum(run.is_open for run in closed.runs) <= before + 2
     assert closed.rows(["k"]).num_rows == 1000

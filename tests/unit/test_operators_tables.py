@@ -22,13 +22,13 @@ from viewkeeper.plan.nodes import Named, column
 
 def operator(*names: str) -> Recompute:
     segment = Segment("source", (), tuple(Named(n, column(n, types.BIGINT)) for n in names), ("g",))
-    return Recompute(((segment,),), ("lines",), "SELECT g, _h FROM input0", (Column("g", types.BIGINT),), "a test")
+    return Recompute(((segment,),), ("lines",), "SELECT g, ¤h FROM input0", (Column("g", types.BIGINT),), "a test")
 
 
 def run(*rows: tuple[int, int]) -> Run:
     """(group, value); a group is its own hash"""
     group, value = (pa.array([row[i] for row in rows], pa.int64()) for i in range(2))
-    return arrange(pa.table({"g": group, "v": value, "_h": group.cast(pa.uint64())}))
+    return arrange(pa.table({"g": group, "v": value, "¤h": group.cast(pa.uint64())}))
 
 
 def reading(made: Recompute, *runs: Run) -> Tables:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import Consolidate, Image, Input, Lookup, Recompute
@@ -79,15 +81,30 @@ def test_a_semi_join_is_an_inner_join_with_distinct_keys() -> None:
     assert kinds["recompute"] == 0
 
 
-def test_an_anti_join_subtracts() -> None:
+def test_an_anti_join_keeps_rows_without_a_match_and_subtracts_those_of_keys_that_came() -> None:
     made = flow(Join("anti", scan(1), scan(2), equal("ai", "br")))
-    sink = next(iter(made.views.values())).sink
-    assert {s.sign for s in sink.source} == {1, -1}
+    lookups = {o.optional: o for o in made.operators.values() if isinstance(o, Lookup)}
+    assert lookups.keys() == {"anti", ""}
+    assert {s.sign for s in lookups[""].probe} == {-1}
+    assert Counter(o.kind for o in made.operators.values())["aggregate"] == 1
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_the_operators_of_left_joins_grow_with_the_square_of_their_number_like_those_of_inner_joins(count: int) -> None:
+    def joined(how: str) -> Node:
+        node: Node = scan(1)
+        for i in range(count):
+            other = Project(scan(2), tuple(Named(f"{c.name}{i}", column(c.name, c.type)) for c in scan(2).columns))
+            node = Join(how, node, other, equal("ar", f"bi{i}"))
+        return node
+
+    inner, left = (len(flow(joined(how)).operators) for how in ("inner", "left"))
+    assert inner < left <= 2 * inner + count
 
 
 def test_a_join_with_another_condition_recomputes_from_shared_arrangements() -> None:
     less = Expr("LessThan", types.BOOLEAN, (column("ar", types.BIGINT), column("bi", types.BIGINT)))
-    made = flow(Join("left", scan(1), scan(2), Expr("And", types.BOOLEAN, (equal("ai", "br"), less))))
+    made = flow(Join("full", scan(1), scan(2), Expr("And", types.BOOLEAN, (equal("ai", "br"), less))))
     (recompute,) = [o for o in made.operators.values() if isinstance(o, Recompute)]
     assert recompute.slots == 1
     assert all(isinstance(made.operators[a], Image) for a in recompute.looked_up)

@@ -84,7 +84,7 @@ PLAIN = {
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
     columns = {name: pa.array([r[name] for r in rows], types.arrow(type_)) for name, type_ in COLUMNS.items()}
-    return pa.table({**columns, "_w": pa.array([1] * len(rows), pa.int64())})
+    return pa.table({**columns, "¤w": pa.array([1] * len(rows), pa.int64())})
 
 
 @given(expr=TREES, rows=st.lists(ROW, min_size=1, max_size=4), start=st.integers(0, 2))

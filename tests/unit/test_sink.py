@@ -47,7 +47,7 @@ def duck():
 
 
 def rows(*tuples: tuple[int | None, float | None, int]) -> pa.Table:
-    schema = pa.schema([("a", pa.int64()), ("b", pa.float64()), ("_w", pa.int64())])
+    schema = pa.schema([("a", pa.int64()), ("b", pa.float64()), ("¤w", pa.int64())])
     return pa.table(list(zip(*tuples, strict=True)) or [[], [], []], schema=schema)
 
 
@@ -100,7 +100,7 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(
     if stream is not None:
         assert isinstance(stream, StreamChange)
         for r in stream.delta.to_pylist():
-            found[told(r["k"]), told(r["v"])] += r["_w"]
+            found[told(r["k"]), told(r["v"])] += r["¤w"]
     assert found == Counter({row: weight for row, weight in net.items() if weight})
 
 
@@ -161,7 +161,7 @@ def test_a_bags_rows_are_counted(duck: Duck, before: list[Any], after: list[Any]
     was, now = Counter(before), Counter(after)
     delta = [(*row, -1) for row in before] + [(*row, 1) for row in after]
     random.shuffle(delta)
-    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_w", pa.int64())])
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("¤w", pa.int64())])
     given = pa.table(list(zip(*delta, strict=True)) or [[], [], []], schema=schema)
     change = resolve(duck, Stored(table, was), table, [given], MEMORIES[0])
     changed = {row for row in was | now if was[row] != now[row]}

@@ -55,7 +55,7 @@ def test_the_last_round_on_an_executor_that_does_not_see_the_state_leaves_nothin
     """It may have joined after the round before."""
     mounted = tmp_path / "not mounted"
     with Duck(threads=1) as duck:
-        rows = list(by_key(duck, Target(VIEW, "sink-1"), pa.table({"k": [1, 2], "_w": [1, 1]}), 1))
+        rows = list(by_key(duck, Target(VIEW, "sink-1"), pa.table({"k": [1, 2], "¤w": [1, 1]}), 1))
     reach = Reach("url", str(mounted), "the mark", None)
     told = list(Sinking(SimpleNamespace(value=job(mounted, reach)))([*rows, (0, "!runs", 0, b"[]")]))
     assert [node for _, node, _, _ in told] == ["!runs", ELSEWHERE, ARRIVED]
@@ -72,7 +72,7 @@ def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monk
     worker = Worker((tmp_path / "there").as_uri(), 1, 1 << 26)
     errand = job(tmp_path, None)
     try:
-        entries = worker.write(errand, "0", {"a/0": Run(pa.table({"k": np.arange(100), "_h": hashes}))})
+        entries = worker.write(errand, "0", {"a/0": Run(pa.table({"k": np.arange(100), "¤h": hashes}))})
         assert len(entries) > 1
         assert [worker.run(e).num_rows for e in entries] == [e.rows for e in entries]
     finally:
@@ -82,7 +82,7 @@ def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monk
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(tmp_path: Path) -> None:
     """It is open until it is not mapped any more, so that it goes when a thread closes it and not in a task."""
-    large, small = (Run(pa.table({"k": np.arange(n), "_h": np.arange(n, dtype=np.uint64)})) for n in (200_000, 10))
+    large, small = (Run(pa.table({"k": np.arange(n), "¤h": np.arange(n, dtype=np.uint64)})) for n in (200_000, 10))
     entries = runs.write_container(tmp_path, "b1-run.vkr", {"a/0": large, "b/0": small}, fsync=False)
     worker = Worker(str(tmp_path), 1, 1 << 26)
 
@@ -129,9 +129,15 @@ def test_a_worker_holds_few_files_open(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Context:
-    """As much of a Spark context as starting workers asks for; `stopped`: jobs fail."""
+    """As much of a Spark context as starting workers asks for; `stopped`: jobs fail. `named`: a setting of its user."""
 
     defaultParallelism = 2
+    master = "local[2]"
+    pythonExec = "python3"
+    named = ""
+
+    def getConf(self) -> Any:
+        return SimpleNamespace(contains=lambda name: name == self.named)
 
     def __init__(self, name: str, stopped: bool = False) -> None:
         self.applicationId, self._stopped = name, stopped
@@ -162,6 +168,31 @@ def test_workers_are_started_ahead_once_an_application(monkeypatch: pytest.Monke
         assert context.done == ([0, 1] if thread is not None and context.applicationId != "gone" else [])
     assert first == 3
     assert sessions.start_workers(SimpleNamespace()) is None  # a session without a context
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "used"),
+    [
+        ({}, {}, sys.executable),
+        ({}, {"master": "local-cluster[2,1,1024]"}, sys.executable),
+        ({}, {"master": "spark://elsewhere:7077"}, "python3"),
+        ({}, {"named": "spark.pyspark.python"}, "python3"),
+        ({"PYSPARK_PYTHON": "python3"}, {}, "python3"),
+    ],
+)
+def test_workers_of_a_given_session_run_this_python_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], settings: dict[str, str], used: str
+) -> None:
+    monkeypatch.setattr(sessions, "_started", set())
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    context = Context("mine")
+    vars(context).update(settings)
+    thread = sessions.start_workers(SimpleNamespace(sparkContext=context))
+    assert thread is not None
+    thread.join()
+    assert context.pythonExec == used
 
 
 def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(

@@ -142,8 +142,8 @@ def test_small_statements(text: str, statement: object) -> None:
         ("CREATE TABLE t (a INT PRIMARY KEY, PRIMARY KEY (a))", "more than one PRIMARY KEY"),
         ("CREATE TABLE t (a DOUBLE, PRIMARY KEY (a))", "DOUBLE"),
         ("CREATE TABLE t (a FLOAT PRIMARY KEY)", "FLOAT"),
-        ("CREATE TABLE t (_w INT, PRIMARY KEY (_w))", "_w"),
-        ("CREATE TABLE t (k INT PRIMARY KEY, `_x` INT)", "_x"),
+        ("CREATE TABLE t (`¤w` INT, PRIMARY KEY (`¤w`))", "¤w"),
+        ("CREATE TABLE t (k INT PRIMARY KEY, `¤x` INT)", "¤x"),
         ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(39,2))", "DECIMAL(39,2)"),
         ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(5,6))", "DECIMAL(5,6)"),
         ("CREATE TABLE t (k INT PRIMARY KEY, d DECIMAL(x))", "'x'"),
@@ -215,7 +215,12 @@ def test_no_text_escapes_as_another_error(text: str) -> None:
 def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
     assert parse("ALTER TABLE t ADD COLUMN c INT") == AddColumn("t", Column("c", types.INT))
     assert parse("alter table t add c decimal(9,2)") == AddColumn("t", Column("c", types.decimal(9, 2)))
+    assert parse("ALTER TABLE t ADD c INT NOT NULL DEFAULT 3") == AddColumn(
+        "t", Column("c", types.INT, nullable=False, default="3")
+    )
     assert parse("ALTER TABLE t DROP COLUMN c") == DropColumn("t", "c")
+    assert parse("ALTER TABLE t DROP COLUMN c RESTRICT") == DropColumn("t", "c")
+    assert parse("ALTER TABLE t DROP IF EXISTS c CASCADE") == DropColumn("t", "c", if_exists=True, cascade=True)
     assert parse("alter table t drop if exists `a b`") == DropColumn("t", "a b", if_exists=True)
     assert parse("ALTER MATERIALIZED VIEW v RESUME") == AlterView("v", "resume")
     assert parse("ALTER MATERIALIZED VIEW v SUSPEND") == AlterView("v", "suspend")
@@ -230,8 +235,9 @@ def test_a_column_is_added_or_dropped_and_a_view_suspended_or_resumed() -> None:
         "ALTER TABLE t ADD c INT NOT NULL",
         "ALTER TABLE t DROP",
         "ALTER TABLE t RENAME c",
-        "ALTER TABLE t RENAME COLUMN a TO _b",
-        "ALTER TABLE t ADD c INT DEFAULT 3",
+        "ALTER TABLE t RENAME COLUMN a TO `¤b`",
+        "ALTER TABLE t ADD c INT NOT NULL DEFAULT NULL",
+        "ALTER TABLE t ADD c INT DEFAULT 3 PRIMARY KEY",
         "ALTER TABLE t ALTER COLUMN c SET",
         "ALTER TABLE t MODIFY c INT",
         "ALTER MATERIALIZED VIEW v PAUSE",

@@ -61,14 +61,14 @@ ROWS_OF: dict[str, st.SearchStrategy[Any]] = {
     "long": st.none() | decimals(LONG),
     "number": st.none() | integers(64),
     "small": st.none() | integers(32),
-    "_w": st.sampled_from([1, -1, 2, -7, 30_000]),
+    "¤w": st.sampled_from([1, -1, 2, -7, 30_000]),
 }
 ROWS = st.lists(st.fixed_dictionaries(ROWS_OF), min_size=1, max_size=12)
 SCHEMA = pa.schema(
     [
         *((key.name, types.arrow(key.type)) for key in KEYS),
         *((name, types.arrow(type_)) for name, type_ in ARGUMENTS.items()),
-        ("_w", pa.int64()),
+        ("¤w", pa.int64()),
     ]
 )
 
@@ -109,7 +109,7 @@ def test_vectors_of_many_rows(duck: Duck, keys: tuple[str, ...], most: int) -> N
             ),
             "number": pa.array(numbers, mask=rng.random(count) < 0.2),
             "long": pa.array([Decimal(int(n) * 3) for n in numbers], pa.decimal128(38, 4)),
-            "_w": pa.array(rng.choice([1, -1, 3], count)),
+            "¤w": pa.array(rng.choice([1, -1, 3], count)),
         }
     )
     kinds = {"many": types.INT, "text": types.STRING}
@@ -120,13 +120,13 @@ def test_vectors_of_many_rows(duck: Duck, keys: tuple[str, ...], most: int) -> N
     found = adding.vectors(duck, spec, table)
     assert found is not None
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
-    assert (np.diff(found["_h"].to_numpy().astype(object)) > 0).all()
+    assert (np.diff(found["¤h"].to_numpy().astype(object)) > 0).all()
 
 
 def test_vectors_that_take_a_statement(duck: Duck) -> None:
     """Weights that could overflow, sums of doubles, keys that numpy cannot hash, values that count once."""
-    table = pa.table({"k": [1], "d": [0.5], "s": ["a"], "n": pa.array([1], pa.int64()), "_w": pa.array([1 << 40])})
-    one = table.set_column(table.schema.get_field_index("_w"), "_w", pa.array([1]))
+    table = pa.table({"k": [1], "d": [0.5], "s": ["a"], "n": pa.array([1], pa.int64()), "¤w": pa.array([1 << 40])})
+    one = table.set_column(table.schema.get_field_index("¤w"), "¤w", pa.array([1]))
     total = Measure("t", "Sum", "n", types.BIGINT, types.BIGINT)
     assert adding.vectors(duck, AggregateSpec(KEYS[:1], (total,)), table) is None
     assert adding.vectors(duck, AggregateSpec(KEYS[:1], (total,)), one) is not None
@@ -342,8 +342,8 @@ DELTA = pa.schema(
     [
         ("a", pa.int64()),
         ("b", pa.int32()),
-        ("_w", pa.int64()),
-        ("_h", pa.uint64()),
+        ("¤w", pa.int64()),
+        ("¤h", pa.uint64()),
         ("day", pa.date32()),
         ("text", pa.string()),
         ("money", pa.decimal128(38, 2)),
@@ -375,13 +375,13 @@ DELTA = pa.schema(
         [
             DELTA.names,
             [*DELTA.names[:8]],
-            ["a", "_w", "_h"],
-            ["b", "_w"],
-            ["_h", "_w"],
-            ["text", "_w"],
-            ["money", "_w", "text"],
-            ["flag", "_w"],
-            ["x", "_w"],
+            ["a", "¤w", "¤h"],
+            ["b", "¤w"],
+            ["¤h", "¤w"],
+            ["text", "¤w"],
+            ["money", "¤w", "text"],
+            ["flag", "¤w"],
+            ["x", "¤w"],
         ]
     ),
 )
@@ -396,10 +396,10 @@ def test_consolidation(duck: Duck, rows: list[tuple[Any, ...]], shown: list[str]
 
 
 def test_consolidation_where_hashes_collide(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
-    delta = pa.table({"a": pa.array([1, 2, 1, 3], pa.int64()), "_w": pa.array([1, 1, 1, -1], pa.int64())})
+    delta = pa.table({"a": pa.array([1, 2, 1, 3], pa.int64()), "¤w": pa.array([1, 1, 1, -1], pa.int64())})
     monkeypatch.setattr(consolidate_, "_codes", lambda rows: np.zeros(rows.num_rows, np.uint64))
     assert sorted(map(str, consolidate_.consolidate(duck, delta).to_pylist())) == sorted(
-        map(str, [{"a": 1, "_w": 2}, {"a": 2, "_w": 1}, {"a": 3, "_w": -1}])
+        map(str, [{"a": 1, "¤w": 2}, {"a": 2, "¤w": 1}, {"a": 3, "¤w": -1}])
     )
 
 
@@ -420,7 +420,7 @@ def test_segments(
     """The rows that meet the conditions, in their order, with the very hashes."""
     named = [(f"{side}{i}", type_) for side in "cd" for i, type_ in enumerate(COMPARED)]
     table = pa.table({name: _values(type_, [row[i] for row in rows]) for i, (name, type_) in enumerate(named)})
-    table = table.append_column("_w", pa.array(range(1, 1 + len(rows)), pa.int64()))
+    table = table.append_column("¤w", pa.array(range(1, 1 + len(rows)), pa.int64()))
     added = operation("Add", "10,2", SEEN[3], SEEN[3])
     shown = tuple(Named(f"k{i}", expr) for i, expr in enumerate((*SEEN, added)))
     there = Expr("IsNotNull", types.BOOLEAN, (added,))
@@ -480,7 +480,7 @@ TOP = st.fixed_dictionaries({n: s for n, s in ROWS_OF.items() if n in ("k", "day
 def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, data: st.DataObject) -> None:
     """Rows come, and some of those that are there go; by statements, without them, and with a buffer that is remembered
     until its runs are merged."""
-    schema = pa.schema([SCHEMA.field(n) for n in ("k", "day", "text", "short", "_w")])
+    schema = pa.schema([SCHEMA.field(n) for n in ("k", "day", "text", "short", "¤w")])
     operator = TopK((), order, count=2, offset=data.draw(st.integers(0, 2)))
     there: list[dict[str, Any]] = []
     ways = ("statement", "quick", "remembered")
@@ -488,9 +488,9 @@ def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, d
     for came in steps:
         gone = [there.pop(data.draw(st.integers(0, len(there) - 1))) for _ in range(min(len(there), len(came) // 2))]
         there += came
-        rows = [*({**row, "_w": 1} for row in came), *({**row, "_w": -1} for row in gone)]
+        rows = [*({**row, "¤w": 1} for row in came), *({**row, "¤w": -1} for row in gone)]
         delta = pa.Table.from_pylist(rows, schema)
-        delta = delta.append_column("_h", pa.array(hashes(duck, delta, ("k", "text"))))
+        delta = delta.append_column("¤h", pa.array(hashes(duck, delta, ("k", "text"))))
         told = {}
         is_merged = data.draw(st.booleans())
         for way, state in states.items():

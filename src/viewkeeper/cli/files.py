@@ -46,6 +46,8 @@ class Piece:
     rows: pa.Table
     """With the column ROW: their numbers in the file, from 1."""
     bad: tuple[Bad, ...] = field(default=())
+    states_types: bool = False
+    """Whether the file itself says which type a column has."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def _parquet(table: Table, file: Path, form: Form, progress: Callable[[int], Non
         _check(table, file, source.schema_arrow.names)
         size, rows, done = file.stat().st_size, max(1, source.metadata.num_rows), 0
         for batch in source.iter_batches(batch_size=PIECE_ROWS):
-            yield Piece(str(file), _numbered(pa.Table.from_batches([batch]), done + 1))
+            yield Piece(str(file), _numbered(pa.Table.from_batches([batch]), done + 1), states_types=True)
             progress(size * (done + batch.num_rows) // rows - size * done // rows)
             done += batch.num_rows
 

@@ -1,6 +1,7 @@
 """`vk load`: files into a table.
 
-    1  open each file as pieces of a few thousand rows: text columns (CSV, JSON lines) or typed ones (Parquet)
+    1  open each file as pieces of a few thousand rows: text columns (CSV, JSON lines) or typed ones (Parquet, whose
+       types are looked at before the rows)
     2  fit a piece to the table through the same intake as `put`; a piece that does not fit is halved until its bad
        rows stand alone, each with the reason
     3  write the bad rows to the reject file, then all good ones in one call
@@ -30,6 +31,7 @@ from viewkeeper.model.names import ROW, backticked
 from viewkeeper.model.rows import rows_table
 from viewkeeper.model.schema import Table
 from viewkeeper.model.shown import counted
+from viewkeeper.model.values import column_values
 
 Progress = Callable[[int], None]
 """Told how many bytes of the files have been read, each time some have."""
@@ -146,7 +148,24 @@ def made_for(db: Any, name: str, statement: str) -> Iterator[None]:
         raise
 
 
+def _refuse_types(table: Table, piece: Piece, found: _Found) -> None:
+    """A column whose type the file states, and which no value of that type fits, is one error and not one a row."""
+    none = piece.rows.slice(0, 0).drop_columns([ROW])
+    for name in none.column_names:
+        column = table.by_name[name.lower()]
+        try:
+            column_values(table.name, column, _typed(table, none.select([name])).column(0))
+        except BadValue:
+            raise BadValue(
+                f"{piece.file}: the column {name} has the type {none.schema.field(name).type}, which does not fit"
+                f" {table.name}.{column.name}, a {column.type.sql}.{_written(found)}",
+                hint=f"Write the file with this column as {column.type.sql}, or take a table of another type.",
+            ) from None
+
+
 def _take(table: Table, piece: Piece, found: _Found) -> None:
+    if piece.states_types:
+        _refuse_types(table, piece, found)
     found.bad.extend(piece.bad)
     for rows, reason in fit(table, piece.rows):
         if reason is None:

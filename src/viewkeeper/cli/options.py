@@ -54,6 +54,8 @@ ReportOutput = Annotated[
     str, typer.Option("--output", "-o", metavar="FORMAT", help="table, or json (an object a line).")
 ]
 
+Stale = Annotated[bool, typer.Option("--stale", help="Of a suspended view its old rows, which else is an error.")]
+
 FORMATS = ("table", "json", "csv", "arrow")
 REPORTS = FORMATS[:2]
 """Of commands that give a report, and no rows."""

@@ -140,3 +140,12 @@ _PRINTERS: Mapping[str, Callable[[Any, Iterable[Any]], None]] = {
     "csv": _csv,
     "arrow": _arrow,
 }
+
+
+def say_suspended(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """On standard error: which rows that follow are old, since when and why."""
+    for name, about in found.items():
+        at = f"batch {about['epoch']} (position {about['position']})"
+        typer.echo(
+            f"{name} is suspended since {about['since']}: these are its rows of {at}. {about['reason']}", err=True
+        )

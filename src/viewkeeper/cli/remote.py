@@ -28,24 +28,27 @@ def connected(url: str) -> Iterator[Client]:
         yield client
 
 
-def get(url: str, name: str, words: Sequence[str], output: str) -> bool:
+def get(url: str, name: str, words: Sequence[str], output: str, stale: bool) -> bool:
     """Print the row with a key; False if there is none."""
     import pyarrow as pa
 
     from viewkeeper.cli.output import print_rows
     from viewkeeper.model.written import key_values
+    from viewkeeper.read.levels import ANY, STALE
 
     with connected(url) as client:
         table = client.shape(name)
-        row = client.get(name, key_values(table, words))
+        row = client.get(name, key_values(table, words), STALE if stale else ANY)
+        _say_if_suspended(client, name, stale)
     if row is not None:
         print_rows(table.outside, [pa.Table.from_pylist([row], table.outside)], output)
     return row is not None
 
 
-def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: str) -> None:
+def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: str, stale: bool) -> None:
     from viewkeeper.cli.output import print_rows
     from viewkeeper.model.written import key_values
+    from viewkeeper.read.levels import ANY, STALE
 
     with connected(url) as client:
         table = client.shape(name)
@@ -53,7 +56,15 @@ def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: s
             print_rows(table.outside, [client.read(name).slice(0, limit)], output)
             return
         prefix = key_values(table, words, whole=False) or None
-        print_rows(table.outside, client.pages(name, prefix, limit), output)
+        _say_if_suspended(client, name, stale)
+        print_rows(table.outside, client.pages(name, prefix, limit, STALE if stale else ANY), output)
+
+
+def _say_if_suspended(client: Client, name: str, stale: bool) -> None:
+    from viewkeeper.cli.output import say_suspended
+
+    if stale and (found := client.suspension(name)) is not None:
+        say_suspended({name: found})
 
 
 def put(url: str, name: str, rows: list[dict[str, Any]]) -> None:
@@ -75,7 +86,7 @@ def delete(url: str, name: str, words: Sequence[str]) -> bool:
     return True
 
 
-def sql(url: str, text: str | None, output: str, engine: str) -> None:
+def sql(url: str, text: str | None, output: str, engine: str, stale: bool) -> None:
     """Run statements; without any, a shell for them."""
     from viewkeeper.cli.script import run_script
 
@@ -86,7 +97,7 @@ def sql(url: str, text: str | None, output: str, engine: str) -> None:
             client.status()  # a server that is not there, or a wrong token, is said at once
             shell(client, output, url)
             return
-        run_script(client, text, output, engine)
+        run_script(client, text, output, engine, stale)
 
 
 def status(url: str, output: str, watch: bool, views: str | None, limit: int) -> None:

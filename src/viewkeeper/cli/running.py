@@ -20,6 +20,7 @@ import typer
 from viewkeeper.cli.output import json_line
 from viewkeeper.cli.output import value as shown
 from viewkeeper.model.shown import counted
+from viewkeeper.read import suspension
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's lock while others want it: a batch must not hold up what is pushed meanwhile."""
@@ -86,6 +87,8 @@ def watch(deltas: Iterable[Any], most: int | None, form: str) -> None:
     printed = 0
     for delta in deltas:
         first = delta.kind == "rows"
+        if delta.kind in ("suspended", "reset"):
+            _say(_turn(delta, form))
         for change in delta.changes():
             kind = "row" if first else change.kind
             if form == "json":
@@ -96,6 +99,16 @@ def watch(deltas: Iterable[Any], most: int | None, form: str) -> None:
             printed += not first
         if most is not None and printed >= most:
             return
+
+
+def _turn(delta: Any, form: str) -> str:
+    """A line for a view that was suspended, or made anew."""
+    about = {} if delta.suspended is None else suspension.told(delta.suspended)
+    if form == "json":
+        return json_line({"kind": delta.kind, **about, "token": str(delta.token)})
+    if delta.suspended is None:
+        return "! made anew: the rows that follow replace all before them"
+    return f"! suspended since {about['since']}, at batch {about['epoch']}: {about['reason']}"
 
 
 def _line(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from viewkeeper.errors import BadValue, MissingDependency, UnknownName, Unreacha
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
-from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.levels import ANY, STALE, After, Level
 from viewkeeper.read.plan import Plan
 from viewkeeper.read.reader import python_rows
 from viewkeeper.read.subscribe import Delta
@@ -124,15 +123,19 @@ class AsyncClient:
         chosen = await self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit))
         table = await self.table(name)
         if not table.is_stored and not chosen and limit is None:
-            return wire.arrow_of((await self._checked(wire.read_call(table)))[1]).cast(table.outside)
+            return wire.arrow_of((await self._checked(wire.read_call(table, level is STALE)))[1]).cast(table.outside)
         pairs = wire.level_pairs(level, after, timeout)
         return wire.together(
             table, columns, [page async for page in self._pages(table, {}, limit, pairs, timeout, chosen)]
         )
 
-    async def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
-        """Run one statement, and give its rows or what it did."""
-        return wire.answer_of(*await self._checked(wire.sql_call(text, parameters, engine)))
+    async def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
+        """Run a statement, and give its rows or what it did; several, one after the other: see `Result.each`."""
+        results = []
+        for step in wire.sql_steps(text, parameters):
+            with step.naming_errors():
+                results.append(wire.answer_of(*await self._checked(wire.sql_call(step.text, engine, stale))))
+        return Result.of(results)
 
     async def subscribe(
         self,
@@ -141,13 +144,15 @@ class AsyncClient:
         *,
         timeout: float | None = None,
         progress: float | None = None,
+        stale: bool = False,
     ) -> AsyncIterator[Delta]:
         """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
 
-        A server that stops or is lost is looked for again, and the subscription goes on where it was.
+        A server that stops or is lost is looked for again, and the subscription goes on where it was. `stale`: a view
+        that is suspended already gives its old rows; else that is an error (VK605).
         """
         table = await self.table(name)
-        patience, deltas = Patience(table, timeout, progress), self._deltas(table, since)
+        patience, deltas = Patience(table, timeout, progress), self._deltas(table, since, stale)
         coming: asyncio.Future[Delta] | None = None
         try:
             while not patience.over:
@@ -165,12 +170,12 @@ class AsyncClient:
                 await asyncio.wait({coming})
             await deltas.aclose()
 
-    async def _deltas(self, table: Table, since: Token | str | None) -> AsyncGenerator[Delta, None]:
+    async def _deltas(self, table: Table, since: Token | str | None, stale: bool) -> AsyncGenerator[Delta, None]:
         lost: float | None = None
         while True:
             try:
-                async for delta in self._follow(table, since):
-                    since, lost = delta.token, None
+                async for delta in self._follow(table, since, stale):
+                    since, lost = None if delta.kind == "reset" else delta.token, None  # the rows follow a reset
                     yield delta
             except Ended as ended:
                 since, lost = ended.resume, None
@@ -188,7 +193,7 @@ class AsyncClient:
 
     async def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token."""
-        return Token.parse(json.loads((await self._checked(Call("GET", "/v1/tables")))[1])["token"])
+        return wire.position_of((await self._checked(wire.token_call(name)))[1])
 
     async def table(self, name: str) -> Table:
         """Columns and key of a table or view."""
@@ -248,8 +253,8 @@ class AsyncClient:
             if cursor is None:
                 return
 
-    async def _follow(self, table: Table, since: Token | str | None) -> AsyncIterator[Delta]:
-        call = wire.changes_call(table, since)
+    async def _follow(self, table: Table, since: Token | str | None, stale: bool) -> AsyncIterator[Delta]:
+        call = wire.changes_call(table, since, stale)
         frames = Frames(table)
         waits = self._httpx.Timeout(CONNECT, read=TIMEOUT)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.handle import Handle
-from viewkeeper.read.levels import ANY, After, Level
+from viewkeeper.read.levels import ANY, STALE, After, Level
 from viewkeeper.read.plan import Plan
 from viewkeeper.read.reader import python_rows
 from viewkeeper.read.subscribe import Delta
@@ -132,17 +131,29 @@ class Client:
         chosen = self._made(name, lambda shape: wire.selecting(shape, where, columns, order_by, limit))
         table = self.shape(name)
         if not table.is_stored and not chosen and limit is None:
-            return wire.arrow_of(self._checked(wire.read_call(table))[1]).cast(table.outside)
+            return wire.arrow_of(self._checked(wire.read_call(table, level is STALE))[1]).cast(table.outside)
         pairs = wire.level_pairs(level, after, timeout)
         return wire.together(table, columns, list(self._pages(table, {}, limit, pairs, timeout, chosen)))
 
-    def pages(self, name: str, prefix: Any = None, limit: int | None = None) -> Iterator[pa.Table]:
+    def pages(self, name: str, prefix: Any = None, limit: int | None = None, level: Level = ANY) -> Iterator[pa.Table]:
         """`scan` as Arrow tables, as they come."""
-        return self._pages(self.shape(name), {"prefix": prefix}, limit, [], levels.TIMEOUT, [])
+        pairs = wire.level_pairs(level, None, levels.TIMEOUT)
+        return self._pages(self.shape(name), {"prefix": prefix}, limit, pairs, levels.TIMEOUT, [])
 
-    def sql(self, text: str, *, engine: str = "auto", **parameters: Any) -> Result:
-        """Run one statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`."""
-        return wire.answer_of(*self._checked(wire.sql_call(text, parameters, engine)))
+    def suspension(self, name: str) -> dict[str, Any] | None:
+        """Why a view is suspended, since when, and the state that it shows; None if it is maintained."""
+        return wire.suspension_of(self._checked(wire.shape_call(name))[1])
+
+    def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
+        """Run a statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
+
+        Several with semicolons between them run one after the other; `each` of the result has all of theirs.
+        """
+        results = []
+        for step in wire.sql_steps(text, parameters):
+            with step.naming_errors():
+                results.append(wire.answer_of(*self._checked(wire.sql_call(step.text, engine, stale))))
+        return Result.of(results)
 
     def subscribe(
         self,
@@ -151,13 +162,15 @@ class Client:
         *,
         timeout: float | None = None,
         progress: float | None = None,
+        stale: bool = False,
     ) -> Iterator[Delta]:
         """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
 
-        A server that stops or is lost is looked for again, and the subscription goes on where it was.
+        A server that stops or is lost is looked for again, and the subscription goes on where it was. `stale`: a view
+        that is suspended already gives its old rows; else that is an error (VK605).
         """
         table = self.shape(name)
-        return _Subscription(self, table, since).deltas(timeout, progress)
+        return _Subscription(self, table, since, stale).deltas(timeout, progress)
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
@@ -167,7 +180,7 @@ class Client:
 
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token."""
-        return Token.parse(json.loads(self._checked(Call("GET", "/v1/tables"))[1])["token"])
+        return wire.position_of(self._checked(wire.token_call(name))[1])
 
     def table(self, name: str) -> Handle:
         """A table or view by its name: its columns, key and definition; a notebook shows its first rows."""
@@ -253,8 +266,8 @@ class Client:
 class _Subscription:
     """Reads a stream of changes in a thread of its own, so that who waits for them can also do so for a time."""
 
-    def __init__(self, client: Client, table: Table, since: Token | str | None) -> None:
-        self._client, self._table, self._since = client, table, since
+    def __init__(self, client: Client, table: Table, since: Token | str | None, stale: bool) -> None:
+        self._client, self._table, self._since, self._stale = client, table, since, stale
         self._found: Queue[Delta | BaseException] = Queue(64)
         self._left = threading.Event()
         self._stream: Stream | None = None
@@ -305,7 +318,7 @@ class _Subscription:
 
     def _follow(self) -> None:
         """One connection, until it ends."""
-        call = wire.changes_call(self._table, self._since)
+        call = wire.changes_call(self._table, self._since, self._stale)
         frames = Frames(self._table)
         try:
             stream = self._client._connections.stream(call.path, call.headers, CONNECT, TIMEOUT)
@@ -317,7 +330,7 @@ class _Subscription:
                     raise wire.problem(stream.read(), stream.status)
                 for piece in stream.pieces():
                     for delta in frames.feed(piece):
-                        self._since = delta.token
+                        self._since = None if delta.kind == "reset" else delta.token  # the rows follow it
                         self._give(delta)
                         if self._left.is_set():
                             return

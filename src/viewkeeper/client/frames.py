@@ -20,6 +20,7 @@ from viewkeeper.client.wire import problem
 from viewkeeper.errors import Unreachable
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
+from viewkeeper.model.views import Suspension
 from viewkeeper.read.subscribe import Delta
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -86,7 +87,9 @@ class Frames:
             return None
         rows, self._parts = pa.Table.from_batches(self._parts), []
         when = float(about.get("time", time.time()))
-        return Delta(about["kind"], self._table.name, rows, Token.parse(about["token"]), when, self._table)
+        suspended = Suspension(**json.loads(about["about"])) if about["kind"] == "suspended" else None
+        token = Token.parse(about["token"])
+        return Delta(about["kind"], self._table.name, rows, token, when, self._table, suspended)
 
 
 def _body_length(data: bytearray, at: int) -> int:

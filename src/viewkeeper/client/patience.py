@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-import pyarrow as pa
-
-from viewkeeper.model.schema import WEIGHT, Table
-from viewkeeper.read.subscribe import Delta
+from viewkeeper.model.schema import Table
+from viewkeeper.read.subscribe import Delta, no_changes
 
 
 class Patience:
@@ -42,5 +40,5 @@ class Patience:
         if self._progress is None or self._last is None or now - self._marked < self._progress:
             return None
         self._marked = now
-        nothing = self._table.outside.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
+        nothing = no_changes(self._table)
         return Delta("progress", self._table.name, nothing, self._last.token, time.time(), self._table)

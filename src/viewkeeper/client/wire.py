@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlencode
@@ -12,7 +13,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from viewkeeper import errors
-from viewkeeper.errors import BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
+from viewkeeper.errors import BadStatement, BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
 from viewkeeper.model import types
 from viewkeeper.model.keys import encode_whole_key
 from viewkeeper.model.names import backticked
@@ -24,8 +25,8 @@ from viewkeeper.read.access.terms import by_values
 from viewkeeper.read.levels import ANY, After, Level
 from viewkeeper.read.plan import Plan, plan
 from viewkeeper.read.reader import checked_key, scan_range
-from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
+from viewkeeper.sql.script import Step, steps
 
 ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
 PAGE = 10_000
@@ -100,6 +101,20 @@ def described(kind: str, body: bytes) -> list[Described]:
     return sorted((_described(one) for one in listed if one["kind"] == kind), key=lambda one: one.table.name.lower())
 
 
+def token_call(name: str | None) -> Call:
+    return Call("GET", "/v1/tables") if name is None else shape_call(name)
+
+
+def position_of(body: bytes) -> Token:
+    """The state that reads of a table or view, or of all, see."""
+    return Token.parse(json.loads(body)["token"])
+
+
+def suspension_of(body: bytes) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = json.loads(body).get("suspended")
+    return found
+
+
 def plan_call(view: str) -> Call:
     return Call("GET", f"/v1/views/{name_segment(view)}/plan")
 
@@ -170,9 +185,9 @@ def page_call(
     return Call("GET", f"/v1/{name_segment(table.name)}/rows{_query(given)}", None, {"accept": ARROW}, timeout)
 
 
-def read_call(table: Table) -> Call:
+def read_call(table: Table, stale: bool = False) -> Call:
     """All rows by a statement: for views that are not stored, and so have no pages."""
-    return sql_call(f"SELECT * FROM {backticked(table.name)}")
+    return sql_call(f"SELECT * FROM {backticked(table.name)}", stale=stale)
 
 
 def arrow_of(body: bytes) -> pa.Table:
@@ -290,10 +305,17 @@ def _stream(rows: pa.Table) -> Any:
 # -- statements, status ------------------------------------------------------------------------------------------------
 
 
-def sql_call(text: str, parameters: Mapping[str, Any] | None = None, engine: str = "auto") -> Call:
-    if parameters:
-        text = bound(text, parameters)
-    body = json.dumps({"sql": text, **({} if engine == "auto" else {"engine": engine})}).encode()
+def sql_steps(text: str, values: Mapping[str, Any]) -> list[Step]:
+    """What is sent for a text, one call after the other. A text that is none, or wrong, is the server's to refuse."""
+    found: list[Step] = []
+    with suppress(BadStatement):
+        found = steps(text, values) if isinstance(text, str) else []
+    return found or [Step(text, (), (), 1, is_only=True)]
+
+
+def sql_call(text: str, engine: str = "auto", stale: bool = False) -> Call:
+    given = {**({} if engine == "auto" else {"engine": engine}), **({"stale": True} if stale else {})}
+    body = json.dumps({"sql": text, **given}).encode()
     return Call("POST", "/v1/sql", body, {"content-type": JSON, "accept": f"{ARROW}, {JSON};q=0.5"}, 24 * 3600.0)
 
 
@@ -313,8 +335,8 @@ def status_of(body: bytes) -> Any:
     return made(Status, {**found, **{name: tuple(made(k, one) for one in found[name]) for name, k in parts.items()}})
 
 
-def changes_call(table: Table, since: Token | str | None) -> Call:
-    pairs = [] if since is None else [("since", str(since))]
+def changes_call(table: Table, since: Token | str | None, stale: bool = False) -> Call:
+    pairs = [("since", str(since))] if since is not None else [("level", "stale")] if stale else []
     return Call("GET", f"/v1/{name_segment(table.name)}/changes{_query(pairs)}", None, {"accept": ARROW})
 
 

@@ -1,18 +1,19 @@
 """One view must not stop the others: an error that a view's own rows cause is that view's alone.
 
-Where operators run, `rounds.blame` finds the row and `stage` the views. Here are the two places where one view's rows
-are at hand and no operator is: at its sink, and in its table in the store. State that contradicts itself is that of
-the views that are made from it, as far as anybody can say.
+Where operators run, `rounds.failures` names the operator and `broken_by` its views. Here are the two places where one
+view's rows are at hand and no operator is: at its sink, and in its table in the store. State that contradicts itself
+is that of the views that are made from it, as far as anybody can say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from viewkeeper.errors import Contradiction, EvaluationError, TooLarge, ViewkeeperError
+from viewkeeper.errors import Contradiction, EvaluationError, TooLarge
 from viewkeeper.model.schema import Table
-from viewkeeper.rounds.blame import NOBODYS, Blamed
+from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.failures import PROCESS_FAULTS, Blamed, Failed, described
 
 
 class BrokenViews(EvaluationError):
@@ -38,6 +39,13 @@ class Contradicted(Contradiction):
         super().__init__(message)
 
 
+def broken_by(flow: Flow, names: Mapping[int, str], failed: Failed) -> BrokenViews:
+    """The views that an operator's error suspends: those that it is part of."""
+    views = flow.views_of(failed.operator)
+    stopped = ", ".join(sorted(names.get(v, "the new view") for v in views))
+    return BrokenViews(views, f"{stopped}: {failed.message}", failed.members)
+
+
 @contextmanager
 def own_rows(view: Table) -> Iterator[None]:
     """What fails in here fails on the rows of this view, unless the machine or the store does."""
@@ -45,10 +53,10 @@ def own_rows(view: Table) -> Iterator[None]:
         yield
     except Contradiction as wrong:
         raise Contradicted(frozenset([view.id]), wrong.message) from wrong
-    except (BrokenViews, *NOBODYS):
+    except (BrokenViews, *PROCESS_FAULTS):
         raise
     except Exception as error:
-        raise BrokenViews(frozenset([view.id]), f"{view.name}: {_told(error)}") from error
+        raise BrokenViews(frozenset([view.id]), f"{view.name}: {described(error)}") from error
 
 
 @contextmanager
@@ -59,11 +67,5 @@ def storing(views: Iterable[Table]) -> Iterator[None]:
     except TooLarge as large:
         for view in views:
             if view.id == large.table:
-                raise BrokenViews(frozenset([view.id]), f"{view.name}: {_told(large)}", key=large.key) from large
+                raise BrokenViews(frozenset([view.id]), f"{view.name}: {described(large)}", key=large.key) from large
         raise
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, ViewkeeperError):
-        return error.message
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

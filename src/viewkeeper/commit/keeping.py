@@ -39,9 +39,10 @@ from viewkeeper.operators.tally import AtHand, Rewritten, Tally
 from viewkeeper.plan.flow import Flow
 from viewkeeper.plan.flows import in_writes
 from viewkeeper.rounds.driver import run_in_driver
+from viewkeeper.rounds.failures import attributed_to
 from viewkeeper.rounds.given import Given, Rows
 from viewkeeper.rounds.sink import resolve
-from viewkeeper.rounds.site import Site
+from viewkeeper.rounds.site import Fed, Site
 from viewkeeper.store.budget import budget
 from viewkeeper.store.keeping import Reading
 from viewkeeper.store.memory import Memory
@@ -194,11 +195,13 @@ class Keeper:
         duck = self.duck
         site = _Call(duck, made.flow, lambda _: Arrangement(), made.active, memory)
         site.shelved, site.reading = made.shelved, reading
-        seeds = (
-            [(n, *fed) for n in made.active for fed in made.flow.operators[n].seed(duck)] if reading is _NOTHING else []
-        )
+        seeds: list[Fed] = []
+        for operator in (made.flow.operators[n] for n in made.active) if reading is _NOTHING else ():
+            with attributed_to(operator.id):
+                seeds += [(operator.id, *fed) for fed in operator.seed(duck)]
         reached = run_in_driver(site, given, seeds).get(view.table.id, [])
-        rows = resolve(duck, _Counted(reading), view.table, reached, memory)
+        with attributed_to(made.flow.sink(view.table.id).id):
+            rows = resolve(duck, _Counted(reading), view.table, reached, memory)
         return [*([rows] if isinstance(rows, ViewChange) else []), *site.stored()]
 
     def _made(self, catalog: Catalog, view: View) -> Made:

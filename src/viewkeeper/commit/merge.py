@@ -28,6 +28,7 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.ranges import in_ranges
 from viewkeeper.operators.runs import RunEntry, wholes, write_container
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.failures import Failed, attributed_to
 from viewkeeper.store.elsewhere import side_by_side
 from viewkeeper.store.memory import Memory
 
@@ -44,6 +45,15 @@ class _Task:
     """A run may have to be mapped and verified: no batch waits for that."""
 
 
+@dataclass(frozen=True)
+class _Done:
+    """What was written, the runs of it that are at hand for the batch that lists them first, and what failed."""
+
+    entries: list[RunEntry]
+    runs: Mapping[RunEntry, Run]
+    failed: list[Failed]
+
+
 class Merger:
     """Merges one set of slots at a time, in the background."""
 
@@ -52,7 +62,7 @@ class Merger:
         self._memory = memory
         self.durable = durable
         self._thread = Threads(1, thread_name_prefix="viewkeeper-merge")
-        self._work: Future[tuple[list[RunEntry], Mapping[RunEntry, Run]]] | None = None
+        self._work: Future[_Done] | None = None
         self._tasks: Sequence[_Task] = ()
         self._file: str | None = None
         self._behind: set[str] = set()
@@ -91,22 +101,23 @@ class Merger:
             self._file = f"b{batch}-m{secrets.token_hex(4)}.vkr"
             self._work = self._thread.submit(self._merge, tasks, self._file)
 
-    def adopt(self) -> None:
+    def adopt(self) -> list[Failed]:
         """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs.
 
-        Raises what a merge failed on, with everything as if it had not begun."""
+        Returns the operators that raised an error in theirs; their runs stay as they are. A fault of the process is
+        raised, with everything as if no merge had begun."""
         if self._work is None:
-            return
+            return []
         if not self._work.done() and all(
             len(r) <= MOST_RUNS or len(wholes(r)) <= MOST_RUNS for r in self.state.manifest.runs.values()
         ):
-            return
+            return []
         work, tasks = self._work, self._tasks
         self._work, self._tasks, self._file = None, (), None
         try:
             written: dict[str, list[RunEntry]] = defaultdict(list)
-            entries, runs = work.result()
-            for entry in entries:
+            done = work.result()
+            for entry in done.entries:
                 written[entry.slot].append(entry)
         except Exception:
             # The runs that were to be merged are there and count; a later batch begins again.
@@ -115,11 +126,13 @@ class Merger:
         manifest = self.state.manifest
         for task in tasks:
             # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
-            if set(task.entries) <= set(manifest.runs.get(task.slot, ())):
+            failed = any(f.operator == task.operator.id for f in done.failed)
+            if not failed and set(task.entries) <= set(manifest.runs.get(task.slot, ())):
                 manifest = manifest.replaced(task.slot, task.entries, written[task.slot])
-                self.state.keep({entry: runs[entry] for entry in written[task.slot] if entry in runs})
+                self.state.keep({entry: done.runs[entry] for entry in written[task.slot] if entry in done.runs})
         self.state.adopt(manifest)
         faults.point("merge.adopted")
+        return done.failed
 
     def counts(self) -> dict[str, Any]:
         """How many arrangements were merged so far, in how many seconds, and when the last merges were."""
@@ -131,13 +144,18 @@ class Merger:
         if "_duck" in self.__dict__:
             self._duck.close()
 
-    def _merge(self, tasks: Sequence[_Task], file: str) -> tuple[list[RunEntry], Mapping[RunEntry, Run]]:
-        """What was written, and the runs of it that are at hand for the batch that lists them first."""
+    def _merge(self, tasks: Sequence[_Task], file: str) -> _Done:
         began, started = time.time(), time.perf_counter()
         self._duck.limit(self._memory.ducks)
-        merged: Mapping[str, Run] = {t.slot: _merged(self._duck, self._memory, t) for t in tasks}
+        merged: dict[str, Run] = {}
+        failed: list[Failed] = []
+        for task in tasks:
+            try:
+                merged[task.slot] = _merged(self._duck, self._memory, task)
+            except Failed as failure:
+                failed.append(failure)
         faults.point("merge.write.before")
-        written = write_container(self.state.directory, file, merged, fsync=self.durable)
+        written = write_container(self.state.directory, file, merged, fsync=self.durable) if merged else []
         faults.point("merge.write.after")
         took = time.perf_counter() - started
         self._merged, self._seconds = self._merged + len(tasks), self._seconds + took
@@ -148,10 +166,11 @@ class Merger:
                 if entry not in at_hand:
                     with suppress(CorruptRun):  # the batch meets it again, and mends it
                         at_hand[entry] = self.state.checked(entry)
-        return written, at_hand
+        return _Done(written, at_hand, failed)
 
 
 def _merged(duck: Duck, memory: Memory, task: _Task) -> Run:
     slot = int(task.slot.split("/")[1])
     runs = side_by_side(lambda opened: opened(), task.opening)
-    return in_ranges(runs, memory, lambda runs: task.operator.merged(duck, slot, runs))
+    with attributed_to(task.operator.id):
+        return in_ranges(runs, memory, lambda runs: task.operator.merged(duck, slot, runs))

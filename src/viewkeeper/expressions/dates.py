@@ -5,8 +5,11 @@ An interval is a number: months (INTEGER) or microseconds (BIGINT).
 
 from __future__ import annotations
 
+from functools import lru_cache
+from zoneinfo import available_timezones
+
 from viewkeeper.expressions.arithmetic import bounds
-from viewkeeper.expressions.rule import Texts, Writer, constant, fail, parameter
+from viewkeeper.expressions.rule import Texts, Writer, constant, fail, parameter, quote
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.types import Kind
@@ -103,6 +106,24 @@ def months_between(expr: Expr, args: Texts) -> str:
 
 def refuse_months_between(expr: Expr) -> str | None:
     return None if expr.args[2].op == "literal" else "months_between with a flag that is not a constant"
+
+
+def from_utc(expr: Expr, args: Texts) -> str:
+    """What the clocks of a time zone show at a moment."""
+    return f"timezone({quote(str(constant(expr.args[1])))}, timezone('UTC', {args[0]}))"
+
+
+def refuse_zone(expr: Expr) -> str | None:
+    if constant(expr.args[1]) in _zones():
+        return None
+    return "from_utc_timestamp with a zone that is not the constant name of one, such as 'Europe/Berlin'"
+
+
+@lru_cache(maxsize=1)
+def _zones() -> frozenset[str]:
+    """The time zones that have the name of a place. Abbreviations and offsets mean other things in Java and DuckDB."""
+    places = (name for name in available_timezones() if "/" in name and not name.startswith(("Etc/", "SystemV/")))
+    return frozenset({"UTC", *places})
 
 
 def _second_of_day(x: str) -> str:

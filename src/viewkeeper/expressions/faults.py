@@ -45,4 +45,10 @@ def error_code(exception: BaseException) -> EvaluationError | None:
 
 def _detail(text: str) -> str:
     """DuckDB's sentence without its class and its advice."""
-    return text.split(": ", 1)[-1].split(". Use TRY")[0].split(". You might")[0].rstrip(".;! ")
+    return (
+        text.split(": ", 1)[-1]
+        .split(" when casting from source column")[0]
+        .split(". Use TRY")[0]
+        .split(". You might")[0]
+        .rstrip(".;! ")
+    )

@@ -7,6 +7,7 @@ on whole columns (numpy arrays of Python integers).
 from __future__ import annotations
 
 import decimal
+import hashlib
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -18,8 +19,8 @@ import pyarrow as pa
 from viewkeeper.expressions import readings
 from viewkeeper.store.ducks import connect
 
-VERSION = "1"
-"""Of the rendered expressions; a new one makes state that old ones computed anew."""
+VERSION = "2"
+"""Of the rendered expressions and of the names of state's columns; state of another version is made anew."""
 
 _HASHED = "42::BIGINT, 'viewkeeper', 1.5::DOUBLE, 1.25::DECIMAL(10,2), DATE '2000-02-29', NULL::INTEGER, true"
 
@@ -62,6 +63,7 @@ def setup(connection: Any) -> None:
         return
     for name, text_function in _TEXT_FUNCTIONS.items():
         connection.create_function(name, text_function, ["VARCHAR"], "VARCHAR", type="arrow", null_handling="default")
+    connection.create_function("vk_sha2", _sha2, ["BLOB", "INTEGER"], "VARCHAR", type="arrow", null_handling="default")
     for name, function in _FUNCTIONS.items():
         connection.create_function(
             name, function, ["VARCHAR", "VARCHAR", "INTEGER"], "VARCHAR", type="arrow", null_handling="default"
@@ -72,6 +74,12 @@ def setup(connection: Any) -> None:
 
 def _each(function: Callable[[str], str | None]) -> Callable[[Any], Any]:
     return lambda texts: pa.array([function(t) for t in texts.to_pylist()], pa.string())
+
+
+def _sha2(values: Any, bits: Any) -> Any:
+    """SHA-2 of bytes, as hexadecimal digits; 0 bits are 256, as in Spark."""
+    pairs = zip(values.to_pylist(), bits.to_pylist(), strict=True)
+    return pa.array([hashlib.new(f"sha{n or 256}", value).hexdigest() for value, n in pairs], pa.string())
 
 
 def _plain(text: str) -> str:

@@ -139,11 +139,11 @@ def refuse_substring_index(expr: Expr) -> str | None:
 
 
 def sha2(expr: Expr, args: Texts) -> str:
-    return f"sha256({args[0]})"
-
-
-def refuse_sha2(expr: Expr) -> str | None:
-    return None if constant(expr.args[1]) in (0, 256) else "sha2 of other than 256 bits"
+    """Of 256 bits by DuckDB, of other lengths by Python; NULL of a length that there is not."""
+    bits = constant(expr.args[1])
+    if bits in (0, 256):
+        return f"sha256({args[0]})"
+    return f"(CASE WHEN {args[1]} IN (0, 224, 256, 384, 512) THEN vk_sha2({args[0]}, {args[1]}) END)"
 
 
 def unhex(expr: Expr, args: Texts) -> str:

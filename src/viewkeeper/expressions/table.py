@@ -119,7 +119,7 @@ STRINGS = (
     Rule("Size", "size(array)", template("len({0})"), refuse=strings.refuse_size),
     Rule("Md5", "md5(s)", template("md5({0})")),
     Rule("Sha1", "sha1(s)", template("sha1({0})")),
-    Rule("Sha2", "sha2(s, 256)", strings.sha2, refuse=strings.refuse_sha2),
+    Rule("Sha2", "sha2(s, bits)", strings.sha2),
     Rule("Hex", "hex(x)", template("hex({0})")),
     Rule("Unhex", "unhex(s)", strings.unhex),
     Rule("encode", "encode(s, 'UTF-8'), base64(b)", strings.encode, refuse=strings.refuse_encode),
@@ -177,6 +177,7 @@ DATES = (
     Rule("TruncDate", "trunc(d, unit)", dates.truncate, refuse=dates.refuse_truncate),
     Rule("TruncTimestamp", "date_trunc(unit, t)", dates.truncate, refuse=dates.refuse_truncate),
     Rule("MonthsBetween", "months_between(t, u)", dates.months_between, refuse=dates.refuse_months_between),
+    Rule("FromUTCTimestamp", "from_utc_timestamp(t, zone)", dates.from_utc, refuse=dates.refuse_zone),
     Rule("MakeDate", "make_date(y, m, d)", dates.make_date, always, apart=always),
     Rule(
         "GetTimestamp",

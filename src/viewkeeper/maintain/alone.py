@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from viewkeeper.commit.isolation import BrokenViews, broken_by
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.merge import Merger
 from viewkeeper.commit.state import State
@@ -63,8 +64,9 @@ class Alone:
                 return None
             cut = upto
         try:
-            self._merger.adopt()
-        except CorruptState:
+            for failure in self._merger.adopt():
+                raise broken_by(self.flow, {view.table.id: view.table.name}, failure) from failure
+        except (BrokenViews, CorruptState):
             raise
         except Exception as error:  # the runs that were to be merged are there and count
             _log.warning(

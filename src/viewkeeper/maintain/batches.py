@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 
 from viewkeeper import faults
-from viewkeeper.commit.isolation import own_rows
+from viewkeeper.commit.isolation import broken_by, own_rows
 from viewkeeper.commit.publisher import Publisher, size_of
 from viewkeeper.commit.report import BatchReport
 from viewkeeper.commit.tidying import Tidying
@@ -22,6 +22,7 @@ from viewkeeper.maintain.stage import Stage
 from viewkeeper.operators.duck import Duck
 from viewkeeper.plan.wishes import wishes
 from viewkeeper.rounds.early import Early
+from viewkeeper.rounds.failures import Failed
 from viewkeeper.rounds.sink import resolve
 from viewkeeper.store.base import StreamChange, ViewChange
 
@@ -63,8 +64,11 @@ class Batches:
         if more:
             cut = max(store.cut_after(before.cut, tables, self._tried), min(self._least, cut))
         faults.point("commit.1.after")
+        failed: list[Failed] = []
         with afterwards.of(_MERGING):
-            publisher.merger.adopt()
+            failed = publisher.merger.adopt()
+        for failure in (f for f in failed if flow.views_of(f.operator)):  # others may have been dropped meanwhile
+            raise broken_by(flow, publisher.catalog.names, failure) from failure
         number = before.number + 1
         choice = self.stage.choose(lane, self._tried)
         chosen = choice.lane

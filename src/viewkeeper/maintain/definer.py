@@ -14,7 +14,7 @@ from viewkeeper import faults
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.commit.tidying import Tidying
-from viewkeeper.errors import Suspended, Unsupported
+from viewkeeper.errors import InUse, Suspended, Unsupported
 from viewkeeper.maintain import gathering
 from viewkeeper.maintain.definitions import refuse_altered, refuse_used
 from viewkeeper.maintain.loader import Loader, restarted
@@ -27,6 +27,7 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan.templates import Templates
+from viewkeeper.plan.view_text import follow_names, settle_names
 
 
 class Definer:
@@ -102,7 +103,8 @@ class Definer:
         views = uniting.new
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            changed = catalog.with_views([replace(view, since=since) for view in (*views, *members)])
+            listed = (settle_names(catalog, view) for view in (*views, *members))
+            changed = catalog.with_views([replace(view, since=since) for view in listed])
             changed = uniting.moved(changed)
             for view in views:
                 refuse_altered(changed, view)
@@ -122,7 +124,7 @@ class Definer:
 
         def change(catalog: Catalog, since: int) -> Catalog:
             refuse_altered(catalog, alone)
-            return catalog.replacing(replace(alone, since=since))
+            return catalog.replacing(replace(settle_names(catalog, alone), since=since))
 
         self._bring_in(frozenset([alone.table.id]), change, lane, progress)
         self._forget([member])
@@ -181,9 +183,10 @@ class Definer:
         def change(catalog: Catalog, since: int) -> Catalog:
             refuse_altered(catalog, new)
             [made] = uniting.new
+            made = settle_names(catalog, made)
             if moved:
                 return uniting.moved(catalog.without(old.table.id).with_view(replace(made, since=since)))
-            for view in (replace(made, since=old.since), *maintained):
+            for view in (replace(made, since=old.since), *(follow_names(catalog, v) for v in maintained)):
                 catalog = catalog.replacing(restarted(view, since))
             return uniting.moved(catalog)
 
@@ -194,6 +197,40 @@ class Definer:
         for view in active:
             if strategy_of(view).runs_alone:  # what it was made from is another view now
                 self._scheduler.make_whole(view)
+
+    def widen(
+        self, before: Table, table: Table, views: Sequence[tuple[View, View]], progress: Progress | None = None
+    ) -> None:
+        """Switch a table to wider types, with the views that read them as they were and as they will be, in one batch.
+        Views over these are loaded again with them."""
+        publisher = self._publisher
+        ids = {old.table.id for old, _ in views}
+        users = [i for i in publisher.catalog.dependents(ids) if i not in ids]
+        above = [v for v in map(publisher.catalog.views_by_id.__getitem__, users) if v.suspended is None]
+        if apart := [v.table.name for v in above if strategy_of(v).runs_alone or v.sync is not None]:
+            raise Unsupported(
+                f"{', '.join(apart)} would be made again, at another cut than the views that it reads.",
+                hint="Drop it first, and create it again.",
+            )
+
+        def change(catalog: Catalog, since: int) -> Catalog:
+            if catalog.tables_by_id.get(table.id) != before:
+                raise InUse(f"{before.name} was altered meanwhile.", hint="Try again.")
+            catalog = catalog.with_columns(table)
+            for old, new in views:
+                if new.table.id != old.table.id:
+                    catalog = catalog.without(old.table.id).with_view(replace(new, since=since))
+                else:
+                    catalog = catalog.replacing(restarted(replace(follow_names(catalog, new), since=old.since), since))
+            for view in above:
+                catalog = catalog.replacing(restarted(follow_names(catalog, view), since))
+            return catalog
+
+        made = frozenset([*(new.table.id for _, new in views), *(v.table.id for v in above)])
+        self._bring_in(made, change, "auto", progress)
+        for old, new in views:
+            if new.table.id != old.table.id:
+                publisher.afterwards.drop(old.table, "view.published")
 
     def drop(self, table: Table) -> None:
         """Forget a view and the state that no other view shares; with it, or with a base table, its indexes."""
@@ -226,7 +263,7 @@ class Definer:
         uniting = self._united(lambda catalog: catalog.replacing(whole), [whole])
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            return uniting.moved(catalog.replacing(restarted(uniting.new[0], since)))
+            return uniting.moved(catalog.replacing(restarted(follow_names(catalog, uniting.new[0]), since)))
 
         self._bring_in(frozenset([view.table.id]), change, lane, progress)
 

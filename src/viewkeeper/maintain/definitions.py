@@ -11,22 +11,17 @@ options of a view    store = 'none'       keep no rows; changes stream to subscr
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from viewkeeper import faults
 from viewkeeper.commit.afterwards import Afterwards
-from viewkeeper.errors import BadValue, InUse, NameTaken, UnknownName, Unsupported, ViewkeeperError
-from viewkeeper.maintain.indexes import following
+from viewkeeper.errors import BadValue, InUse, Unsupported
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.schema import LAZY, Column, KeyPart, Table
+from viewkeeper.model.schema import LAZY, KeyPart, Table
 from viewkeeper.model.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
 from viewkeeper.model.views import LOOKAHEAD, USUAL_LOOKAHEAD
-from viewkeeper.plan import alterations, indexing, statements
-from viewkeeper.plan.columns import read_default
+from viewkeeper.plan import statements
 from viewkeeper.plan.compiled import plan_of
-from viewkeeper.plan.families.lifting import lift
 from viewkeeper.plan.families.texts import FAMILY, parameters_name
 from viewkeeper.plan.nodes import Node, Scan
 from viewkeeper.plan.presums import PRESUM, USUAL_PRESUM
@@ -62,201 +57,6 @@ def drop_table(store: Store, table: Table) -> None:
     Afterwards(store).drop(table, "table.dropped")
 
 
-def add_column(store: Store, statement: alterations.AddColumn) -> None:
-    """Rows that are there show NULL: a stored row says how many columns it was written with."""
-
-    def change(catalog: Catalog) -> Catalog:
-        found = catalog.find(statement.table)
-        if isinstance(found, View):
-            raise BadValue(f"{statement.table} is a materialized view.", hint="Write CREATE OR REPLACE.")
-        table = catalog.table(statement.table)
-        refuse_parameters(table)
-        if statement.column.name.lower() in table.by_name:
-            raise NameTaken(f"{table.name} has a column {statement.column.name} already.", hint="Choose another name.")
-        return catalog.with_columns(table.adding(statement.column))
-
-    store.change_catalog(change)
-    faults.point("table.changed")
-
-
-def rename_column(store: Store, spark: Callable[[], Any], statement: alterations.RenameColumn) -> None:
-    """Stored rows and state know the column by its first name. Refused while a view's query names it."""
-
-    def altered(catalog: Catalog) -> Table:
-        table, column = _column_of(catalog, statement.table, statement.column)
-        if statement.to.lower() != column.name.lower() and statement.to.lower() in table.by_name:
-            raise NameTaken(f"{table.name} has a column {statement.to} already.", hint="Choose another name.")
-        return table.renaming(column.name, statement.to)
-
-    catalog = store.catalog()
-    table, column = _column_of(catalog, statement.table, statement.column)
-    _refuse_needed(catalog, spark, altered(catalog), column)
-    queries = _queries(catalog)
-
-    def change(now: Catalog) -> Catalog:
-        if _queries(now) != queries:
-            raise InUse(f"Views were made while {table.name} was altered.", hint="Try again.")
-        return following(now.with_columns(altered(now)), table.id)
-
-    store.change_catalog(change)
-    faults.point("table.changed")
-
-
-def set_default(store: Store, statement: alterations.SetDefault) -> None:
-    """For rows that come; those that are there stay as they are."""
-
-    def change(catalog: Catalog) -> Catalog:
-        table, column = _column_of(catalog, statement.table, statement.column)
-        default = None
-        if statement.words is not None:
-            statement.words.next = 0
-            default = read_default(statement.words, column)
-            statement.words.end()
-        return catalog.with_columns(table.with_default(column.name, default))
-
-    store.change_catalog(change)
-    faults.point("table.changed")
-
-
-def rename(store: Store, statement: alterations.Rename) -> None:
-    """A table or view by another name, which its indexes follow. Refused while a view's query has the name."""
-
-    def change(catalog: Catalog) -> Catalog:
-        found = catalog.find(statement.name)
-        table = catalog.view(statement.name).table if statement.is_view else catalog.table(statement.name)
-        if isinstance(found, View) and not statement.is_view:
-            raise BadValue(f"{statement.name} is a materialized view.", hint="Write ALTER MATERIALIZED VIEW.")
-        catalog.refuse_index(statement.name, "ALTER INDEX")
-        refuse_parameters(table)
-        if isinstance(found, View) and found.parameters:
-            raise Unsupported(
-                f"{table.name} is a family of views, whose name its table of parameters has too.",
-                hint="Create it under the other name, put its parameters there, and drop this one.",
-            )
-        refuse_used(catalog, table)
-        return following(catalog.renaming(table, statement.to), table.id)
-
-    store.change_catalog(change)
-    faults.point("table.changed")
-
-
-def rename_index(store: Store, statement: indexing.RenameIndex) -> None:
-    def change(catalog: Catalog) -> Catalog:
-        index = catalog.index(statement.name)
-        refuse_used(catalog, index.table)
-        return catalog.renaming(index.table, statement.to)
-
-    store.change_catalog(change)
-    faults.point("table.changed")
-
-
-def _column_of(catalog: Catalog, table: str, column: str) -> tuple[Table, Column]:
-    if isinstance(catalog.find(table), View):
-        raise BadValue(f"{table} is a materialized view.", hint="Write CREATE OR REPLACE.")
-    found = catalog.table(table)
-    refuse_parameters(found)
-    if column.lower() not in found.by_name:
-        raise UnknownName(f"{found.name} has no column {column!r}.", hint=f"DESCRIBE {found.name}.")
-    return found, found.by_name[column.lower()]
-
-
-def _queries(catalog: Catalog) -> dict[int, str]:
-    return {v.table.id: v.query for v in (*catalog.views, *catalog.shown_views)}
-
-
-def _refuse_needed(catalog: Catalog, spark: Callable[[], Any], table: Table, column: Column) -> None:
-    """InUse if a view's query is another one, or none, over the table as it will be, without this column's name."""
-    users = [v.table.name for v in catalog.views if not v.gathers and _needs(catalog, spark, v, table, column)]
-    for family, members in catalog.members.items():
-        reads = table.id in catalog.views_by_id[family].reads
-        read = _reads(catalog.views_by_id[family], table, column)
-        users += [m.table.name for m in members if read or (reads and _may_name(m, column))]
-    if users:
-        raise InUse(f"{table.name}.{column.name} is used by {_listed(sorted(users))}.", hint="Drop what uses it first.")
-
-
-def drop_column(store: Store, spark: Callable[[], Any], statement: alterations.DropColumn) -> None:
-    """The column keeps its place in stored rows, which are not touched; who looks the table up from now on sees none.
-
-    Refused while a view uses it: reads it, or names it in a query that means something else, or nothing, without it.
-    """
-
-    def altered(catalog: Catalog) -> Table | None:
-        there = catalog.table(statement.table).by_name
-        if statement.if_exists and statement.column.lower() not in there:
-            return None
-        table, column = _column_of(catalog, statement.table, statement.column)
-        if column in table.key_columns:
-            raise InUse(f"{column.name} is in the key of {table.name}.", hint="Make another table with another key.")
-        return table.dropping(column.name)
-
-    while not _dropped(store, spark, altered):
-        pass
-
-
-def _dropped(store: Store, spark: Callable[[], Any], altered: Callable[[Catalog], Table | None]) -> bool:
-    """Look, and alter the table if nobody has changed the views since; False if somebody has."""
-    catalog = store.catalog()
-    table = altered(catalog)
-    if table is None:
-        return True
-    gone = table.gone[-1][1]
-    _refuse_needed(catalog, spark, table, gone)
-    known = _queries(catalog)
-
-    def change(now: Catalog) -> Catalog:
-        found = altered(now) if _queries(now) == known else None
-        return now if found is None else now.with_columns(found)
-
-    changed = next((t for t in store.change_catalog(change).tables if t.id == table.id), table)
-    faults.point("table.changed")
-    return gone.inside not in {c.inside for c in changed.columns}
-
-
-def _needs(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table, gone: Column) -> bool:
-    """Whether a view's query is another one, or none, over the table without the column that is gone."""
-    if table.id not in view.reads:
-        return False
-    plan = plan_of(view).query
-    if _reads(view, table, gone):
-        return view.index is None or gone in dict(table.gone).values()  # an index follows a new name
-    if view.index is not None:
-        return False
-    # What the optimiser left out is in the text still, from which `audit` runs it: one that may mean it is read again.
-    if not _may_name(view, gone):
-        return False
-    from viewkeeper.plan.catalyst import read_family, read_query
-
-    others = (t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id not in (table.id, view.table.id))
-    known = {t.name: t for t in (*others, table)}
-    try:
-        if (parameters := catalog.tables_by_id.get(view.parameters)) is not None:
-            member = read_family(spark(), view.query, known, len(parameters.columns))
-            return lift(member, parameters) != plan
-        return read_query(spark(), view.query, known) != plan
-    except ViewkeeperError:
-        return True
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-
-
-def _reads(view: View, table: Table, column: Column) -> bool:
-    """Whether a view's plan reads a column."""
-    read = (s.fields for s in scans(plan_of(view).query.root) if s.table == table.id)
-    return any(column.inside.lower() in (stored.lower() for _, stored in fields) for fields in read)
-
-
-def _may_name(view: View, column: Column) -> bool:
-    """Whether a view's text may mean a column: it names it, or says `*` of all columns of the table that it names."""
-    text = view.body or view.query
-    words = {w.lower() for w in re.findall(r"\w+", text)}
-    plain = re.fullmatch(r"\w+", column.name) and not words & {column.name.lower(), "natural"}
-    return not plain or re.search(r"(select|distinct|all|,|\.)\s*\*", text, re.IGNORECASE) is not None
-
-
 def create_parameters(store: Store, statement: statements.CreateView) -> Table:
     """The table of a family's parameters. One that an interrupted CREATE or DROP has left goes first."""
     name = parameters_name(statement.name)
@@ -288,6 +88,11 @@ def refuse_parameters_gone(catalog: Catalog, table: Table) -> None:
         )
 
 
+def listed(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+
+
 def scans(root: Node) -> list[Scan]:
     return [node for node in root.walk() if isinstance(node, Scan)]
 
@@ -312,7 +117,7 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
     users = [n for n in _readers(catalog, table) if catalog.table(n).id not in indexes]
     users += [name for index in indexes.values() for name in _readers(catalog, index)]
     if users:
-        raise InUse(f"{table.name} is used by {_listed(users)}.", hint="Drop what uses it first.")
+        raise InUse(f"{table.name} is used by {listed(users)}.", hint="Drop what uses it first.")
 
 
 def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:

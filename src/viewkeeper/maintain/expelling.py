@@ -28,7 +28,7 @@ from viewkeeper.maintain.planning import alone
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.views import Suspension, View
 from viewkeeper.plan.templates import Templates
-from viewkeeper.rounds.blame import Blamed
+from viewkeeper.rounds.failures import Blamed
 from viewkeeper.store.base import StreamChange, ViewChange
 
 _TRIES = 3

@@ -1,6 +1,6 @@
 """Views that differ in constants are gathered: a statement makes a member of a family instead of a view by itself.
 
-    CREATE … v1 AS … x < 5      ┐            family   SELECT p.*, b.* FROM parameters p, (… x < p._p0) b
+    CREATE … v1 AS … x < 5      ┐            family   SELECT p.*, b.* FROM parameters p, (… x < p.¤p0) b
     CREATE … v2 AS … x < 7      ├─ gather ─▶ parameters   5, 7, …
     …                           ┘            v1 = the rows of the family whose keys begin with 5
 
@@ -46,6 +46,7 @@ from viewkeeper.plan.flows import Plans
 from viewkeeper.plan.nodes import Query, Scan, Sort
 from viewkeeper.plan.planner import plan_view
 from viewkeeper.plan.statements import CreateView
+from viewkeeper.plan.view_text import names_of
 from viewkeeper.store.base import Store
 
 MEMBER = "member"
@@ -90,7 +91,9 @@ def gather(store: Store, catalog: Catalog, candidates: Sequence[Candidate], size
         view, parameters = family
         if view.table.id not in catalog.views_by_id:
             made.families.append(view)
-        members = [_member(view, parameters, one) for one in group]
+        read = [catalog.table_of(number) for number in sorted(view.reads - {parameters.id})]
+        names = tuple(names_of(table) for table in read if table is not None)
+        members = [replace(_member(view, parameters, one), names=names) for one in group]
         made.members += members
         made.rows[parameters.id] = (parameters, members)
     return made

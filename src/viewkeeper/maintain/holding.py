@@ -15,10 +15,13 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from viewkeeper.errors import MaintainerBusy, StoreError
+from viewkeeper.maintain.definition_server import DefinitionServer, Progress
 from viewkeeper.rounds.sessions import Spark
 from viewkeeper.store.base import Store
 from viewkeeper.store.inherited import keep, module_lock, owned
@@ -27,6 +30,9 @@ from viewkeeper.store.lost import when_lost
 if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance
     from viewkeeper.maintain.maintainer import Maintainer
+
+Define = Callable[[Any, str, Sequence[Any], Progress], Any]
+"""Runs on a handle what another process wants defined: a call, its arguments, and who is told how far it is."""
 
 PATIENCE = 60.0
 """Seconds to wait for a maintainer of this process that ends, and is still at its last batch."""
@@ -40,13 +46,25 @@ class _Held:
         self.maintainer: Maintainer | None = None
         self.users: set[Holding] = set()
         self.running: Holding | None = None
+        self.server: DefinitionServer | None = None
+        """Runs what other processes want defined, as long as there is a maintainer."""
         self.left: list[Store] = []
         """Stores of handles that are closed, which the maintainer still works over."""
         self.ended = threading.Event()
         self.ended.set()
 
+    def handle(self) -> Any:
+        """A handle that uses the maintainer; None if all of them are lost."""
+        with self.lock:
+            handles = [user.handle for user in self.users]
+        return next((handle for handle in handles if handle is not None), None)
+
     def end(self) -> None:
         """Close the maintainer."""
+        with self.lock:
+            server, self.server = self.server, None
+        if server is not None:
+            server.stop()
         with self.lock:
             maintainer, self.maintainer = self.maintainer, None
             left, self.left = self.left, []
@@ -69,9 +87,10 @@ _registry_lock = module_lock()
 class Holding:
     """What one handle has to do with the process's maintainer."""
 
-    def __init__(self, handle: object, store: Store, spark: Spark, **options: Any) -> None:
-        """`spark` gives the session, `options` are the maintainer's; neither may refer to the handle."""
-        self._store, self._spark, self._options = store, spark, options
+    def __init__(self, handle: object, store: Store, spark: Spark, define: Define, **options: Any) -> None:
+        """`spark` gives the session, `define` runs what other processes send on a handle, `options` are the
+        maintainer's; none of them may refer to the handle."""
+        self._store, self._spark, self._define, self._options = store, spark, define, options
         self.maintenance: Maintenance | None = None
         self._handle = weakref.ref(handle)
         owned(handle, f"The database {store.url} was opened")
@@ -79,6 +98,11 @@ class Holding:
         """To be detached by who closes the handle."""
         with _registry_lock:
             self._held = _registry.setdefault(_key(store), _Held())
+
+    @property
+    def handle(self) -> Any:
+        """None if it is gone and nobody closed it."""
+        return self._handle()
 
     @property
     def lost(self) -> bool:
@@ -102,6 +126,9 @@ class Holding:
                     from viewkeeper.maintain.maintainer import Maintainer
 
                     found = held.maintainer = Maintainer(self._store, self._spark, **self._options)
+                    if self._store.mailbox is not None:
+                        run = partial(_run_for_others, held, self._define)
+                        held.server = DefinitionServer(self._store, self._store.mailbox, run).start()
                 if not found.publisher.lease.lost:
                     held.users.add(self)
                     return found
@@ -156,6 +183,16 @@ class Holding:
         """The handle is lost."""
         if self._held.running is not self:
             self.leave()
+
+
+def _run_for_others(held: _Held, define: Define, call: str, arguments: Sequence[Any], progress: Progress) -> Any:
+    handle = held.handle()
+    if handle is None:
+        raise MaintainerBusy(
+            f"The program that maintains (process {os.getpid()}) has let go of its database without closing it.",
+            hint="Define it in that program, or end that program.",
+        )
+    return define(handle, call, arguments, progress)
 
 
 def _key(store: Store) -> Any:

@@ -32,6 +32,7 @@ from viewkeeper.operators.kinds import Image, Input
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow, slots
+from viewkeeper.rounds.failures import attributed_to
 from viewkeeper.rounds.given import Computed, Given, ImageRows, StoreScan
 from viewkeeper.store.base import Batch, Seen
 
@@ -181,7 +182,8 @@ def regenerate(
 
 def _full(stage: Stage, operator: Operator) -> pa.Table:
     """The whole output of an operator that other views keep already."""
-    return operator.full(stage.duck, [stage.state.arrangement(slot) for slot in slots(operator)])
+    with attributed_to(operator.id):
+        return operator.full(stage.duck, [stage.state.arrangement(slot) for slot in slots(operator)])
 
 
 def throttled(progress: Progress | None, rows_per_second: float) -> Progress:

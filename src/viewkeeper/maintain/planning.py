@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from viewkeeper import faults
-from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperError
+from viewkeeper.errors import BadStatement, InUse, NameTaken, Unsupported, ViewkeeperError
 from viewkeeper.maintain.definitions import checked_options, same_shape, scans
 from viewkeeper.maintain.drafts import fresh_ids
 from viewkeeper.maintain.gathering import Candidate, Gathered, closed, gather
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import LAZY, Table
 from viewkeeper.model.strategies import USUAL, strategy_named
+from viewkeeper.model.views import TextNames
 from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import statements
 from viewkeeper.plan.families.lifting import lift
@@ -31,6 +32,7 @@ from viewkeeper.plan.nodes import Query, Sort
 from viewkeeper.plan.planner import plan_view
 from viewkeeper.plan.presums import USUAL_PRESUM, presummed
 from viewkeeper.plan.templates import Templates
+from viewkeeper.plan.view_text import exact_query, names_of
 from viewkeeper.store.base import Store
 
 Spark = Callable[[], Any]
@@ -93,7 +95,7 @@ def once(wanted: Sequence[statements.CreateView]) -> list[statements.CreateView]
 def plan_many(
     store: Store, spark: Spark, wanted: Sequence[statements.CreateView], templates: Templates, *, named: bool = True
 ) -> Planned:
-    """The views that statements define, in their order: one may read another before it.
+    """The views that statements define, in their order: one may read another before it. None of them is there yet.
 
     `named`: an error says of which it is.
     """
@@ -104,8 +106,8 @@ def plan_many(
     first = fresh_ids(store, len(wanted))
     for number, statement in enumerate(wanted, first):
         try:
-            if statement.or_replace or statement.parameters:
-                raise BadStatement("A family, or a view that may be there, has a statement of its own.", hint="")
+            if statement.parameters:
+                raise BadStatement("A family of views is made by a statement of its own.", hint="Run it by itself.")
             options = _options(store, statement)
             may = store.keeps_members and not options and not _may_be_read(statement, words)
             member = templates.member(statement.query, catalog, statement.key) if may else None
@@ -118,6 +120,7 @@ def plan_many(
             found.append(_made(statement, query, options, catalog, number, sizes))
             catalog = catalog.with_view(found[-1])
         except ViewkeeperError as error:
+            error.view = statement.name
             if named:
                 error.message = f"{statement.name}: {error.message}"
             raise
@@ -165,7 +168,8 @@ def family(store: Store, spark: Spark, statement: statements.CreateView) -> View
     table = replace(table, id=fresh_ids(store, 1))
     faults.point("view.planned")
     family = View(table, text, made.to_json(), options)
-    return replace(family, parameters=parameters.id, given=len(names), body=statement.query)
+    named = _names(catalog.without(parameters.id), query)
+    return replace(family, parameters=parameters.id, given=len(names), body=statement.query, names=named)
 
 
 def _options(store: Store, statement: statements.CreateView) -> dict[str, str]:
@@ -192,7 +196,13 @@ def _made(
     query = presummed(query, tables, sizes, presum)
     named = (statement.name, number, query, statement.key)
     table, made = plan_view(*named, tables, Plans(catalog), sizes, options, attempt)
-    return View(table, statement.query, made.to_json(), options)
+    return View(table, statement.query, made.to_json(), options, names=_names(catalog, query))
+
+
+def _names(catalog: Catalog, query: Query) -> tuple[TextNames, ...]:
+    """What a text means by the names of the tables that its query reads."""
+    read = map(catalog.table_of, dict.fromkeys(scan.table for scan in scans(query.root)))
+    return tuple(names_of(table) for table in read if table is not None)
 
 
 def _read(spark: Spark, text: str, templates: Templates, catalog: Catalog) -> Query:
@@ -218,14 +228,43 @@ def _refuse_members(catalog: Catalog, query: Query) -> None:
         raise ReadsMembers(members)
 
 
+def plan_again(store: Store, spark: Spark, catalog: Catalog, views: Sequence[View]) -> list[tuple[View, View]]:
+    """Views, each with what its text gives over the tables of a catalog. One that has the same columns and key keeps
+    its id; another is refused if views read it."""
+    from viewkeeper.plan.catalyst import read_query
+
+    found = []
+    for view in views:
+        others = catalog.without(view.table.id, *catalog.dependents([view.table.id]))
+        query = read_query(spark(), exact_query(catalog, view), _there(others))
+        key = () if any(k.descending or k.nulls_last for k in view.table.key) else view.table.key
+        statement = statements.CreateView(view.table.name, view.query, tuple(k.column for k in key))
+        made = _made(statement, query, view.options, catalog, view.table.id, _sizes(store, catalog))
+        made = replace(made, names=view.names, template=view.template)
+        if same_shape(made.table, view.table):
+            made = replace(made, table=view.table)
+        elif readers := sorted(catalog.views_by_id[i].table.name for i in catalog.readers.get(view.table.id, ())):
+            raise InUse(
+                f"{view.table.name} would have columns of other types, and is used by {', '.join(readers)}.",
+                hint="Drop what uses it first, and create it again.",
+            )
+        else:
+            made = replace(made, table=replace(made.table, id=fresh_ids(store, 1)))
+        found.append((view, made))
+    faults.point("view.planned")
+    return found
+
+
 def alone(store: Store, spark: Spark, member: View, templates: Templates) -> View:
     """A member of a family as the view by itself that it becomes, under its name and number."""
     catalog = store.catalog()
-    query = closed(catalog, member) or _read(spark, member.query, templates, catalog)
+    query = closed(catalog, member) or _read(spark, exact_query(catalog, member), templates, catalog)
     table = member.table
     key = () if any(k.descending or k.nulls_last for k in table.key) else tuple(k.column for k in table.key)
     statement = statements.CreateView(table.name, member.query, key)
-    return _made(statement, query, {}, catalog, table.id, _sizes(store, catalog))
+    made = _made(statement, query, {}, catalog, table.id, _sizes(store, catalog))
+    kept = {names.table: names for names in (*made.names, *member.names)}
+    return replace(made, names=tuple(kept.values()))
 
 
 def _sizes(store: Store, catalog: Catalog) -> dict[int, int]:

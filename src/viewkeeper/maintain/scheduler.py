@@ -28,6 +28,7 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.strategies import interval_of, strategy_of
 from viewkeeper.model.views import OwnCut
 from viewkeeper.plan import flows
+from viewkeeper.plan.view_text import settle_names
 from viewkeeper.rounds.sink import resolve
 
 _MOMENT = 0.05
@@ -192,7 +193,8 @@ class Scheduler:
         def change(catalog: Catalog) -> Catalog:
             if is_new:
                 refuse_altered(catalog, view)
-                return catalog.with_view(replace(view, at=at, since=self._publisher.store.head() + 1))
+                listed = settle_names(catalog, view)
+                return catalog.with_view(replace(listed, at=at, since=self._publisher.store.head() + 1))
             since = self._publisher.store.head() + 1 if starts_over else view.since
             now = catalog.views_by_id[view.table.id]  # another process may have renamed it
             return catalog.replacing(replace(now, at=at, since=since, suspended=view.suspended))

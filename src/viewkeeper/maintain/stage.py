@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from viewkeeper import expressions
 from viewkeeper.capture.changes import Capture, is_one_call
-from viewkeeper.commit.isolation import BrokenViews, Contradicted
+from viewkeeper.commit.isolation import Contradicted, broken_by
 from viewkeeper.commit.state import State
 from viewkeeper.errors import Contradiction
 from viewkeeper.maintain.driving import Driving, Outcome, Rounds
@@ -30,9 +30,10 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.flow import Flow, slots
 from viewkeeper.plan.paths import shared
 from viewkeeper.plan.wishes import Wishes
-from viewkeeper.rounds.blame import NOBODYS, Failed
+from viewkeeper.rounds.failures import PROCESS_FAULTS, Failed, attributed_to
 from viewkeeper.rounds.given import Given, LogRows, Rows
 from viewkeeper.rounds.placing import is_few
+from viewkeeper.rounds.site import Fed
 from viewkeeper.store.base import Pending, Seen, Store
 from viewkeeper.store.budget import budget
 from viewkeeper.store.memory import Memory
@@ -198,8 +199,8 @@ class Stage:
         resolving: Mapping[int, Table],
         early: Early | None,
     ) -> Outcome:
-        seeds = [(name, *fed) for name in new for fed in flow.operators[name].seed(self.duck)]
         fail = partial(_failure, flow, names)
+        seeds = self._seeds(flow, new, fail)
         if lane == "spark":
             from viewkeeper.plan.catalyst import alive
             from viewkeeper.rounds.resolving import Target
@@ -213,6 +214,17 @@ class Stage:
             entries = [e for e in ran.entries if only is None or e.slot in only]
             return Outcome(ran.reached, lambda: entries, ran.changes)
         return self.driving.run(Rounds(number, flow, together, wishes, active, given, new, only, seeds, fail, told))
+
+    def _seeds(self, flow: Flow, new: frozenset[str], fail: Callable[[Operator, Exception], Exception]) -> list[Fed]:
+        """What operators are given at their first load, whatever their input."""
+        found: list[Fed] = []
+        for operator in (flow.operators[name] for name in new):
+            try:
+                with attributed_to(operator.id):
+                    found += [(operator.id, *fed) for fed in operator.seed(self.duck)]
+            except Failed as failed:
+                raise fail(operator, failed) from failed
+        return found
 
     def _on_spark(self, flow: Flow, new: frozenset[str]) -> Lane:
         from viewkeeper.rounds.jobs import Sent
@@ -247,15 +259,13 @@ def given_rows(deltas: Mapping[str, pa.Table]) -> dict[str, Given]:
 
 
 def _failure(flow: Flow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
-    """An expression's error or a contradiction, naming the views it stops; anything else as it is."""
-    if operator.together and not isinstance(error, NOBODYS):
+    """An operator's error or a contradiction, naming the views it stops; a fault of the process as it is."""
+    if operator.together and not isinstance(error, PROCESS_FAULTS):
         return _Together()
+    if isinstance(error, Failed):
+        return broken_by(flow, names, error)
     views = flow.views_of(operator.id)
     stopped = ", ".join(sorted(names.get(v, "the new view") for v in views))
     if isinstance(error, RAN_OUT):
         return out_of_memory(f"the {operator.kind} of {stopped}")
-    if isinstance(error, Contradiction):
-        return Contradicted(views, f"{stopped}: {error.message}")
-    found = expressions.error_code(error)
-    members = error.members if isinstance(error, Failed) else ()
-    return error if found is None else BrokenViews(views, f"{stopped}: {found.message}", members)
+    return Contradicted(views, f"{stopped}: {error.message}") if isinstance(error, Contradiction) else error

@@ -33,6 +33,7 @@ from viewkeeper.model.strategies import USUAL, strategy_named, strategy_of
 from viewkeeper.model.synchronous import WITH_WRITES, Sync
 from viewkeeper.model.views import Suspension
 from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.plan.view_text import follow_names, settle_names
 from viewkeeper.store.base import Store
 from viewkeeper.store.keeping import keeper
 from viewkeeper.store.memory import once
@@ -85,7 +86,7 @@ def create(store: Store, view: View, progress: Progress | None = None) -> None:
 
     def listed(catalog: Catalog, position: int) -> Catalog:
         refuse_altered(catalog, view)
-        return catalog.with_view(replace(view, since=position))
+        return catalog.with_view(replace(settle_names(catalog, view), since=position))
 
     _bring_in(store, view, listed, progress)
 
@@ -94,7 +95,7 @@ def resume(store: Store, view: View, progress: Progress | None = None) -> None:
     """Load a suspended view again; subscribers start over."""
 
     def listed(catalog: Catalog, position: int) -> Catalog:
-        return catalog.replacing(replace(view, suspended=None, since=position))
+        return catalog.replacing(replace(follow_names(catalog, view), suspended=None, since=position))
 
     _bring_in(store, view, listed, progress)
 
@@ -103,7 +104,7 @@ def suspend(store: Store, view: View, reason: str) -> None:
     """From now on writes do not keep it, and it shows what it does now."""
     batch = store.published()
     stop = Suspension(reason, 0 if batch is None else batch.number, store.head(), time.time())
-    store.change_catalog(lambda catalog: catalog.replacing(replace(view, suspended=stop)))
+    store.change_catalog(lambda catalog: catalog.replacing(replace(follow_names(catalog, view), suspended=stop)))
 
 
 def make_anew(store: Store, view: View) -> None:

@@ -221,7 +221,10 @@ class Catalog:
         """The table behind a name, a base table's or a view's."""
         found = self.find(name)
         if found is None:
-            hint = "Backticks belong into SQL: here a name is what they hold." if "`" in name else None
+            known = (*self.tables, *(v.table for v in self.views))
+            renamed = [t.name for t in known if t.first_name.lower() == name.lower()]
+            hint = f"It is called {renamed[0]} now." if renamed else None
+            hint = "Backticks belong into SQL: here a name is what they hold." if "`" in name else hint
             raise UnknownName(f"There is no table or view {name!r}.", hint=hint)
         return found.table if isinstance(found, View) else found
 

@@ -10,8 +10,8 @@
 
 Every slot has one place for all rows with the same number of columns, so a column is one numpy gather, and the variable
 section is an Arrow binary array waiting for its offsets. A row that was written before a column was added has fewer
-columns: the missing ones are NULL. A dropped column keeps its slot, which is passed over. NULL slots are zero, so equal
-rows written to the same columns are equal bytes.
+columns: the missing ones have the column's initial value, or are NULL. A dropped column keeps its slot, which is passed
+over. NULL slots are zero, so equal rows written to the same columns are equal bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ import pyarrow.compute as pc
 from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.model import types
 from viewkeeper.model.chunks import one_chunk
-from viewkeeper.model.readers import reader, wide
+from viewkeeper.model.readers import reader, wide, widened, widened_plain
 from viewkeeper.model.schema import Table
+from viewkeeper.model.strings import Strings
 from viewkeeper.model.types import Type
+from viewkeeper.model.values import column_values
+from viewkeeper.model.written import typed
 
 VERSION = 1
 
@@ -151,8 +154,8 @@ def _decoded(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
         for at, name in enumerate(layout.names):
             if nulls >> at & 1:
                 row[name] = None
-    for name in layout.added:
-        row[name] = None
+    for name, added in layout.added:
+        row[name] = None if added is None else added.plain if plain else added.value
     for name in layout.gone:
         del row[name]
     return row
@@ -190,6 +193,28 @@ _NULLS = {"16s": bytes(16)}
 
 
 @dataclass(frozen=True)
+class Initial:
+    """What rows show of a column that was added after they were written: for users, as `model.scalars` has it, and as
+    an Arrow scalar of the column's type inside."""
+
+    value: Any
+    plain: Any
+    arrow: pa.Scalar
+
+
+def initial_of(table: Table, name: str) -> Initial | None:
+    """None if such rows show NULL."""
+    word = table.initials.get(name)
+    if word is None:
+        return None
+    column = replace(table.by_name[name.lower()], alias="", default=None)
+    array = column_values(table.name, column, [typed(table.name, name, column.type, word)])
+    alone = Table(table.id, table.name, (column,), ())
+    row = encode_rows(alone, pa.table([array], schema=alone.arrow))[0].as_py()
+    return Initial(decode_row(alone, row)[name], plain_row(alone, row)[name], array[0])
+
+
+@dataclass(frozen=True)
 class _Layout:
     """Where the slots of a table's first columns are."""
 
@@ -198,8 +223,8 @@ class _Layout:
     variable: tuple[bool, ...]
     slots: np.dtype[Any]
     width: int
-    added: tuple[str, ...]
-    """Columns that were added after rows of this layout were written."""
+    added: tuple[tuple[str, Initial | None], ...]
+    """Columns that were added after rows of this layout were written, with what these rows show; None: NULL."""
     gone: frozenset[str]
     """Names in `names` that stand for dropped columns."""
     form: struct.Struct
@@ -231,7 +256,7 @@ def _make_layout(table: Table, written: int) -> _Layout:
     places = [gone.get(at, column) for at, column in enumerate(table.places)]
     if not 0 < written <= len(places):
         raise WrittenLater(f"A row of {table.name} has {written} columns, the table {len(places)}.")
-    columns = places[:written]
+    columns = [replace(c, type=t) for c, t in zip(places[:written], table.written_types(written), strict=True)]
     bitmap = (written + 7) // 8
     kinds = [_slot(c.type) for c in columns]
     slots = np.dtype(
@@ -242,18 +267,27 @@ def _make_layout(table: Table, written: int) -> _Layout:
     if form.size != slots.itemsize:
         raise Defect(f"The layout of {table.name} has {form.size} bytes to struct and {slots.itemsize} to numpy.")
     variable = tuple(c.type in (types.STRING, types.BINARY) for c in columns)
-    made = ((c.name, reader(table.name, c.name, c.type)) for c in columns)
+    made = [(c.name, reader(table.name, c.name, c.type)) for c in columns]
+    plain: list[tuple[str, Callable[[Any], Any] | None]] = [
+        (c.name, wide) for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"
+    ]
+    for now, then in zip(places, columns, strict=False):
+        if now.type != then.type:
+            made.append((now.name, widened(then.type, now.type)))
+            plain.append((now.name, widened_plain(then.type, now.type)))
     return _Layout(
         names=tuple(c.name for c in columns),
         types=tuple(c.type for c in columns),
         variable=variable,
         slots=slots,
         width=slots.itemsize,
-        added=tuple(c.name for at, c in enumerate(places) if at >= written and at not in gone),
+        added=tuple(
+            (c.name, initial_of(table, c.name)) for at, c in enumerate(places) if at >= written and at not in gone
+        ),
         gone=frozenset(c.name for at, c in gone.items() if at < written),
         form=form,
         codes=tuple(code for _, code in kinds),
-        plain_readers=tuple((c.name, wide) for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"),
+        plain_readers=tuple((name, make) for name, make in plain if make is not None),
         readers=tuple((name, make) for name, make in made if make is not None),
         var_readers=tuple(
             (c.name, bytes.decode if c.type == types.STRING else bytes) for c in columns if is_variable(c.type)
@@ -302,13 +336,15 @@ def _decode_alike(
         fixed = everywhere[starts[:-1]].view(layout.slots)
     nulls = fixed["nulls"]
     some_null = np.bitwise_or.reduce(nulls, axis=0) if nulls.any() else np.zeros(nulls.shape[1], np.uint8)
-    variable = _Variable(layout, data, starts, fixed)
+    variable = Strings(layout.variable, layout.width, data, starts, fixed)
     index = {name: at for at, name in enumerate(layout.names)}
+    added = dict(layout.added)
     arrays = []
     for field in schema:
         at = index.get(field.name)
         if at is None:
-            arrays.append(pa.nulls(rows, field.type))
+            initial = added[field.name]
+            arrays.append(pa.nulls(rows, field.type) if initial is None else pa.repeat(initial.arrow, rows))
             continue
         valid = None
         if some_null[at // 8] >> (at % 8) & 1:
@@ -316,8 +352,20 @@ def _decode_alike(
         if layout.variable[at]:
             arrays.append(variable.column(at, field.type, valid))
         else:
-            arrays.append(_fixed_column(layout.types[at], fixed[f"c{at}"], field.type, valid))
+            lies = types.arrow(layout.types[at])
+            array = _fixed_column(layout.types[at], fixed[f"c{at}"], lies, valid)
+            arrays.append(array if lies == field.type else _cast(table, array, field))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _cast(table: Table, array: pa.Array, field: pa.Field) -> pa.Array:
+    """A column that was written with another type than it has here."""
+    try:
+        return array.cast(field.type)
+    except pa.ArrowInvalid:
+        raise WrittenLater(
+            f"{table.name}.{field.name} has a wider type by now, and a value that needs it.", hint="Read again."
+        ) from None
 
 
 def _fixed_column(type_name: Type, slots: Array, arrow: pa.DataType, valid: Any) -> pa.Array:
@@ -333,35 +381,3 @@ def _fixed_column(type_name: Type, slots: Array, arrow: pa.DataType, valid: Any)
         if not values.flags.aligned:  # a single row is contiguous where it lies
             values = values.copy()
     return pa.Array.from_buffers(arrow, rows, [valid, pa.py_buffer(values)])
-
-
-class _Variable:
-    """The variable sections of many rows, seen as one binary array.
-
-    Its elements are, row by row, the fixed section and then each variable column: k + 1 a row, without a gap. A
-    column is every (k + 1)-th element, which Arrow's `take` copies out.
-    """
-
-    def __init__(self, layout: _Layout, data: Array, starts: Array, fixed: Array) -> None:
-        self.layout, self.data, self.starts, self.fixed = layout, data, starts, fixed
-        self.columns = [at for at, variable in enumerate(layout.variable) if variable]
-        self.elements: pa.BinaryArray | None = None
-
-    def column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
-        rows, each = len(self.fixed), len(self.columns) + 1
-        if self.elements is None:
-            offsets = np.empty(rows * each + 1, np.int32)
-            offsets[0] = self.starts[0]
-            ends = offsets[1:].reshape(rows, each)
-            body = self.starts[:-1] + np.int32(self.layout.width)
-            ends[:, 0] = body
-            for place, column in enumerate(self.columns, 1):
-                # An end beyond 2³¹, of a damaged row, becomes negative, and is refused below.
-                np.add(body, self.fixed[f"c{column}"].view(np.int32), out=ends[:, place])
-            if not (ends[:, -1] == self.starts[1:]).all() or (each > 2 and (offsets[1:] < offsets[:-1]).any()):
-                raise CorruptState("A row's strings do not end where the row ends.")
-            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-            self.elements = pa.Array.from_buffers(pa.binary(), rows * each, buffers)
-        first = self.columns.index(at) + 1
-        taken = self.elements.take(pa.array(np.arange(first, rows * each, each)))
-        return pa.Array.from_buffers(arrow, rows, [valid, *taken.buffers()[1:]])

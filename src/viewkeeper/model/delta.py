@@ -1,4 +1,4 @@
-"""A delta: an Arrow table with a weight column `_w` (int64), a generalised multiset.
+"""A delta: an Arrow table with a weight column `¤w` (int64), a generalised multiset.
 
 Insert is +1, delete is −1, an update is both. Adding deltas is concatenating them. `consolidate` sums the weights of
 equal rows and drops the zeros, so a record's timeline inside one batch telescopes to its ends.

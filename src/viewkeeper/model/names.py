@@ -1,12 +1,13 @@
 """Names: every identifier of our own that can stand beside a user's, and how any identifier is spelt in SQL text.
 
-    _w  _h  _count  _row …      ours: they begin with `_`
-    anything else               the user's, in any script, with spaces, quotes and backticks; those of tables, views
+    ¤w  ¤h  ¤count  ¤row …      internal: they begin with `¤`
+    anything else               a user's, in any script, with spaces, quotes and backticks; those of tables, views
                                 and indexes have up to 200 bytes
 
-A column of a table or view cannot be called as ours are: `refuse` says so at CREATE and ALTER. That is the whole law.
-A generated statement may then set columns and aliases of ours beside a user's columns; all it must do is to take its
-words from here, or begin them with `_`, and to spell a user's name by `quoted` (DuckDB) or `backticked` (Spark).
+The name of a user's column never begins with `¤`: `refuse` raises at CREATE and ALTER. So a generated statement may set
+internal columns and aliases beside a user's columns. It takes internal names from here, or begins them with `¤` (DuckDB
+takes it for a letter, Spark wants it in backticks), and spells a user's name by `quoted` (DuckDB) or `backticked`
+(Spark). Where users see a column of Viewkeeper's beside their own (the weight of a change), `unused` finds its name.
 
 Inside the dataflow columns are called by their position (`x0`, `l1`, `k2`) and users' names do not occur; where a
 segment reads a table, DuckDB takes a column for what it is before it looks for an alias of the same name.
@@ -14,33 +15,35 @@ segment reads a table, DuckDB takes a column for what it is before it looks for 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from viewkeeper.errors import BadStatement
 
-MARK = "_"
-"""What names of ours begin with, and no user's column does."""
+MARK = "¤"
+"""The first character of internal names, and of no user's column. It has no upper and lower case."""
 
-WEIGHT = "_w"
-"""The weight column of a delta. Users meet it: in `subscribe`, `readStream` and the rows of `writeStream`."""
+WEIGHT = "¤w"
+"""The weight column of a delta. In `subscribe`, `readStream` and `writeStream` it is called `Table.weight`."""
 
-HASH = "_h"
+HASH = "¤h"
 """The column that holds the 64-bit hash of a row's distribution key; in stored runs."""
 
-COUNT = "_count"
+COUNT = "¤count"
 """The hidden column of a bag view: how often the row occurs; in stored rows."""
 
-ROW = "_row"
+ROW = "¤row"
 """Beside the columns of a file that is loaded: the row's number in it."""
 
-PLACE = "_place"
+PLACE = "¤place"
 """Beside columns that are grouped or sorted: where the row stood."""
 
-FIRST = "_first"
+FIRST = "¤first"
 """Beside `PLACE`: that of the first row of the same partition."""
 
-TIMES = "_times"
+TIMES = "¤times"
 """A count or a weight while it is added up."""
 
-EXPECTED, FOUND = "_expected", "_found"
+EXPECTED, FOUND = "¤expected", "¤found"
 """The two sides of a comparison."""
 
 
@@ -62,13 +65,21 @@ def refuse(name: str, where: str) -> None:
     """BadStatement if a column cannot be called so. `where` begins the message: what the column is of."""
     if name.startswith(MARK):
         raise BadStatement(
-            f"{where} {name}: names that begin with _ are kept for hidden columns.",
+            f"{where} {name}: names that begin with {MARK} are kept for hidden columns.",
             hint="Choose another name; in a query, expression AS name.",
         )
     if not name.strip() or "\0" in name:
         raise BadStatement(
             f"{where} {name!r}: the name is empty or has a character zero.", hint="Name it: expression AS name."
         )
+
+
+def unused(name: str, taken: Iterable[str]) -> str:
+    """A public name beside the columns `taken`: `name`, with one more `_` in front of it as long as a column has it."""
+    others = {other.lower() for other in taken}
+    while name.lower() in others:
+        name = f"_{name}"
+    return name
 
 
 def quoted(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from functools import partial
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
 from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
-from viewkeeper.model.types import Type
+from viewkeeper.model.types import Kind, Type
 
 _WIDE = Context(prec=40)
+_DAY = 86_400_000_000
+"""Microseconds."""
 
 
 def reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
@@ -22,6 +24,27 @@ def reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | N
         return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, digits[1])
     if type_name in _PLAIN:
         return partial(_PLAIN[type_name], f"{table}.{column}")
+    return None
+
+
+def widened(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
+    """What makes a value of a column's type of one that a user would have got of its type before."""
+    if type_.kind is Kind.DECIMAL and narrow.scale < type_.scale:
+        unit = Decimal(1).scaleb(-type_.scale)
+        return lambda value: value.quantize(unit, context=_WIDE)
+    if narrow == types.DATE and type_ != types.DATE:
+        zone = UTC if type_ == types.TIMESTAMP else None
+        return lambda value: datetime(value.year, value.month, value.day, tzinfo=zone)
+    return None
+
+
+def widened_plain(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
+    """The same for values as `model.scalars` has them."""
+    if type_.kind is Kind.DECIMAL and narrow.scale < type_.scale:
+        factor = 10 ** (type_.scale - narrow.scale)
+        return lambda unscaled: unscaled * factor
+    if narrow == types.DATE and type_ != types.DATE:
+        return lambda days: days * _DAY
     return None
 
 

@@ -220,7 +220,9 @@ def _placed(table: Table, columns: Sequence[Column], given: Mapping[Any, Values]
         own = known.get(name.lower()) if isinstance(name, str) else None
         if own is None:
             what = "key column" if len(columns) < len(table.columns) else "column"
-            raise BadValue(f"{table.name} has no {what} {name!r}.", hint=f"It has {_names(columns)}.")
+            renamed = [c.name for c in columns if table.first_inside(c.inside).lower() == str(name).lower()]
+            now = f"It is called {renamed[0]} now. " if renamed else ""
+            raise BadValue(f"{table.name} has no {what} {name!r}.", hint=f"{now}It has {_names(columns)}.")
         if own in placed:
             raise BadValue(
                 f"{table.name}: column {own} is there twice.",

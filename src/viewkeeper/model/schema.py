@@ -1,7 +1,7 @@
 """A table's shape: columns, key, and what kind of table it is.
 
 A key column may be descending (its bytes are inverted) and may put NULLs last; base tables use neither. A *bag* is a
-view without a unique key: its key is the whole row, and a hidden column `_count` holds how often the row occurs.
+view without a unique key: its key is the whole row, and a hidden column `¤count` holds how often the row occurs.
 
     ALTER TABLE     columns            gone              a row as it lies
                     a b                                  a b
@@ -13,7 +13,11 @@ whose first columns, the parameters, are as good as dropped.
 
 Places are only ever added, so rows and log entries of any time can be read. A dropped column keeps its place, where new
 rows hold NULL. What is called as one was before gets another name *inside*, by which stored state (images of tables,
-cells in HBase) knows it: no old value comes back.
+cells in HBase) knows it: no old value comes back. A column that was added with a DEFAULT has an *initial* value, which
+rows show that were written before it; they are not rewritten, and another DEFAULT later does not change it.
+
+A column whose type becomes a wider one keeps its place and gets another name inside. A place that nobody uses is added,
+so that a row's number of columns says which type it was written with (`narrower`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import pyarrow as pa
 from viewkeeper.model import types
 from viewkeeper.model.names import COUNT as COUNT
 from viewkeeper.model.names import WEIGHT as WEIGHT
+from viewkeeper.model.names import unused
 from viewkeeper.model.synchronous import WITH_WRITES
 from viewkeeper.model.types import Type
 
@@ -75,6 +80,18 @@ class KeyPart:
 
 
 @dataclass(frozen=True)
+class Narrower:
+    """What a column was before its type became a wider one: its name inside and its type, in rows that were written
+    with at most so many places."""
+
+    inside: str
+    """The name inside of the wider column."""
+    before: str
+    type: Type
+    places: int
+
+
+@dataclass(frozen=True)
 class Table:
     """A base table or a view's table. `id` is what files and keys refer to; names are for people."""
 
@@ -91,6 +108,13 @@ class Table:
     """Of a member of a family, the table that has its rows."""
     prefix: bytes = b""
     """What the keys of its rows begin with there."""
+    initial: tuple[tuple[str, str], ...] = ()
+    """By the name inside of a column that was added with a DEFAULT: the value of rows that were written before, as
+    `written` reads it."""
+    narrower: tuple[Narrower, ...] = ()
+    """The types that columns had before, the oldest first."""
+    later: Table | None = None
+    """A later state of the table, whose rows this one reads too."""
 
     @property
     def home(self) -> int:
@@ -139,11 +163,17 @@ class Table:
             return self
         return replace(self, columns=tuple(replace(c, name=c.inside, alias="", shown=c.name) for c in self.columns))
 
+    def _alias(self, name: str) -> str:
+        """A name inside that no column has, or had."""
+        taken = {c.inside.lower() for c in self.places} | {n.before.lower() for n in self.narrower}
+        names = (f"{name}#{n}" for n in count(2))
+        return next(n for n in names if n.lower() not in taken) if name.lower() in taken else ""
+
     def adding(self, column: Column) -> Table:
-        taken = {c.inside.lower() for c in self.places}
-        names = (f"{column.name}#{n}" for n in count(2))
-        alias = next(n for n in names if n.lower() not in taken) if column.name.lower() in taken else ""
-        return replace(self, columns=(*self.columns, replace(column, alias=alias)))
+        alias = self._alias(column.name)
+        added = replace(column, alias=alias)
+        initial = self.initial if column.default is None else (*self.initial, (added.inside, column.default))
+        return replace(self, columns=(*self.columns, added), initial=initial)
 
     def dropping(self, name: str) -> Table:
         column = self.by_name[name.lower()]
@@ -174,7 +204,44 @@ class Table:
     def reaching(self, later: Table) -> Table:
         """This table, able to read rows of a later state of it: what was added since is passed over."""
         added = enumerate(later.places[len(self.places) :], len(self.places))
-        return replace(self, gone=(*self.gone, *added))
+        return replace(self, gone=(*self.gone, *added), later=later)
+
+    def widening(self, name: str, type_: Type) -> Table:
+        """With a wider type for a column; rows that are there keep their bytes."""
+        old = self.by_name[name.lower()]
+        alias = self._alias(self.first_inside(old.inside))
+        new = replace(old, type=type_, alias=alias)
+        places = len(self.places)
+        unused = Column(f"{alias}#", types.BOOLEAN)
+        return replace(
+            self,
+            columns=tuple(new if c is old else c for c in self.columns),
+            gone=(*self.gone, (places, unused)),
+            initial=tuple((alias if inside == old.inside else inside, value) for inside, value in self.initial),
+            narrower=(*self.narrower, Narrower(alias, old.inside, old.type, places)),
+        )
+
+    def types_before(self, inside: str) -> tuple[Narrower, ...]:
+        """What a column was before, the latest first."""
+        known, found = {n.inside: n for n in self.narrower}, []
+        while (before := known.get(inside)) is not None:
+            found.append(before)
+            inside = before.before
+        return tuple(found)
+
+    def first_inside(self, inside: str) -> str:
+        """The name inside that a column had before its type was changed."""
+        before = self.types_before(inside)
+        return before[-1].before if before else inside
+
+    def written_types(self, written: int) -> tuple[Type, ...]:
+        """The types of the first places, in rows that were written with so many."""
+        table = self.later or self
+        found = []
+        for column in table.places[:written]:
+            before = [n.type for n in table.types_before(column.inside) if written <= n.places]
+            found.append(before[-1] if before else column.type)
+        return tuple(found)
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -185,6 +252,17 @@ class Table:
     def outside(self) -> pa.Schema:
         """The schema of visible rows as a user reads them."""
         return pa.schema([pa.field(c.name, types.outside(c.type), c.nullable) for c in self.columns])
+
+    @cached_property
+    def weight(self) -> str:
+        """The name of the weight in changes of this table as users see them: `_w` unless a column is called so."""
+        return unused("_w", (c.name for c in self.columns))
+
+    @cached_property
+    def initials(self) -> Mapping[str, str]:
+        """By column name: the value of rows that were written before the column was added, where it is not NULL."""
+        values = dict(self.initial)
+        return {c.name: values[c.inside] for c in self.columns if c.inside in values}
 
     @cached_property
     def by_name(self) -> Mapping[str, Column]:
@@ -205,6 +283,12 @@ class Table:
             "is_bag": self.is_bag,
             "options": [list(o) for o in self.options],
             **({"gone": [[at, *_column_json(c)] for at, c in self.gone]} if self.gone else {}),
+            **({"initial": [list(i) for i in self.initial]} if self.initial else {}),
+            **(
+                {"narrower": [[n.inside, n.before, str(n.type), n.places] for n in self.narrower]}
+                if self.narrower
+                else {}
+            ),
             **({"family": self.family, "prefix": self.prefix.hex()} if self.family else {}),
         }
 
@@ -219,6 +303,8 @@ class Table:
             is_bag=data["is_bag"],
             options=tuple((k, v) for k, v in data["options"]),
             gone=tuple((at, column_of(c)) for at, *c in data.get("gone", ())),
+            initial=tuple((name, value) for name, value in data.get("initial", ())),
+            narrower=tuple(Narrower(a, b, types.of(t), places) for a, b, t, places in data.get("narrower", ())),
             family=data.get("family", 0),
             prefix=bytes.fromhex(data.get("prefix", "")),
         )

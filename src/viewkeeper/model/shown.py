@@ -39,6 +39,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(names: Sequence[str], noun: str, most: int = 5) -> str:
+    """`view a`, `3 views (a, b, c)`; of many only the first few are named."""
+    if len(names) == 1:
+        return f"{noun} {names[0]}"
+    named = ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    return counted(len(names), noun) + (f" ({named})" if names else "")
+
+
 def html_table(names: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", below: str = "") -> str:
     """A table for a notebook, in its own fonts and colours; every text is escaped."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

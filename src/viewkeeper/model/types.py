@@ -295,6 +295,16 @@ def decimal_digits(type_: Type) -> tuple[int, int] | None:
     return (type_.precision, type_.scale) if type_.kind is Kind.DECIMAL else None
 
 
+def widens(narrow: Type, type_: Type) -> bool:
+    """Whether every value of a type is a value of another, and stays the same there."""
+    if narrow in INTEGERS and type_ in INTEGERS:
+        return INTEGERS.index(narrow) < INTEGERS.index(type_)
+    if narrow.kind is type_.kind is Kind.DECIMAL:
+        more = type_.precision - type_.scale >= narrow.precision - narrow.scale and type_.scale >= narrow.scale
+        return more and type_ != narrow
+    return (narrow, type_) in ((FLOAT, DOUBLE), (DATE, TIMESTAMP), (DATE, TIMESTAMP_NTZ))
+
+
 def is_integer(type_: Type) -> bool:
     return type_.family is Family.INTEGER
 

@@ -6,7 +6,7 @@ a member of one. A record of a view leaves out what it is not, so older ones are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -38,6 +38,24 @@ class OwnCut:
     low: int
     cut: int
     time: float
+
+
+@dataclass(frozen=True)
+class TextNames:
+    """What the text of a view means by the name of a table, where the table has other names or columns by now: the
+    table's id, and the columns that it had for the text, each with its first name inside."""
+
+    table: int
+    name: str
+    columns: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> list[Any]:
+        return [self.table, self.name, [list(pair) for pair in self.columns]]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> TextNames:
+        table, name, columns = data
+        return TextNames(table, name, tuple((shown, inside) for shown, inside in columns))
 
 
 class StoredPlan(dict[str, Any]):
@@ -78,6 +96,8 @@ class View:
     """The same for views whose plans differ in constants alone (`plan.families.membership`)."""
     values: tuple[Any, ...] = ()
     """Of a member of a family: what it has for the parameters, as plans keep literals."""
+    names: tuple[TextNames, ...] = ()
+    """What its text means by the names of tables that were altered since it was written (`plan.view_text`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -131,6 +151,7 @@ class View:
         family = {"parameters": self.parameters, "given": self.given, "body": self.body} if self.parameters else {}
         family |= {"template": self.template} if self.template else {}
         family |= {"values": list(self.values)} if self.values else {}
+        family |= {"names": [n.to_json() for n in self.names]} if self.names else {}
         kinds = {"index": self.index, "cluster": self.cluster, "sync": self.sync}
         kind = {name: one.to_json() for name, one in kinds.items() if one is not None}
         return {**data, "suspended": suspended, "since": self.since, "at": at, **family, **kind}
@@ -145,7 +166,8 @@ class View:
         cluster = Cluster.from_json(data["cluster"]) if data.get("cluster") else None
         sync = Sync.from_json(data["sync"]) if data.get("sync") else None
         kinds = (*family, index, cluster, sync, data.get("template", ""), tuple(data.get("values", ())))
-        return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *kinds)
+        names = tuple(map(TextNames.from_json, data.get("names", ())))
+        return View(table, data["query"], data["plan"], data["options"], suspended, since, at, *kinds, names)
 
 
 def _scanned(data: Any) -> Iterator[int]:

@@ -67,7 +67,7 @@ def vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
     if groups is None:
         return None
     counted = groups.sum(weight)
-    totals: dict[str, Ints | Wide] = {"_n": counted}
+    totals: dict[str, Ints | Wide] = {"¤n": counted}
     is_some = counted != 0
     for accumulator in plan.plain:
         values = one_chunk(rows.column(accumulator.argument))

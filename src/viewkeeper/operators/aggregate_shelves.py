@@ -19,9 +19,9 @@ def of(spec: AggregateSpec) -> tuple[tuple[Shelf, ...], ...]:
 
 def vector_shelf(spec: AggregateSpec) -> Shelf:
     plan = layout(spec)
-    counts = {"_n", *(a.name for a in plan.plain if a.is_count)}
+    counts = {"¤n", *(a.name for a in plan.plain if a.is_count)}
     sums = tuple(Column(n, types.BIGINT if n in counts else _WIDE, nullable=False) for n in plan.additive)
-    bucket = (Column("_b", types.INT, nullable=False),) if plan.bucketed else ()
+    bucket = (Column("¤b", types.INT, nullable=False),) if plan.bucketed else ()
     key = (*spec.keys, *bucket)
     by = "group" if plan.bucketed else "key"
     parts = tuple(KeyPart(c.name) for c in key)

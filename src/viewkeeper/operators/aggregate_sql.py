@@ -3,7 +3,7 @@
 vectors  rows → one vector a group, and bucket rows
 values   rows → (group, value, weight)
 flips    values whose weight leaves or reaches zero
-sums     old and delta vectors → one row a touched group with both sides: _n_o, _n_n, <accumulator>_o, …
+sums     old and delta vectors → one row a touched group with both sides: ¤n_o, ¤n_n, <accumulator>_o, …
 read     such rows → −old +new of the measures, with `_bad`: −1 for a negative group, i for measure i out of range
 """
 
@@ -25,11 +25,11 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
     """Accumulators that are not fed get zeros, so every vector has the same columns."""
     plan = layout(spec)
     keys = _keys(spec)
-    sums = [("0" if distinct else "coalesce(sum(_w), 0)") + "::BIGINT AS _n"]
-    zeros = ["0::BIGINT AS _n"]
+    sums = [("0" if distinct else "coalesce(sum(¤w), 0)") + "::BIGINT AS ¤n"]
+    zeros = ["0::BIGINT AS ¤n"]
     for accumulator in plan.plain:
         for name, term in zip(accumulator.columns, accumulator.terms(), strict=True):
-            summed = f"coalesce(sum({term} * _w), 0)" if accumulator in fed else "0"
+            summed = f"coalesce(sum({term} * ¤w), 0)" if accumulator in fed else "0"
             sums.append(f"{summed}::{accumulator.type} AS {quoted(name)}")
             zeros.append(f"0::{accumulator.type} AS {quoted(name)}")
     main = f"SELECT {_list(*keys, *sums)} FROM rows{_group_by(keys)}"
@@ -37,36 +37,36 @@ def vectors(spec: AggregateSpec, fed: tuple[Accumulator, ...], distinct: bool) -
         if spec.keys and not plan.values:
             # A group whose values changed is touched, even where its vector did not: only without them zeros may go.
             main = f"SELECT * FROM ({main}) WHERE {' OR '.join(f'{quoted(c)} <> 0' for c in plan.additive)}"
-        return f"SELECT *, {key_hash(spec)} AS _h FROM ({main})"
-    parts = [f"SELECT *, (-1)::INTEGER AS _b, 0::HUGEINT AS _x FROM ({main})"]
+        return f"SELECT *, {key_hash(spec)} AS ¤h FROM ({main})"
+    parts = [f"SELECT *, (-1)::INTEGER AS ¤b, 0::HUGEINT AS ¤x FROM ({main})"]
     for i, accumulator in enumerate(plan.bucketed):
         split = exact.terms if accumulator.kind == "exact" else exact.square_terms
         kept = "".join(f"{k}, " for k in keys)
         for select in split(quoted(raw(accumulator.argument)), kept) if accumulator in fed else ():
-            summed = f"_bucket + {i * exact.BUCKETS} AS _b, sum(_term * _times) AS _x"
+            summed = f"¤bucket + {i * exact.BUCKETS} AS ¤b, sum(¤term * ¤times) AS ¤x"
             parts.append(
                 f"SELECT {_list(*keys, *zeros)}, {summed} FROM ({select})"
-                f" GROUP BY {_list(*keys, '_bucket')} HAVING sum(_term * _times) <> 0"
+                f" GROUP BY {_list(*keys, '¤bucket')} HAVING sum(¤term * ¤times) <> 0"
             )
-    return f"SELECT *, {key_hash(spec)} AS _h FROM ({' UNION ALL '.join(parts)})"
+    return f"SELECT *, {key_hash(spec)} AS ¤h FROM ({' UNION ALL '.join(parts)})"
 
 
 @lru_cache(maxsize=1024)
 def values(spec: AggregateSpec, argument: str) -> str:
-    columns = _list(*_keys(spec), f"{_normal(spec, argument)} AS {quoted(argument)}", "_w")
+    columns = _list(*_keys(spec), f"{_normal(spec, argument)} AS {quoted(argument)}", "¤w")
     inner = f"SELECT {columns} FROM rows WHERE {quoted(argument)} IS NOT NULL"
     groups = _list(*_keys(spec), quoted(argument))
-    summed = f"SELECT {groups}, sum(_w)::BIGINT AS _w FROM ({inner}) GROUP BY {groups} HAVING sum(_w) <> 0"
-    return f"SELECT *, {value_hash(spec, argument)} AS _h FROM ({summed})"
+    summed = f"SELECT {groups}, sum(¤w)::BIGINT AS ¤w FROM ({inner}) GROUP BY {groups} HAVING sum(¤w) <> 0"
+    return f"SELECT *, {value_hash(spec, argument)} AS ¤h FROM ({summed})"
 
 
 @lru_cache(maxsize=1024)
 def flips(spec: AggregateSpec, argument: str) -> str:
     groups = _list(*_keys(spec), quoted(argument))
-    both = f"SELECT {groups}, 0 AS _o, _w AS _d FROM delta UNION ALL SELECT {groups}, _w, 0 FROM old"
-    summed = f"SELECT {groups}, sum(_o) AS _old, sum(_o) + sum(_d) AS _new FROM ({both}) GROUP BY {groups}"
-    weight = "CASE WHEN _old > 0 THEN -1 ELSE 1 END::BIGINT AS _w"
-    return f"SELECT {groups}, {weight} FROM ({summed}) WHERE (_old > 0) <> (_new > 0)"
+    both = f"SELECT {groups}, 0 AS ¤o, ¤w AS ¤d FROM delta UNION ALL SELECT {groups}, ¤w, 0 FROM old"
+    summed = f"SELECT {groups}, sum(¤o) AS ¤old, sum(¤o) + sum(¤d) AS ¤new FROM ({both}) GROUP BY {groups}"
+    weight = "CASE WHEN ¤old > 0 THEN -1 ELSE 1 END::BIGINT AS ¤w"
+    return f"SELECT {groups}, {weight} FROM ({summed}) WHERE (¤old > 0) <> (¤new > 0)"
 
 
 def key_hash(spec: AggregateSpec) -> str:

@@ -1,9 +1,9 @@
 """Arrangements: the rows of a relation by the hash of a key, as a few immutable sorted runs.
 
-    Arrangement = sum of its runs, oldest first.      Run = Arrow rows sorted by `_h` (uint64), one chunk.
+    Arrangement = sum of its runs, oldest first.      Run = Arrow rows sorted by `¤h` (uint64), one chunk.
 
 A lookup finds the range of each hash in each run and takes the rows. Hashes collide: whoever looks up compares the
-real key afterwards, so a collision costs time and never correctness. Runs hold multisets with weights `_w` (left out
+real key afterwards, so a collision costs time and never correctness. Runs hold multisets with weights `¤w` (left out
 when all are one), or additive state, whose rows are vectors that add up by key; either way the sum of two runs is
 their concatenation, and merging only makes it shorter.
 
@@ -44,7 +44,7 @@ _NOTHING = pa.schema([(HASH, pa.uint64())]).empty_table()
 
 @dataclass(frozen=True)
 class Run:
-    """Rows sorted by `_h`, each column in one chunk. Without a `_w` column every weight is one."""
+    """Rows sorted by `¤h`, each column in one chunk. Without a `¤w` column every weight is one."""
 
     rows: pa.Table
 
@@ -193,7 +193,7 @@ class Arrangement:
         return Arrangement(met)
 
     def probe(self, hashes: Hashes, columns: Sequence[str]) -> tuple[Places, pa.Table]:
-        """Every (index into `hashes`, row) with the same hash; the rows have `columns` and `_w`."""
+        """Every (index into `hashes`, row) with the same hash; the rows have `columns` and `¤w`."""
         found = list(self.probed(hashes, columns, _ALL))
         return found[0] if found else (np.zeros(0, np.int64), self._no_rows(columns))
 
@@ -220,8 +220,8 @@ class Arrangement:
                 yield asked, run.take(places, columns)
 
     def slice(self, hashes: Hashes, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `_h` too) and
-        `_w`."""
+        """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `¤h` too) and
+        `¤w`."""
         found = []
         for run, places, _ in self.met(hashes):
             whole = len(places) == run.num_rows and columns is None
@@ -247,7 +247,7 @@ class Arrangement:
             yield run, places, some if len(places) == len(some) else np.repeat(some, count)
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows, with `columns` (None: all, `_h` too) and `_w`."""
+        """All rows, with `columns` (None: all, `¤h` too) and `¤w`."""
         if not self.runs:
             return self._no_rows(columns)
         return _joined([r.weighted if columns is None else r.weighted.select([*columns, WEIGHT]) for r in self.runs])
@@ -330,7 +330,7 @@ def addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str
     sums = {
         f.name: f"sum({quoted(f.name)})::{_sum_type(f.type)} AS {quoted(f.name)}" for f in schema if f.name in additive
     }
-    shown = ", ".join(sums.get(c) or ("1::BIGINT AS _w" if c == WEIGHT else quoted(c)) for c in schema.names)
+    shown = ", ".join(sums.get(c) or ("1::BIGINT AS ¤w" if c == WEIGHT else quoted(c)) for c in schema.names)
     kept = "" if keep_zero else f" HAVING {' OR '.join(f'sum({quoted(c)}) <> 0' for c in sums)}"
     return f"SELECT {shown} FROM delta GROUP BY {', '.join(keys)}{kept}"
 

@@ -95,6 +95,8 @@ def comparison(expr: Expr) -> Comparison | None:
     op, args = expr.op, expr.args
     if op in _JOINED:
         return _joined(op, [comparison(arg) for arg in args])
+    if op == "In" and len(args) == 2:
+        op = "EqualTo"
     if op == "Not" and args[0].op == "EqualTo":
         args = args[0].args
     elif op == "Not":
@@ -110,7 +112,8 @@ def comparison(expr: Expr) -> Comparison | None:
     if op in _WITHIN and column.type != types.STRING:
         return None
     if [other.op for other in others] == ["column"]:
-        return Beside(side, op, str(others[0].value)) if _is_compared(column.type) and op not in _WITHIN else None
+        known = _is_compared(column.type) and (op in _HOLDS or op == _OTHER)
+        return Beside(side, op, str(others[0].value)) if known else None
     values = [_value(other) for other in others]
     if not values or any(value is None for value in values):
         return None

@@ -96,6 +96,6 @@ def consolidation(schema: pa.Schema, order: str = "") -> str:
     groups = [quoted(c) for c in columns]
     floats = [quoted(c) for c in columns if pa.types.is_floating(schema.field(c).type)]
     groups += [f"({c} = 0 AND signbit({c}))" for c in floats]
-    shown = ", ".join("sum(_w)::BIGINT AS _w" if name == WEIGHT else quoted(name) for name in schema.names)
+    shown = ", ".join("sum(¤w)::BIGINT AS ¤w" if name == WEIGHT else quoted(name) for name in schema.names)
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
-    return f"SELECT {shown} FROM delta{grouped} HAVING sum(_w) <> 0{order}"
+    return f"SELECT {shown} FROM delta{grouped} HAVING sum(¤w) <> 0{order}"

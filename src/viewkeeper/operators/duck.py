@@ -11,6 +11,9 @@ statements are dropped; how many are kept is a part of the memory, since each ta
 
 A result that may be larger than memory is streamed: a cursor of its own hands out some rows, and DuckDB makes no more
 before those are asked for. What a statement needs beside that is bounded by DuckDB's memory limit: then it spills.
+
+A DuckDB that met an internal error refuses every statement after it. The next one is given a new connection, so that
+one view's statement cannot make those of the others fail.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -88,20 +92,38 @@ class Duck:
         self._kept = _kept(memory) if statements_kept is None else statements_kept
         self.made = 0
         """How many statements were prepared so far."""
-        self._con: Any = connect(memory, threads=threads)
+        self._setup, self._memory = setup, memory
         self._streams: list[Any] = []
         self._threads = threads
         self._limit: str | None = None
+        self._con: Any = self._connected()
+
+    def _connected(self) -> Any:
+        connection = connect(self._memory, threads=self._threads)
         try:
-            if setup is not None:
-                setup(self._con)
+            if self._setup is not None:
+                self._setup(connection)
         except BaseException:
-            self._con.close()
+            connection.close()
             raise
+        self._broken = False
+        return connection
+
+    def _reconnect(self) -> None:
+        """A new connection in place of one that is broken, with the same settings and no statements."""
+        if not self._broken:
+            return
+        self._statements.clear()
+        self._slots.clear()
+        with suppress(Exception):
+            self._con.close()
+        self._con = self._connected()
+        if self._limit is not None:
+            self._command(f"SET memory_limit = '{self._limit}'")
 
     def run(self, sql: str, **inputs: pa.Table) -> pa.Table:
         """The result of `sql` over the tables named by `inputs`; DuckDB's errors come through unchanged."""
-        with self._lock:
+        with self._lock, self._watched():
             statement = self._statement(sql, inputs)
             try:
                 for slot, table in zip(statement.slots, inputs.values(), strict=True):
@@ -111,16 +133,28 @@ class Duck:
                 for slot in statement.slots:
                     slot.table = slot.empty
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Within a lock: statements on a connection that works; an internal error of DuckDB breaks it."""
+        import duckdb
+
+        self._reconnect()
+        try:
+            yield
+        except (duckdb.InternalException, duckdb.FatalException):
+            self._broken = True
+            raise
+
     def spread(self, threads: int) -> None:
         """Use this many threads within a statement. With one, a short statement takes half the time."""
-        with self._lock:
+        with self._lock, self._watched():
             if threads != self._threads:
                 self._command(f"SET threads = {int(threads)}")
                 self._threads = threads
 
     def limit(self, memory: int) -> None:
         """Take no more than this many bytes, as far as DuckDB counts them; then spill."""
-        with self._lock:
+        with self._lock, self._watched():
             limit = limited(memory)
             if limit != self._limit:
                 self._command(f"SET memory_limit = '{limit}'")
@@ -130,7 +164,9 @@ class Duck:
         """The result of `sql` like `run`, about so many rows at a time; other statements may run between them."""
         import duckdb
 
-        cursor = self._con.cursor()
+        with self._lock:
+            self._reconnect()
+            cursor = self._con.cursor()
         self._streams.append(cursor)
         try:
             for name, table in inputs.items():
@@ -140,9 +176,13 @@ class Duck:
                     if batch.num_rows:
                         yield plain(pa.Table.from_batches([batch]))
             except OSError as error:  # Arrow knows one class of errors of a stream
-                if "Out of Memory" in str(error):
-                    raise duckdb.OutOfMemoryException(str(error)) from error
-                raise duckdb.Error(str(error)) from error
+                said = str(error)
+                if "Out of Memory" in said:
+                    raise duckdb.OutOfMemoryException(said) from error
+                if "IO Error" in said:
+                    raise duckdb.IOException(said) from error
+                self._broken = self._broken or "INTERNAL Error" in said or "FATAL Error" in said
+                raise duckdb.Error(said) from error
         finally:
             self._streams.remove(cursor)
             cursor.close()
@@ -159,7 +199,7 @@ class Duck:
 
     def prepare(self, statement: Known) -> None:
         """Prepare a statement ahead of its first run, unless it is known or as many as are kept are."""
-        with self._lock:
+        with self._lock, self._watched():
             if statement not in self._statements and len(self._statements) < self._kept:
                 self._statement(statement[0], {name: schema.empty_table() for name, schema in statement[1:]})
 
@@ -201,7 +241,7 @@ class Duck:
     def _prepare(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
         self.made += 1
         slots = self._taken([table.schema for table in inputs.values()])
-        statement = _Statement(f"_p{self.made}", slots)
+        statement = _Statement(f"¤p{self.made}", slots)
         try:
             names = dict(zip(inputs, (slot.name for slot in slots), strict=True))
             self._command(f"PREPARE {statement.name} AS {_over(sql, names)}")
@@ -217,7 +257,7 @@ class Duck:
             known = (schema, schemas[:place].count(schema))
             slot = self._slots.get(known)
             if slot is None:
-                slot = _Slot(f"_s{self.made}_{place}", *known)
+                slot = _Slot(f"¤s{self.made}_{place}", *known)
                 self._con.register(slot.name, slot)
                 self._slots[known] = slot
             slot.statements += 1

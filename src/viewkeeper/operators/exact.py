@@ -43,40 +43,40 @@ def bits(column: Any) -> Any:
 
 
 def terms(bits: str, kept: str) -> tuple[str, ...]:
-    """SELECTs over `rows` of the columns `kept` and (`_bucket`, `_term`, `_times`): add up _term · _times by bucket.
+    """SELECTs over `rows` of the columns `kept` and (`¤bucket`, `¤term`, `¤times`): add up ¤term · ¤times by bucket.
 
-    `bits` names the column of bit patterns; `_times` is the weight, with the double's sign.
+    `bits` names the column of bit patterns; `¤times` is the weight, with the double's sign.
     """
-    sign = "CASE WHEN _negative THEN -_w ELSE _w END"
-    return _finite(bits, kept, "_e >> 5", f"{_MANTISSA} * (1::UBIGINT << (_e & 31))", sign), _special(bits, kept)
+    sign = "CASE WHEN ¤negative THEN -¤w ELSE ¤w END"
+    return _finite(bits, kept, "¤e >> 5", f"{_MANTISSA} * (1::UBIGINT << (¤e & 31))", sign), _special(bits, kept)
 
 
 def square_terms(bits: str, kept: str) -> tuple[str, ...]:
     """The same for squares, in units of 2^−2150: m² has 106 bits, so it goes in as two terms."""
-    square, place = f"({_MANTISSA} * {_MANTISSA})", "(2 * _e + 53)"
-    low = f"({square} & {(1 << 53) - 1}) * (1::UBIGINT << (2 * _e & 31))"
+    square, place = f"({_MANTISSA} * {_MANTISSA})", "(2 * ¤e + 53)"
+    low = f"({square} & {(1 << 53) - 1}) * (1::UBIGINT << (2 * ¤e & 31))"
     high = f"({square} >> 53) * (1::UBIGINT << ({place} & 31))"
     return (
-        _finite(bits, kept, "2 * _e >> 5", low, "_w"),
-        _finite(bits, kept, f"{place} >> 5", high, "_w"),
+        _finite(bits, kept, "2 * ¤e >> 5", low, "¤w"),
+        _finite(bits, kept, f"{place} >> 5", high, "¤w"),
         _special(bits, kept),
     )
 
 
-_MANTISSA = f"(CASE WHEN _e = 0 THEN _f * 2 ELSE _f | {1 << 52} END)::HUGEINT"
+_MANTISSA = f"(CASE WHEN ¤e = 0 THEN ¤f * 2 ELSE ¤f | {1 << 52} END)::HUGEINT"
 
 
 def _finite(bits: str, kept: str, bucket: str, term: str, times: str) -> str:
-    fields = f"({bits} >> 52) & 2047 AS _e, {bits} & {(1 << 52) - 1} AS _f, {bits} >> 63 = 1 AS _negative"
+    fields = f"({bits} >> 52) & 2047 AS ¤e, {bits} & {(1 << 52) - 1} AS ¤f, {bits} >> 63 = 1 AS ¤negative"
     inner = f"SELECT *, {fields} FROM rows WHERE {bits} IS NOT NULL"
-    shown = f"({bucket})::INTEGER AS _bucket, {term} AS _term, {times} AS _times"
-    return f"SELECT {kept}{shown} FROM ({inner}) WHERE _e <> 2047"
+    shown = f"({bucket})::INTEGER AS ¤bucket, {term} AS ¤term, {times} AS ¤times"
+    return f"SELECT {kept}{shown} FROM ({inner}) WHERE ¤e <> 2047"
 
 
 def _special(bits: str, kept: str) -> str:
     infinity = f"WHEN {bits} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
     bucket = f"CASE WHEN {bits} & {(1 << 52) - 1} <> 0 THEN {NAN} {infinity} END::INTEGER"
-    shown = f"{bucket} AS _bucket, 1::HUGEINT AS _term, _w AS _times"
+    shown = f"{bucket} AS ¤bucket, 1::HUGEINT AS ¤term, ¤w AS ¤times"
     return f"SELECT {kept}{shown} FROM rows WHERE ({bits} >> 52) & 2047 = 2047"
 
 

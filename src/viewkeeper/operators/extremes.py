@@ -1,6 +1,6 @@
 """Minimum and maximum of groups, old and new, from the counts of their values.
 
-A run of values is sorted by (`_h`, value), so the extremes of a group lie at the ends of its range in each run, below
+A run of values is sorted by (`¤h`, value), so the extremes of a group lie at the ends of its range in each run, below
 values that later runs took back. So read a window at the ends only, add the delta, and see how far that can be trusted:
 
     run 1   │3 4 7 9│ … 200,000 more           bound = 9: every row below 9 has been read
@@ -49,7 +49,7 @@ def by_value(duck: Duck, values: pa.Table, argument: str) -> pa.Table:
 def change(
     duck: Duck, spec: AggregateSpec, argument: str, state: Arrangement, delta: pa.Table, groups: pa.Table
 ) -> Extremes:
-    """The extremes of each of `groups` (keys and `_h`), of the state and of the state with the delta, `by_value`."""
+    """The extremes of each of `groups` (keys and `¤h`), of the state and of the state with the delta, `by_value`."""
     columns = [*(k.name for k in spec.keys), argument, WEIGHT, HASH]
     functions = [f for f in ("Min", "Max") if any((m.function, m.argument) == (f, argument) for m in spec.measures)]
     delta = delta.select(columns)

@@ -169,7 +169,7 @@ class Groups:
         self._fed = [(a.kind, source[a.argument], a.name) for a in plan.plain]
         self._values = [(a, source[a], tables) for a, tables in zip(plan.values, shelved[1:], strict=True)]
         self._measures = [_reading(measure) for measure in spec.measures]
-        self._nothing = dict.fromkeys(("_n", *(name for _, _, name in self._fed)), 0)
+        self._nothing = dict.fromkeys(("¤n", *(name for _, _, name in self._fed)), 0)
 
     def step(
         self, before: Sequence[Row], after: Sequence[Row], lying: Lying, named_by: frozenset[str]
@@ -197,9 +197,9 @@ class Groups:
             for (argument, _, tables), values in zip(self._values, counted[group], strict=True):
                 changes += self._ends(argument, tables, named, values, lying, extremes)
             for shown, side, ends, there in ((was, old, extremes[0], lies is not None), (now, new, extremes[1], True)):
-                if side["_n"] > 0 or (there and not self._names):
+                if side["¤n"] > 0 or (there and not self._names):
                     made = named if brief and side is old else self._read(named, side, ends)
-                    if made is None or new["_n"] < 0:
+                    if made is None or new["¤n"] < 0:
                         return None
                     shown.append(made)
         return changes, was, now
@@ -234,7 +234,7 @@ class Groups:
             rows = rows.filter(pc.equal(encode_keys(self._vectors, rows), pa.scalar(key, pa.binary())))
         if not rows.num_rows:
             return None
-        sums = {name: sum(map(int, rows[name].to_pylist())) for name in ("_n", *(name for _, _, name in self._fed))}
+        sums = {name: sum(map(int, rows[name].to_pylist())) for name in ("¤n", *(name for _, _, name in self._fed))}
         return encode_plain(self._vectors, {**named, **sums})
 
     def _add(
@@ -245,7 +245,7 @@ class Groups:
         if delta is None:
             delta = deltas[group] = dict(self._nothing)
             counted[group] = [{} for _ in self._values]
-        delta["_n"] += weight
+        delta["¤n"] += weight
         for kind, source, name in self._fed:
             value = row[source]
             if value is not None:
@@ -306,7 +306,7 @@ def _reading(measure: Measure) -> tuple[str, str, str, str, str, int, int]:
     """A measure, what it is read from (a count, a sum), and the least and the greatest sum that fits."""
     argument, function = measure.argument, measure.function
     if argument is None:
-        return measure.name, function, "", "_n", "", 0, 0
+        return measure.name, function, "", "¤n", "", 0, 0
     is_sum = function in ("Sum", "Average")
     digits = types.decimal_digits(measure.type)
     most = 10 ** digits[0] - 1 if digits else (1 << 63) - 1

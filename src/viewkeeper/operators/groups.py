@@ -37,7 +37,7 @@ from viewkeeper.operators.wide import Flags, Ints, Wide
 
 @dataclass(frozen=True)
 class Sides:
-    """The old side of all groups, then the new one: accumulators' totals by name; the count `_n` is that of rows."""
+    """The old side of all groups, then the new one: accumulators' totals by name; the count `¤n` is that of rows."""
 
     counts: dict[str, Ints]
     sums: dict[str, Wide]
@@ -45,12 +45,12 @@ class Sides:
 
     @property
     def rows(self) -> Ints:
-        return self.counts["_n"]
+        return self.counts["¤n"]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """`keys` has key columns and `_h`, one row a group; `seen`: the old state has a row of the group."""
+    """`keys` has key columns and `¤h`, one row a group; `seen`: the old state has a row of the group."""
 
     keys: pa.Table
     seen: Flags
@@ -83,9 +83,9 @@ def group(duck: Duck, spec: AggregateSpec, plan: Layout, old: Arrangement, delta
     both[olds:] += count
     sides = _sides(plan, parts, _Sum(both, count))
     if plan.bucketed:
-        bucket = _values(parts, "_b")
+        bucket = _values(parts, "¤b")
         rows = np.flatnonzero(bucket >= 0)
-        terms = Wide.of_words(_values(parts, "_x")[rows])
+        terms = Wide.of_words(_values(parts, "¤x")[rows])
         _add_buckets(plan, sides, count, numbers[rows], bucket[rows], rows >= olds, terms)
     return Groups(keys, seen, sides)
 
@@ -203,7 +203,7 @@ def firsts(identity: npt.NDArray[Any]) -> Flags:
 
 
 def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) -> Ints:
-    """For each row of `table` (with keys and `_h`), the index of its group in `keys`; −1: none of them."""
+    """For each row of `table` (with keys and `¤h`), the index of its group in `keys`; −1: none of them."""
     wanted, hashes = hashes_of(table), hashes_of(keys)
     order = ascending(hashes)
     ordered = hashes[order]
@@ -213,11 +213,11 @@ def aligned(duck: Duck, spec: AggregateSpec, keys: pa.Table, table: pa.Table) ->
         if _equal_keys(spec, table, np.flatnonzero(known), keys, group[known]):
             return np.where(known, group, -1)
     names = [quoted(k.name) for k in spec.keys]
-    same = " AND ".join(["t._h = g._h", *(f"t.{k} IS NOT DISTINCT FROM g.{k}" for k in names)])
-    listed = keys.append_column("_i", pa.array(np.arange(keys.num_rows)))
-    asked = table.select([k.name for k in spec.keys] + [HASH]).append_column("_j", pa.array(np.arange(table.num_rows)))
-    sql = f"SELECT _j, coalesce(_i, -1) AS _i FROM t LEFT JOIN g ON {same} ORDER BY _j"
-    found: Ints = duck.run(sql, t=asked, g=listed).column("_i").to_numpy()
+    same = " AND ".join(["t.¤h = g.¤h", *(f"t.{k} IS NOT DISTINCT FROM g.{k}" for k in names)])
+    listed = keys.append_column("¤i", pa.array(np.arange(keys.num_rows)))
+    asked = table.select([k.name for k in spec.keys] + [HASH]).append_column("¤j", pa.array(np.arange(table.num_rows)))
+    sql = f"SELECT ¤j, coalesce(¤i, -1) AS ¤i FROM t LEFT JOIN g ON {same} ORDER BY ¤j"
+    found: Ints = duck.run(sql, t=asked, g=listed).column("¤i").to_numpy()
     return found
 
 
@@ -270,9 +270,9 @@ def same_keys(spec: AggregateSpec, rows: pa.Table, others: Ints) -> bool:
 def _representatives(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> Hashes:
     """For each row, the number of the first row with its key."""
     names = ", ".join(quoted(k.name) for k in spec.keys)
-    listed = rows.select([k.name for k in spec.keys]).append_column("_i", pa.array(np.arange(rows.num_rows)))
-    sql = f"SELECT min(_i) OVER (PARTITION BY {names}) AS _g FROM rows ORDER BY _i"
-    found: Hashes = duck.run(sql, rows=listed).column("_g").to_numpy().astype(np.uint64)
+    listed = rows.select([k.name for k in spec.keys]).append_column("¤i", pa.array(np.arange(rows.num_rows)))
+    sql = f"SELECT min(¤i) OVER (PARTITION BY {names}) AS ¤g FROM rows ORDER BY ¤i"
+    found: Hashes = duck.run(sql, rows=listed).column("¤g").to_numpy().astype(np.uint64)
     return found
 
 

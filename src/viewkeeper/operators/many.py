@@ -87,7 +87,7 @@ class Sums:
         there, stays = np.asarray(pc.is_valid(place)), np.zeros(len(place), np.bool_)
         for column in new.values():
             stays |= np.asarray(column) != 0
-        count, before = np.asarray(new["_n"]), np.asarray(old["_n"])
+        count, before = np.asarray(new["¤n"]), np.asarray(old["¤n"])
         if (count < 0).any():
             return None
         state = pa.table({**rows, **new}).select(self.state.arrow.names).cast(self.state.arrow)
@@ -109,7 +109,7 @@ class Sums:
         for condition in self.conditions:
             delta = delta.filter(pc.fill_null(_passes(condition, delta), False))
         weights = delta[WEIGHT]
-        columns: dict[str, Any] = {"_n": weights}
+        columns: dict[str, Any] = {"¤n": weights}
         for kind, source, name in self.fed:
             column = delta[source]
             if kind == "count":

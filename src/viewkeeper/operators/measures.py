@@ -47,7 +47,7 @@ class Accumulator:
 
     @property
     def name(self) -> str:
-        return f"_{self.kind}_{self.argument}{'_d' if self.distinct else ''}"
+        return f"¤{self.kind}_{self.argument}{'_distinct' if self.distinct else ''}"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Layout:
     @cached_property
     def counts(self) -> tuple[str, ...]:
         """The names of the state columns that count; that of all rows is the first."""
-        return ("_n", *(a.name for a in self.plain if a.is_count))
+        return ("¤n", *(a.name for a in self.plain if a.is_count))
 
     @cached_property
     def sums(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Layout:
     def additive(self) -> tuple[str, ...]:
         """The names of all state columns that add up."""
         columns = tuple(c for a in self.plain for c in a.columns)
-        return ("_n", *columns, "_x") if self.bucketed else ("_n", *columns)
+        return ("¤n", *columns, "¤x") if self.bucketed else ("¤n", *columns)
 
 
 @lru_cache(maxsize=1024)
@@ -165,15 +165,15 @@ def summing(measure: Measure) -> Accumulator:
 
 
 def raw(argument: str) -> str:
-    return f"_r_{argument}"
+    return f"¤r_{argument}"
 
 
 def raw_lower(argument: str) -> str:
-    return f"_rl_{argument}"
+    return f"¤rl_{argument}"
 
 
 def raw_upper(argument: str) -> str:
-    return f"_ru_{argument}"
+    return f"¤ru_{argument}"
 
 
 def with_raw(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:

@@ -47,11 +47,14 @@ Ports = Sequence[Sequence[pa.Table]]
 
 
 class Seek(NamedTuple):
-    """A lookup by equal keys: in which arrangement and state of it, and what is taken of a row, by its name there."""
+    """A lookup by equal keys: in which arrangement and state of it, and what is taken of a row, by its name there.
+    Of an `optional` relation also what decides on a match."""
 
     arrangement: str
     fresh: bool
     take: tuple[tuple[str, Column], ...]
+    optional: str = ""
+    match: tuple[Expr, ...] = ()
 
 
 class Site(Protocol):
@@ -203,9 +206,9 @@ class Operator:
         return None
 
     @property
-    def known_by(self) -> tuple[str, ...]:
-        """The columns of its output by which a person knows a row; none if all of them say something."""
-        return ()
+    def known_by(self) -> tuple[str, ...] | None:
+        """The columns of its output by which a person knows a row; None if all of them say something."""
+        return None
 
     def plainly(self, segment: Segment) -> Segment:
         """A segment over it without what it says of values that do not fit, for who looks at those first."""
@@ -279,6 +282,10 @@ class Operator:
     def describe(self, told: Told) -> str:
         """What it does: its line in EXPLAIN."""
         raise Defect(f"A {self.kind} has no words for EXPLAIN.")
+
+    def step(self, told: Told) -> str:
+        """The same in short, where a path of lookups is one line."""
+        raise Defect(f"A {self.kind} is no lookup of a path.")
 
     def reason(self, told: Told) -> str | None:
         """Why it is of its kind and no cheaper one, or what a change costs here; None where the kind says it all."""

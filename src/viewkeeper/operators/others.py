@@ -29,7 +29,7 @@ from viewkeeper.operators.wide import Ints
 
 _NAME = r'"(\w+)"'
 _FORM = re.compile(
-    rf"SELECT {_NAME} AS {_NAME}, {_NAME} AS {_NAME}, input0\._h FROM input0 WHERE (NOT )?EXISTS "
+    rf"SELECT {_NAME} AS {_NAME}, {_NAME} AS {_NAME}, input0\.¤h FROM input0 WHERE (NOT )?EXISTS "
     rf"\(SELECT 1 FROM input1 WHERE \(\({_NAME} = {_NAME}\) AND \(NOT \({_NAME} = {_NAME}\)\)\)\)"
 )
 _GREATEST = (1 << 63) - 1

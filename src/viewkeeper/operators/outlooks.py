@@ -1,6 +1,7 @@
 """What can be seen from the rows that a lookup finds: read off the path, before there are any rows.
 
 A lookup whose key is made of one place's columns alone says something about each row there: whether it finds anything.
+One of an optional relation says nothing: the row stays where it finds nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Outlook:
 
 def outlooks(stretch: Stretch) -> Mapping[int, Outlook]:
     """By place; places from which nothing can be seen are left out."""
-    steps = list(steps_of(stretch))
+    steps = [step for step in steps_of(stretch) if step.optional is None]
     after: dict[int, list[tuple[tuple[str, ...], Step]]] = {}
     for step in steps:
         places = {place for place, _ in step.key}

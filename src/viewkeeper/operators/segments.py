@@ -37,7 +37,7 @@ ORDERED = (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.DATE, Family.TIM
 
 @dataclass(frozen=True)
 class Segment:
-    """`SELECT exprs, _w, hash(key) AS _h FROM source WHERE where`. `key` None: no hash is needed.
+    """`SELECT exprs, ¤w, hash(key) AS ¤h FROM source WHERE where`. `key` None: no hash is needed.
 
     `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
     are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat rows).

@@ -30,6 +30,9 @@ from viewkeeper.operators.wide import Flags, Words
 Ref = tuple[int, str]
 """A column of the row at a place: (number of the place, its name there). Place 0 is the delta's."""
 
+MET = "met"
+"""As a column of an optional relation's row: whether there is one."""
+
 BITS = 64
 DELTA = 0
 _COMPARISONS = frozenset({"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"})
@@ -170,6 +173,16 @@ def _met(duck: Duck, check: Check, rows: pa.Table) -> Mapping[int, Flags]:
 
 
 @dataclass(frozen=True)
+class Optional:
+    """Of a lookup in an optional relation: `left` or `anti`, the conditions of a match beside the key (for exit 0), and
+    the types of the columns that are taken, which are NULL where there is no match."""
+
+    how: str
+    match: Check | None
+    types: tuple[tuple[str, Type], ...]
+
+
+@dataclass(frozen=True)
 class Step:
     """A lookup of `key` in an arrangement; what it finds is the place of this number."""
 
@@ -182,6 +195,7 @@ class Step:
     checks: tuple[Check, ...] = ()
     lookups: tuple[str, ...] = ()
     """The operators for which it is made."""
+    optional: Optional | None = None
 
 
 @dataclass(frozen=True)

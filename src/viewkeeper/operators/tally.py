@@ -125,10 +125,10 @@ class Tally:
         self._grouping = [(column, source) for column, source in shown if source in names]
         self._named = {state.id: _bits(state, names), view.id: _bits(view, [column for column, _ in self._grouping])}
         kept = layout_of(state, len(state.places))
-        self._first = 3 + kept.names.index("_n")
+        self._first = 3 + kept.names.index("¤n")
         """Of the state's slots, the first number."""
         self._wide = [at for at, code in enumerate(kept.codes[self._first - 3 :]) if code == _WIDE]
-        place = {"_n": 0} | {name: at for at, (_, _, name) in enumerate(fed, 1)}
+        place = {"¤n": 0} | {name: at for at, (_, _, name) in enumerate(fed, 1)}
         read = {measure[0]: measure for measure in measures}
         end = layout_of(view, len(view.places))
         self._measures: list[tuple[int, bool, str, int, int | None, int, int]] = []

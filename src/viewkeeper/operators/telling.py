@@ -63,13 +63,14 @@ class Told:
 
     def text(self, source: str, expr: Expr) -> str:
         """An expression over an operator's columns, in the words of the tables."""
-        return expr_text(_renamed(expr, self._columns(source)))
+        return expr_text(_renamed(expr, self.columns(source)))
 
     def given(self, segment: Segment, name: str) -> str:
         """What a segment gives under a name."""
         return next((self.text(segment.source, n.expr) for n in segment.exprs if n.name == name), name)
 
-    def _columns(self, name: str) -> Mapping[str, str]:
+    def columns(self, name: str) -> Mapping[str, str]:
+        """What the columns of an operator are made of, in the words of the tables."""
         if name not in self._traced:
             self._traced[name] = self.flow.operators[name].traced(self.text)
         return self._traced[name]

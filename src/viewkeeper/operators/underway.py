@@ -1,6 +1,6 @@
 """Rows under way: tuples of places, with their weights and the exits that want them, as bits.
 
-find       a lookup by a unique key adds a place to the same rows
+find       a lookup by a unique key adds a place to the same rows; of an optional relation it may be none
 matches    any other lookup makes new rows, one for each that has the key
 judge      conditions take bits away; a row that nobody wants is looked up no further
 table      columns are taken at the exit, from the places
@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from viewkeeper.model import types
+from viewkeeper.model.chunks import taken
 from viewkeeper.model.schema import WEIGHT
+from viewkeeper.model.types import Type
 from viewkeeper.operators.ahead import Ahead
 from viewkeeper.operators.alive import Alive
 from viewkeeper.operators.finding import Places
 from viewkeeper.operators.places import Lying, Picked, Probe
-from viewkeeper.operators.stretches import DELTA, Check, Ref, Step, bits_of, judged, words_of
+from viewkeeper.operators.stretches import DELTA, MET, Check, Optional, Ref, Step, bits_of, judged, words_of
 from viewkeeper.operators.wide import Words
 
 _ROWS_FOR_BITS = 2
@@ -39,6 +42,8 @@ class Underway:
     ) -> None:
         self.ahead, self.lying, self.places, self.weight, self.bits = ahead, lying, places, weight, bits
         self.duck = ahead.duck
+        self.optional: dict[int, Mapping[str, Type]] = {}
+        """The places at which there may be no row, with the types of their columns."""
 
     def wanted(self, exits: int) -> Places:
         """The rows that one of these exits wants."""
@@ -55,7 +60,7 @@ class Underway:
             return
         whole = len(some) == len(self.weight)
         places = {place for place, _ in check.refs}
-        if len(places) == 1 and DELTA not in places:
+        if len(places) == 1 and DELTA not in places and places.isdisjoint(self.optional):
             told = self._remembered(check, places.pop(), some)
         else:
             told = judged(self.duck, check, self._columns(check.refs, some))
@@ -92,9 +97,14 @@ class Underway:
         some = self.wanted(step.exits)
         places = np.full(len(self.weight), -1, np.int64)
         self.lying[step.place], self.places[step.place] = lying, places
+        if step.optional is not None:
+            self.optional[step.place] = dict(step.optional.types)
         if not len(some):
             return
         places[some] = found = lying.find(self._probe(step.key, some), step.by)
+        if step.optional is not None:
+            self._meet(step, step.optional, some)
+            return
         self._forget(some[found < 0], step.exits)
         if (alive := self.ahead.of(step)) is not None:
             there = some[found >= 0]
@@ -104,6 +114,17 @@ class Underway:
             self.judge(check, step.exits)
         if (before := self.ahead.before(step)) is not None:
             self.ahead.wasted(before, len(some) - len(self.wanted(step.exits)))
+
+    def _meet(self, step: Step, optional: Optional, some: Places) -> None:
+        """Rows that found one with their key have a match if it meets the conditions, else none."""
+        places = self.places[step.place]
+        if optional.match is not None and len(there := some[places[some] >= 0]):
+            told = judged(self.duck, optional.match, self._columns(optional.match.refs, there))
+            places[there[told[0] == 0]] = -1
+        if optional.how == "anti":
+            self._forget(some[places[some] >= 0], step.exits)
+        for check in step.checks:
+            self.judge(check, step.exits)
 
     def matches(self, step: Step, lying: Lying, most: int) -> Iterator[Underway]:
         """Every row that is wanted with every row that has its key, some at a time."""
@@ -119,6 +140,7 @@ class Underway:
             for word, mine in enumerate(bits):  # what others want of these rows is not followed here
                 mine &= bits_of(step.exits, word)
             found = Underway(self.ahead, self.lying | {step.place: lying}, places, self.weight[origin] * weight, bits)
+            found.optional = dict(self.optional)
             if alive is not None:
                 found._look_ahead(step, alive, np.arange(len(index)))
             for check in step.checks:
@@ -164,10 +186,23 @@ class Underway:
 
     def _column(self, ref: Ref, some: Places, picked: dict[int, Picked]) -> pa.Array:
         place, name = ref
+        places = self.places[place]
+        places = places if len(some) == len(places) else places[some]
+        if place in self.optional and (name == MET or (places < 0).any()):
+            return self._or_null(place, name, places)
         if place not in picked:
-            places = self.places[place]
-            picked[place] = self.lying[place].at(places if len(some) == len(places) else places[some])
+            picked[place] = self.lying[place].at(places)
         return picked[place].column(name)
+
+    def _or_null(self, place: int, name: str, places: Places) -> pa.Array:
+        """A column of an optional relation: NULL where there is no row."""
+        is_met = places >= 0
+        if name == MET:
+            return pa.array(is_met)
+        if not is_met.any():
+            return pa.nulls(len(places), types.arrow(self.optional[place][name]))
+        values = self.lying[place].at(places[is_met]).column(name)
+        return taken(values, pa.array(np.cumsum(is_met) - 1, mask=~is_met))
 
     def _probe(self, key: Sequence[Ref], some: Places) -> Probe:
         picked: dict[int, Picked] = {}

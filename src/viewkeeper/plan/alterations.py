@@ -1,11 +1,12 @@
 """ALTER: what may change about a table or view that is there.
 
-    ALTER TABLE name ADD [COLUMN] column                         rows that are there hold NULL
-                   | DROP [COLUMN] [IF EXISTS] column
+    ALTER TABLE name ADD [COLUMN] column                         rows that are there show its DEFAULT, else NULL
+                   | DROP [COLUMN] [IF EXISTS] column [CASCADE]  with CASCADE, the views and indexes that use it too
                    | RENAME TO name
                    | RENAME COLUMN column TO column
                    | ALTER [COLUMN] column SET DEFAULT value     for rows that come
                    | ALTER [COLUMN] column DROP DEFAULT
+                   | ALTER [COLUMN] column [SET DATA] TYPE type  a wider one: rows that are there keep their values
     ALTER MATERIALIZED VIEW name SUSPEND | RESUME | RENAME TO name
 
 What a view's query names keeps its name, and no row is rewritten.
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from viewkeeper.errors import BadStatement
 from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Column
-from viewkeeper.plan.columns import read_column
+from viewkeeper.model.types import Type
+from viewkeeper.plan.columns import read_column, read_type
 from viewkeeper.plan.words import Words
 
 
@@ -33,6 +35,7 @@ class DropColumn:
     table: str
     column: str
     if_exists: bool = False
+    cascade: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,14 @@ class AlterView:
     """suspend or resume"""
 
 
-ColumnChange = AddColumn | DropColumn | RenameColumn | SetDefault
+@dataclass(frozen=True)
+class AlterType:
+    table: str
+    column: str
+    type: Type
+
+
+ColumnChange = AddColumn | DropColumn | RenameColumn | SetDefault | AlterType
 AlterTable = ColumnChange | Rename
 
 
@@ -76,7 +86,11 @@ def alter_table(words: Words) -> AlterTable:
     if words.take("DROP"):
         words.take("COLUMN")
         absent_ok = words.take("IF", "EXISTS")
-        return DropColumn(name, words.name("column"), absent_ok)
+        column = words.name("column")
+        cascade = words.take("CASCADE")
+        if not cascade:
+            words.take("RESTRICT")
+        return DropColumn(name, column, absent_ok, cascade)
     if words.take("RENAME", "TO"):
         return Rename(name, words.new_name("table"), is_view=False)
     if words.take("RENAME"):
@@ -88,7 +102,7 @@ def alter_table(words: Words) -> AlterTable:
         return RenameColumn(name, column, to)
     if words.take("ALTER"):
         words.take("COLUMN")
-        return _default(words, name, words.name("column"))
+        return _alter_column(words, name, words.name("column"))
     if words.take("ADD"):
         words.take("COLUMN")
         return _add(words, name)
@@ -99,23 +113,29 @@ def alter_table(words: Words) -> AlterTable:
 
 def _add(words: Words, table: str) -> AddColumn:
     column, is_key = read_column(words)
-    if is_key or not column.nullable:
+    if is_key:
         raise BadStatement(
-            f"Column {column.name}: rows that are there have no value for it, so it must allow NULL.",
-            hint="Add it without NOT NULL and PRIMARY KEY.",
+            f"Column {column.name}: the key of {table} is the one that it was created with.",
+            hint="Add it without PRIMARY KEY.",
         )
-    if column.default is not None:
+    if not column.nullable and column.default is None:
         raise BadStatement(
-            f"Column {column.name}: rows that are there would not get the default, they are not rewritten.",
-            hint=f"Add it without; then ALTER COLUMN {column.name} SET DEFAULT …, and UPDATE {table} for old rows.",
+            f"Column {column.name}: rows that are there have no value for it, so NOT NULL needs a DEFAULT.",
+            hint=f"Write {column.name} {column.type.sql} NOT NULL DEFAULT value, or leave NOT NULL out.",
         )
     return AddColumn(table, column)
 
 
-def _default(words: Words, table: str, column: str) -> SetDefault:
+def _alter_column(words: Words, table: str, column: str) -> SetDefault | AlterType:
+    if words.take("TYPE") or words.take("SET", "DATA", "TYPE"):
+        return AlterType(table, column, read_type(words, column))
     if words.take("DROP", "DEFAULT"):
         return SetDefault(table, column, None)
-    words.need("SET", "DEFAULT")
+    if not words.take("SET", "DEFAULT"):
+        raise BadStatement(
+            f"A column is altered by TYPE, SET DEFAULT or DROP DEFAULT, not by {words.shown()}.",
+            hint="Write one of them; RENAME COLUMN, ADD and DROP stand behind the table.",
+        )
     rest = Words(words.text, words.tokens[words.next :])
     words.next = len(words.tokens)
     return SetDefault(table, column, rest)

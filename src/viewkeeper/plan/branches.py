@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from viewkeeper.expressions import can_raise
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.segments import Segment
-from viewkeeper.plan.nodes import Expr, Named, column
+from viewkeeper.plan.nodes import Expr, Named, Node, column
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,19 @@ class Branch:
         """The pending steps and a last projection (over plan columns) as one segment."""
         seen = tuple(Named(n.name, self.see(n.expr)) for n in exprs)
         return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times, ordered)
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Node):
+    """A node that is compiled already: so two joins read it and it is compiled once."""
+
+    node: Node
+    branches: tuple[Branch, ...]
+    kind: ClassVar[str] = "given"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(c for c in self.node.columns if c.name in self.branches[0].columns)
 
 
 def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:

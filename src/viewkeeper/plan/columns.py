@@ -22,7 +22,7 @@ def read_column(words: Words) -> tuple[Column, bool]:
     """A column, and whether it says that it is the key."""
     name = words.name("column")
     refuse(name, "Column")
-    type_ = _type(words, name)
+    type_ = read_type(words, name)
     nullable, is_key, default = True, False, None
     while True:
         if words.take("NOT", "NULL"):
@@ -71,7 +71,8 @@ _TYPES = {
 }
 
 
-def _type(words: Words, column: str) -> Type:
+def read_type(words: Words, column: str) -> Type:
+    """A type, as `model.types` has it."""
     if words.done() or words.at(",") or words.at(")"):
         raise BadStatement(f"Column {column} has no type.", hint=f"Types are: {', '.join(types.NAMES).upper()}.")
     written = words.word().lower()

@@ -19,9 +19,10 @@ from viewkeeper.operators.kinds import Aggregate, Consolidate, Image, Input, Sin
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.spec import AggregateSpec
 from viewkeeper.plan import joins, nodes, slices
-from viewkeeper.plan.branches import Branch, positional, raises, reference
+from viewkeeper.plan.branches import Branch, Given, positional, raises, reference
 from viewkeeper.plan.calls import is_sum, measure_of, value_arguments
 from viewkeeper.plan.families import sharing
+from viewkeeper.plan.flatten import flatten
 from viewkeeper.plan.nodes import Expr, Named, Node, Query, column
 from viewkeeper.plan.united import United
 
@@ -75,11 +76,14 @@ class Compiler:
     sizes: Mapping[int, int] = field(default_factory=dict)
     united: United | None = None
     """What the view that is compiled keeps with others. A view that it reads is compiled into it as it is by itself."""
+    compiled: dict[tuple[int, frozenset[str]], tuple[Node, United | None, list[Branch]]] = field(default_factory=dict)
+    """Nodes of the view that were compiled before, by identity: nothing is compiled twice."""
 
     def view(self, view_id: int) -> Sink:
         """The sink of a view, with everything behind it."""
         plan = self.views[view_id]
         self.sizes, self.united = plan.sizes, plan.united
+        self.compiled.clear()
         needed = frozenset(c.name for _, c in plan.query.output)
         branches = self.settled(self.compile(without_sort(plan.query.root), needed), [])
         exprs = [Named(f"o{i}", reference(c)) for i, (_, c) in enumerate(plan.query.output)]
@@ -88,10 +92,15 @@ class Compiler:
 
     def compile(self, node: Node, needed: frozenset[str]) -> list[Branch]:
         """The branches whose sum is the node, with at least the needed plan columns."""
+        known = self.compiled.get((id(node), needed))
+        if known is not None and known[0] is node and known[1] is self.united:
+            return known[2]
         handler = HANDLERS.get(node.kind)
         if handler is None:
             raise Unsupported(f"{node.kind.upper()} is not supported in a materialized view.")
-        return handler(self, node, needed)
+        branches = handler(self, node, needed)
+        self.compiled[id(node), needed] = node, self.united, branches
+        return branches
 
     def add(self, operator: T) -> T:
         """The operator, or the equal one that another view made."""
@@ -108,7 +117,10 @@ class Compiler:
         """
         if not raises(upcoming) or not any(b.sign < 0 or b.source.may_cancel for b in branches):
             return branches
-        columns = [Column(name, e.type, e.nullable) for name, e in branches[0].columns.items()]
+        # A branch may have columns beside those that are needed, which another one has not.
+        shared = [name for name in branches[0].columns if all(name in b.columns for b in branches)]
+        seen = {name: [b.columns[name] for b in branches] for name in shared}
+        columns = [Column(name, exprs[0].type, any(e.nullable for e in exprs)) for name, exprs in seen.items()]
         return self.consolidated(branches, columns)
 
     def consolidated(self, branches: list[Branch], columns: list[Column]) -> list[Branch]:
@@ -141,8 +153,9 @@ def _scan(compiler: Compiler, node: nodes.Scan, needed: frozenset[str]) -> list[
 
 
 def _filter(compiler: Compiler, node: nodes.Filter, needed: frozenset[str]) -> list[Branch]:
-    if joins.holds_join(node.child):  # a comparison with a scalar: it decides how the scalar is looked up
-        return joins.inner(compiler, node, needed)
+    flat = flatten(node, compiler.tables)
+    if flat.is_join:  # a comparison with a scalar: it decides how the scalar is looked up
+        return joins.flat_join(compiler, flat, needed)
     branches = compiler.compile(node.child, needed | node.condition.columns())
     branches = compiler.settled(branches, [b.see(node.condition) for b in branches])
     return [b.filtered(node.condition) for b in branches]
@@ -214,6 +227,10 @@ def _aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]
     return [Branch(compiler.add(operator), names, () if shared is None else all_fit(measures))]
 
 
+def _given(compiler: Compiler, node: Given, needed: frozenset[str]) -> list[Branch]:
+    return list(node.branches)
+
+
 HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] = {
     "scan": _scan,
     "filter": _filter,
@@ -222,6 +239,7 @@ HANDLERS: Mapping[str, Callable[[Compiler, Any, frozenset[str]], list[Branch]]] 
     "expand": _expand,
     "aggregate": _aggregate,
     "join": joins.join,
+    "given": _given,
     "generate": _generate,
     "steady": _steady,
     "members": sharing.members,

@@ -1,15 +1,18 @@
 """EXPLAIN: a view's maintenance plan as text, round by round.
 
 Each operator has a line: its number, its kind and what it does, the state it keeps with rows and bytes, and the other
-views that share it. Under it: why it is of this kind or what a change costs there (`reasons`), and what feeds it.
+views that share it. Under it: why it is of this kind or what a change costs there (`reasons`), and what feeds it. A
+long path of lookups, each of which feeds only the next, is one line: of each the key, and where it looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.text import expr_text
+from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.operators.segments import Segment
@@ -20,6 +23,8 @@ from viewkeeper.plan.reasons import reason
 
 _NAMED = 20
 """Views that an operator is shared with and that are told by name."""
+_LONG = 4
+"""Lookups from which a path is told in one line, and sources from which those that only pass columns on are."""
 
 
 def explain(
@@ -40,12 +45,56 @@ def explain(
     lines = [f"view {table.name}  key ({key}), {kind}"]
     told = Told(flow, numbers, names, fan_out or {}, sizes, members or {})
     rounds = levels(flow, broadcast(flow, sizes))
+    paths = {path[0].id: path for path in _paths(shown)}
+    later = {o.id for path in paths.values() for o in path[1:]}
+    shown = [o for o in shown if o.id not in later]
     for level in sorted({rounds[o.id] for o in shown}):
         lines.append(f"round {level}")
         for operator in shown:
             if rounds[operator.id] == level:
-                lines.extend(_lines(flow, operator, table.id, told, sizes))
+                path = paths.get(operator.id)
+                found = _lines(flow, operator, table.id, told, sizes) if path is None else [_path_line(path, told)]
+                lines.extend(found)
     return "\n".join([*lines, *notes])
+
+
+def _paths(shown: Sequence[Operator]) -> Iterator[list[Operator]]:
+    """Long chains of lookups of which each feeds only the next."""
+    consumers: dict[str, list[Operator]] = defaultdict(list)
+    for operator in shown:
+        for source in operator.fed_by:
+            consumers[source].append(operator)
+    onward = {
+        o.id: after[0]
+        for o in shown
+        if o.seeks is not None and len(after := consumers[o.id]) == 1
+        and after[0].seeks is not None and len(after[0].fed_by) == 1
+    }  # fmt: skip
+    inner = {o.id for o in onward.values()}
+    for operator in shown:
+        if operator.id in onward and operator.id not in inner:
+            path = [operator]
+            while path[-1].id in onward:
+                path.append(onward[path[-1].id])
+            if len(path) >= _LONG:
+                yield path
+
+
+def _path_line(path: Sequence[Operator], told: Told) -> str:
+    fed = [s for s in path[0].segments() if s.source in told.numbers]  # not by what only loads
+    sources = ", ".join(f"#{told.numbers[s.source]}{_sign(s)}" for s in fed)
+    steps = []
+    for operator in path:
+        segment = next(operator.segments())
+        asked = [told.text(segment.source, w) for w in segment.where if not _is_link(w)]
+        steps += [f"where {' and '.join(asked)}"] if asked else []
+        steps.append(operator.step(told))
+    return f"  #{told.numbers[path[0].id]} to #{told.numbers[path[-1].id]} lookups from {sources}: {', '.join(steps)}"
+
+
+def _is_link(condition: Expr) -> bool:
+    """Whether it only compares the keys by which two relations were looked up."""
+    return condition.op in ("EqualTo", "EqualNullSafe") and all(a.op == "column" for a in condition.args)
 
 
 def _lines(flow: Flow, operator: Operator, view: int, told: Told, sizes: Sizes) -> list[str]:
@@ -58,13 +107,25 @@ def _lines(flow: Flow, operator: Operator, view: int, told: Told, sizes: Sizes) 
     if others and not operator.is_source:
         more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
         text += f"  shared with {', '.join(others[:_NAMED])}{more}"
-    segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in operator.segments() if s.source in numbers]
+    fed = [s for s in operator.segments() if s.source in numbers]
+    plain = [s for s in fed if not (s.where or s.times) and all(n.expr.op == "column" for n in s.exprs)]
+    if len(plain) < _LONG:
+        plain = []
+    segments = [f"      from #{numbers[s.source]}{_segment(s)}" for s in fed if s not in plain]
+    if plain:
+        segments.append(
+            f"      from {', '.join(f'#{numbers[s.source]}{_sign(s)}' for s in plain)}: columns as they are"
+        )
     why = reason(flow, operator, told, sizes)
     return [text, *([f"      {why}"] if why else []), *segments]
 
 
+def _sign(segment: Segment) -> str:
+    return " subtracted" if segment.sign < 0 else ""
+
+
 def _segment(segment: Segment) -> str:
-    text = f"{' subtracted' if segment.sign < 0 else ''}: "
+    text = f"{_sign(segment)}: "
     text += ", ".join(f"{expr_text(n.expr)} AS {n.name}" for n in segment.exprs)
     if segment.times:
         text += " repeated " + " times ".join(expr_text(t) for t in segment.times)

@@ -1,100 +1,69 @@
-"""Inner joins as lookup paths, with no intermediate result.
+"""Joins as lookup paths, with no intermediate result.
 
     Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈Rᵢ₋₁ⁿᵉʷ ⋈ ΔRᵢ ⋈ Rᵢ₊₁ᵒˡᵈ⋈…⋈Rₙᵒˡᵈ
 
-All inner joins that touch are flattened into relations, equalities between two relations (edges) and other
-conditions. For each relation there is one path: its delta is looked up in the other relations, one after the other,
-each by the edges that the bound ones give. A base table is looked up in an image shared by (table, key); the view's
-own filter on it runs after the lookup. A first load in the driver runs the whole join as one statement instead.
+A tree of joins is flattened (`flatten`) into relations, equalities between two relations (edges) and other conditions.
+For each relation there is one path: its delta is looked up in the other relations, one after the other, each by the
+edges that the bound ones give. A base table is looked up in an image shared by (table, key); the view's own filter on
+it runs after the lookup. A first load in the driver runs the whole join as one statement instead.
+
+The sum telescopes over one total order of the relations for any function of them, so it holds with outer joins, too:
+
+    forwards     L ⟕ R is linear in L: a row of ΔL is looked up in R, and stays with NULLs where it meets no row
+    backwards    at fixed L:  Δ(L ⟕ R) = L ⋈ ΔR − pad(L ⋈ Δpresence(R.key)),  and  Δ(L ▷ R) = −(L ⋈ Δpresence(R.key))
+
+`presence` is the set of keys of R that are there: a key matters when its last row goes or its first one comes. With a
+condition over both sides the match depends on the row of L, not on its key alone. Then, for the rows of L that have a
+key in ΔR:  + pad(l) where l meets no row of Rⁿᵉʷ,  − pad(l) where it meets none of Rᵒˡᵈ.
+
+Backwards along the edges of an ON a lookup is inner, also where it leads into another optional relation: an equality
+rejects NULL, so the row has a match there (`flatten` sees to it). All other lookups of optional relations are outer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from viewkeeper.errors import Defect
-from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.kinds import Arrange, BulkJoin, Lookup
+from viewkeeper.operators.kinds import Arrange, BulkJoin, Consolidate, Lookup
+from viewkeeper.operators.kinds.bulkjoin import OptionalInput
+from viewkeeper.operators.kinds.lookup import MET
 from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.segments import Segment
 from viewkeeper.plan import presence, thresholds
-from viewkeeper.plan.branches import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.keys import Keyed, keyed
-from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project
-from viewkeeper.plan.unique import unique_keys
+from viewkeeper.plan.branches import Branch, Given, conjunction, positional, raises, reference, substitute
+from viewkeeper.plan.flatten import Flat, flatten
+from viewkeeper.plan.keys import keyed
+from viewkeeper.plan.nodes import Aggregate, Expr, Join, Named
+from viewkeeper.plan.relations import Edge, Relation, classify, fan_out, lookup_edges, relation_of
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compiler import Compiler
 
 
-@dataclass(frozen=True)
-class Edge:
-    """`left` of relation `a` equals `right` of relation `b`."""
-
-    a: int
-    b: int
-    left: Expr
-    right: Expr
-    null_safe: bool
-
-    def side(self, relation: int) -> Expr:
-        return self.left if relation == self.a else self.right
-
-    def other(self, relation: int) -> int:
-        return self.b if relation == self.a else self.a
-
-
-@dataclass(frozen=True)
-class Relation:
-    """One input of the join: its branches, the plan columns that it must give, and its size for the cost model."""
-
-    branches: list[Branch]
-    columns: tuple[Column, ...]
-    size: float
-    """Rows before its own conditions, as far as the cost model knows."""
-    share: float
-    """The part of them that the conditions keep: a guess."""
-    unique: tuple[frozenset[str], ...]
-    """Sets of plan columns that are proven unique."""
-    computed: bool
-    """Whether the join compares a column that can raise: it is made when a row comes, so the rows are kept with it."""
-
-    @property
-    def rows(self) -> float:
-        return self.size * self.share
-
-    @property
-    def table(self) -> int | None:
-        """The base table that it is, seen through its own conditions; None if it is computed."""
-        return self.branches[0].source.changes_of if len(self.branches) == 1 and not self.computed else None
-
-    def stored(self, expr: Expr) -> str | None:
-        """The base column behind an expression, if it is nothing but one."""
-        seen = self.branches[0].see(expr) if self.table is not None else None
-        return seen.value if seen is not None and seen.op == "column" else None
-
-
 def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
-    return inner(compiler, node, needed) if node.how == "inner" else presence.join(compiler, keyed(node), needed)
+    flat = flatten(node, compiler.tables)
+    return flat_join(compiler, flat, needed) if flat.is_join else presence.join(compiler, keyed(node), needed)
 
 
-def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch]:
-    """Inner joins that touch, with the filters and projections on them."""
-    inputs, conditions, output = flattened(node)
-    owner = {c.name: i for i, child in enumerate(inputs) for c in child.columns}
-    wanted = {name: expr for name, expr in output.items() if name in needed}
-    edges, local, rest = _classify(conditions, owner)
-    compared = frozenset().union(*(c.columns() for c in conditions))
+def flat_join(compiler: Compiler, flat: Flat, needed: frozenset[str]) -> list[Branch]:
+    """Joins that touch, with the filters and projections on them."""
+    owner = {c.name: i for i, source in enumerate(flat.sources) for c in source.node.columns}
+    wanted = {name: expr for name, expr in flat.columns.items() if name in needed}
+    edges, local, across, on = classify(flat, owner)
+    compared = frozenset().union(*(c.columns() for c in [*flat.conditions, *(c for s in flat.sources for c in s.on)]))
     used = compared.union(*(e.columns() for e in wanted.values()))
-    relations = [_relation(compiler, child, local[i], used, compared) for i, child in enumerate(inputs)]
-    late = [c for c in rest if raises([c])]
-    early = [c for c in rest if not raises([c])]
+    relations = [relation_of(compiler, s, local[i], used, compared) for i, s in enumerate(flat.sources)]
+    late = [c for c in across if raises([c])]
+    early = [c for c in across if not raises([c])]
     keep = frozenset().union(*(e.columns() for e in [*wanted.values(), *late]))
-    order = sorted(range(len(relations)), key=lambda i: (relations[i].rows, i))
-    branches = [_path(compiler, relations, edges, early, keep, start, order) for start in range(len(relations))]
-    branches.append(_bulk(compiler, relations, edges, early, keep))
+    needs = [frozenset(owner[c] for e in s.on for c in e.columns()) - {i} for i, s in enumerate(flat.sources)]
+    joined = _Joined(compiler, relations, edges, early, on, needs, keep)
+    branches = [b for start in range(len(relations)) for b in joined.paths(start)]
+    branches.append(joined.bulk())
     if late:
         columns = [c for r in relations for c in r.columns if c.name in keep]
         branches = [b.filtered(conjunction(late)) for b in compiler.consolidated(branches, columns)]
@@ -103,228 +72,262 @@ def inner(compiler: Compiler, node: Node, needed: frozenset[str]) -> list[Branch
     return [b.projected(exprs) for b in branches]
 
 
-def flattened(node: Node) -> tuple[list[Node], list[Expr], dict[str, Expr]]:
-    """The relations below touching inner joins, all conditions, and the node's columns over the relations' columns."""
-    if isinstance(node, Join):
-        node = keyed(node)
-    if isinstance(node, Join) and node.how == "semi" and presence.equalities(node):
-        return flattened(presence.as_inner(node))
-    if isinstance(node, Join) and node.how == "inner":
-        left, left_conditions, left_columns = flattened(node.left)
-        right, right_conditions, right_columns = flattened(node.right)
-        columns = left_columns | right_columns
-        own = [substitute(c, columns) for c in conjuncts(node.condition)]
-        return left + right, left_conditions + right_conditions + own, columns
-    if isinstance(node, Filter) and holds_join(node.child):
-        inputs, conditions, columns = flattened(node.child)
-        return inputs, conditions + [substitute(c, columns) for c in conjuncts(node.condition)], columns
-    if isinstance(node, Project) and not isinstance(node, Keyed) and holds_join(node.child):
-        inputs, conditions, columns = flattened(node.child)
-        return inputs, conditions, {n.name: substitute(n.expr, columns) for n in node.exprs}
-    return [node], [], {c.name: reference(c) for c in node.columns}
+@dataclass(frozen=True)
+class _Joined:
+    """The relations of a join with what links them, from which its paths are made."""
 
+    compiler: Compiler
+    relations: list[Relation]
+    edges: list[Edge]
+    conditions: list[Expr]
+    """Over several relations, or over an optional one."""
+    on: list[list[Expr]]
+    """What the ON of each optional relation asks for beside its edges."""
+    needs: list[frozenset[int]]
+    """The relations that the ON of each optional relation compares it with."""
+    keep: frozenset[str]
+    """Columns that are used after the join."""
 
-def holds_join(node: Node) -> bool:
-    """Whether it is an inner join, or filters and projections on one."""
-    while isinstance(node, (Filter, Project)) and not isinstance(node, Keyed):
-        node = node.child
-    return isinstance(node, Join) and (
-        node.how == "inner" or (node.how == "semi" and presence.equalities(keyed(node)) is not None)
-    )
+    @cached_property
+    def order(self) -> list[int]:
+        """The total order: relations before the changed one are looked up in their new state, those after it in their
+        old state. By size, but the last is an inner relation: its path alone serves a first load on Spark."""
+        by_size = sorted(range(len(self.relations)), key=lambda i: (self.relations[i].rows, i))
+        last = [i for i in by_size if not self.relations[i].is_optional][-1]
+        return [*(i for i in by_size if i != last), last]
 
+    def paths(self, start: int) -> list[Branch]:
+        """What turns the delta of a relation into its share of the join's delta."""
+        relation = self.relations[start]
+        result = [] if relation.how == "anti" else _Walk(self, start, self.on[start]).to_the_end()
+        if relation.is_optional:
+            mine = {c.name for c in relation.columns}
+            depends_on_row = any(c.columns() & mine for c in self.on[start])
+            result += self._by_row(start) if depends_on_row else self._by_presence(start)
+        return result
 
-def _classify(
-    conditions: Sequence[Expr], owner: dict[str, int]
-) -> tuple[list[Edge], dict[int, list[Expr]], list[Expr]]:
-    """Edges, conditions on one relation, and the rest."""
-    edges: list[Edge] = []
-    local: dict[int, list[Expr]] = {i: [] for i in owner.values()}
-    rest: list[Expr] = []
-    for condition in conditions:
-        touched = {owner[c] for c in condition.columns()}
-        if len(touched) == 1 and not raises([condition]):
-            local[touched.pop()].append(condition)
-        elif (edge := _edge(condition, owner)) is not None:
-            edges.append(edge)
-        else:
-            rest.append(condition)
-    return edges, local, rest
+    def _by_presence(self, start: int) -> list[Branch]:
+        """Rows that lose or regain their NULLs, or go or return: those of a key that came to be or ceased to be."""
+        relation, keys = self.relations[start], self._keys(start)
+        nulls = [Named(c.name, Expr("literal", c.type)) for c in relation.columns]
+        named = [Named(k.name, reference(k.column)) for k in keys]
+        branches = [b.negated().projected([*nulls, *named]) for b in self._presence(relation, keys)]
+        columns = (*(Column(c.name, c.type) for c in relation.columns), *(k.column for k in keys))
+        return _Walk(self._begun(start, branches, columns, keys), start, self.on[start]).to_the_end()
 
-
-def _edge(condition: Expr, owner: dict[str, int]) -> Edge | None:
-    if condition.op not in ("EqualTo", "EqualNullSafe"):
-        return None
-    left, right = condition.args
-    a, b = ({owner[c] for c in side.columns()} for side in (left, right))
-    if len(a) != 1 or len(b) != 1 or a == b or raises([left, right]):
-        return None
-    return Edge(a.pop(), b.pop(), left, right, condition.op == "EqualNullSafe")
-
-
-def _relation(
-    compiler: Compiler, node: Node, local: list[Expr], used: frozenset[str], compared: frozenset[str]
-) -> Relation:
-    columns = tuple(c for c in node.columns if c.name in used)
-    branches = compiler.compile(node, frozenset(c.name for c in columns))
-    if local:
-        branches = [b.filtered(conjunction(local)) for b in branches]
-    unique = tuple(frozenset(k) for k in unique_keys(node, compiler.tables))
-    computed = raises(b.columns[c.name] for b in branches for c in columns if c.name in compared)
-    table = branches[0].source.changes_of
-    if len(branches) == 1 and table is not None:
-        size = compiler.sizes.get(table, 0)
-        return Relation(branches, columns, size, _share(branches[0].where), unique, computed)
-    # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
-    tables = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
-    return Relation(branches, columns, max(tables, default=0) * 0.5, 1.0, unique, computed)
-
-
-def _share(where: Sequence[Expr]) -> float:
-    """A guess of the share of rows that conditions keep; a test for NULL keeps nearly all."""
-    share = 1.0
-    for condition in where:
-        share *= {"IsNotNull": 0.95, "EqualTo": 0.1, "EqualNullSafe": 0.1}.get(condition.op, 0.4)
-    return share
-
-
-def _tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
-    found: set[int] = set()
-    waiting: list[Operator] = [b.source for b in branches]
-    while waiting:
-        operator = waiting.pop()
-        if operator.changes_of is not None:
-            found.add(operator.changes_of)
-        waiting.extend(compiler.operators[s.source] for s in operator.segments())
-    return found
-
-
-def _path(
-    compiler: Compiler,
-    relations: list[Relation],
-    edges: list[Edge],
-    conditions: list[Expr],
-    keep: frozenset[str],
-    start: int,
-    order: list[int],
-) -> Branch:
-    """The lookups that turn the delta of relation `start` into its share of the join's delta."""
-    bound = [start]
-    current = relations[start].branches
-    open_edges, waiting = list(edges), list(conditions)
-    last = order[-1]
-    linked = frozenset(x for e in edges for x in (e.a, e.b))
-    moved = thresholds.threshold(relations, start, linked, conditions, keep)
-    while len(bound) < len(relations):
-        if moved is not None and len(bound) == 1:
-            step = moved.step
-        else:
-            step = _next(relations, open_edges, edges, bound, order)
-        used = [e for e in open_edges if step in (e.a, e.b) and e.other(step) in bound]
-        lookup_by = _lookup_edges(compiler, relations, step, used, edges)
-        open_edges = [e for e in open_edges if e not in used]
-        later = keep.union(
-            *(c.columns() for c in waiting), *(e.side(x).columns() for e in [*used, *open_edges] for x in (e.a, e.b))
+    def _by_row(self, start: int) -> list[Branch]:
+        """The same where the match depends on the row: rows with a key of the delta are looked up in both states."""
+        relation, keys = self.relations[start], self._keys(start)
+        names = {k.name: Column(f"x{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(keys)}
+        exprs = [Named(names[k.name].name, k.expr) for k in keys]
+        # With all columns that the match depends on: a row that changes in none of them does not get here.
+        others = [Named(f"y{i}", reference(c)) for i, c in enumerate(relation.columns)]
+        source = tuple(b.segment([*exprs, *others], tuple(n.name for n in exprs)) for b in relation.branches)
+        touched = Branch(
+            self.compiler.add(Consolidate(source, once=True)), {name: reference(c) for name, c in names.items()}
         )
-        # "Before" in the law is a fixed order of the relations: here by size, so that the largest, which is last,
-        # is the one whose path also serves a first load.
-        fresh = order.index(step) < order.index(start)
-        if moved is not None and len(bound) == 1:
-            scalar = relations[start]
-            branch = thresholds.lookup(compiler, scalar, relations[step], moved, later, fresh, start == last)
+        walk = _Walk(self._begun(start, [touched], tuple(k.column for k in keys), keys), start, [])
+        mine = [e for e in self.edges if e.owner == start]
+        walk.partial = True
+        walk.later = frozenset().union(*(e.columns() for e in [*self.on[start], *(e.equality for e in mine)]))
+        while not self.needs[start] <= set(walk.bound):
+            walk.step()
+        by = lookup_edges(self.compiler, self.relations, start, mine, self.edges)
+        walk.bound.remove(start)  # what was bound of it is its key: now it is looked up itself
+        walk.joined, walk.later, walk.partial = self, frozenset(), False
+        nulls = [Named(c.name, Expr("literal", c.type)) for c in relation.columns]
+        absent = []
+        for fresh in (True, False):
+            found = walk.optional(start, mine, by, self.on[start], fresh, load=False, how="anti")
+            known = [Named(name, Expr("column", e.type, value=name)) for name, e in found.columns.items()]
+            absent.append((found if fresh else found.negated()).projected([*known, *nulls]))
+        walk.bind(start, absent)
+        return walk.to_the_end()
+
+    def _keys(self, relation: int) -> list[Named]:
+        mine = [e for e in self.edges if e.owner == relation]
+        return [Named(f"!{relation}.{i}", e.side(relation)) for i, e in enumerate(mine)]
+
+    def _begun(self, start: int, branches: list[Branch], columns: tuple[Column, ...], keys: Sequence[Named]) -> _Joined:
+        """The join with other rows in the place of a relation, whose ON compares them by the columns of its `keys`."""
+        begun = replace(self.relations[start], branches=branches, columns=columns)
+        of_key = iter(keys)
+        edges = [e.named(start, reference(next(of_key).column)) if e.owner == start else e for e in self.edges]
+        relations = [begun if i == start else r for i, r in enumerate(self.relations)]
+        return replace(self, relations=relations, edges=edges)
+
+    def _presence(self, relation: Relation, keys: Sequence[Named]) -> list[Branch]:
+        """The change of the set of keys that are there. A unique key is there as often as its row is."""
+        plain = {k.expr.value for k in keys if k.expr.op == "column"}
+        if any(key <= plain for key in relation.unique):
+            branches = [b.projected(keys) for b in relation.branches]
+            return self.compiler.consolidated(branches, [k.column for k in keys])
+        given = Given(relation.node, tuple(relation.branches))
+        return self.compiler.compile(Aggregate(given, tuple(keys), ()), frozenset(k.name for k in keys))
+
+    def bulk(self) -> Branch:
+        """The whole join at once, for a first load in the driver."""
+        names: dict[str, Column] = {}
+        ports = []
+        for i, relation in enumerate(self.relations):
+            own = positional(relation.columns, f"r{i}_")
+            names |= own
+            exprs = [Named(own[c.name].name, reference(c)) for c in relation.columns]
+            ports.append(tuple(b.segment(exprs, None) for b in relation.branches))
+        columns = {name: reference(c) for name, c in names.items()}
+        optional = []
+        for i, relation in enumerate(self.relations):
+            if relation.is_optional:
+                on = [*(e.equality for e in self.edges if e.owner == i), *self.on[i]]
+                match = tuple(substitute(c, columns) for c in on)
+                optional.append(OptionalInput(i, relation.how, match, summed=relation.table is None))
+        where = [*(e.equality for e in self.edges if e.owner is None), *self.conditions]
+        operator = BulkJoin(tuple(ports), tuple(substitute(c, columns) for c in where), tuple(optional))
+        return Branch(self.compiler.add(operator), {n: e for n, e in columns.items() if n in self.keep})
+
+
+class _Walk:
+    """A path while it is made: the relations that are bound, and where their rows come from."""
+
+    def __init__(self, joined: _Joined, start: int, asked: Sequence[Expr]) -> None:
+        """`asked`: conditions that the rows of the first relation must meet with the others."""
+        self.joined, self.start = joined, start
+        self.bound, self.current = [start], joined.relations[start].branches
+        self.met = self._met()
+        self.open_edges = list(joined.edges)
+        self.waiting = [*joined.conditions, *asked, *(c for i in sorted(self.met - {start}) for c in joined.on[i])]
+        self.later = frozenset[str]()
+        """Columns that are kept beside those which the join itself needs."""
+        self.partial = False
+        """Whether of the first relation only the key is bound."""
+        linked = frozenset(x for e in joined.edges for x in (e.a, e.b))
+        self.moved = thresholds.threshold(joined.relations, start, linked, joined.conditions, joined.keep)
+
+    def _met(self) -> set[int]:
+        """The relations that surely have a row: the first, and those that an ON which is met compares with."""
+        found, waiting = set[int](), [self.start]
+        while waiting:
+            i = waiting.pop()
+            if i not in found:
+                found.add(i)
+                waiting += [x for e in self.joined.edges if e.owner == i for x in (e.a, e.b)]
+        return found
+
+    def to_the_end(self) -> list[Branch]:
+        while len(self.bound) < len(self.joined.relations):
+            self.step()
+        return self.current
+
+    def step(self) -> None:
+        """Bind one more relation."""
+        joined = self.joined
+        relations, order = joined.relations, joined.order
+        is_threshold = self.moved is not None and len(self.bound) == 1
+        step = self.moved.step if self.moved is not None and is_threshold else self._next()
+        used = self._links(step)
+        by = lookup_edges(joined.compiler, relations, step, used, joined.edges)
+        self.open_edges = [e for e in self.open_edges if e not in used]
+        fresh, load = order.index(step) < order.index(self.start), self.start == order[-1]
+        if self._is_outer(step):
+            branch = self.optional(step, used, by, joined.on[step], fresh, load, relations[step].how)
         else:
-            branch = _lookup(compiler, relations, bound, current, step, lookup_by, later, fresh, start == last)
-        bound.append(step)
-        covered = {c.name for i in bound for c in relations[i].columns}
-        checks = [_equality(e) for e in used]
-        ready = [c for c in waiting if c.columns() <= covered]
-        waiting = [c for c in waiting if c not in ready]
-        for condition in [*checks, *ready]:
-            branch = branch.filtered(condition)
-        current = [branch]
-    if len(current) == 1 and len(relations) > 1:
-        return current[0]
-    raise Defect("A join has at least two relations")
+            later = self._later(used)
+            if self.moved is not None and is_threshold:
+                first = relations[self.start]
+                branch = thresholds.lookup(joined.compiler, first, relations[step], self.moved, later, fresh, load)
+            else:
+                branch = self._inner(step, by, later, fresh, load)
+            for edge in used:
+                branch = branch.filtered(edge.equality)
+        self.bind(step, [branch])
+
+    def bind(self, relation: int, current: list[Branch]) -> None:
+        """These rows are those of the path with one more relation; what can be asked of them now is asked."""
+        self.bound.append(relation)
+        covered = {c.name for i in self.bound for c in self.joined.relations[i].columns}
+        ready = conjunction([c for c in self.waiting if c.columns() <= covered])
+        self.waiting = [c for c in self.waiting if not c.columns() <= covered]
+        self.current = [b.filtered(ready) for b in current]
+
+    def _is_outer(self, relation: int) -> bool:
+        return self.joined.relations[relation].is_optional and relation not in self.met
+
+    def _links(self, relation: int) -> list[Edge]:
+        """The edges by which a relation can be looked up now."""
+        return [
+            e
+            for e in self.open_edges
+            if relation in (e.a, e.b) and e.other(relation) in self.bound
+            and (e.owner is None or e.owner == relation or e.owner in self.met)
+        ]  # fmt: skip
+
+    def _next(self) -> int:
+        """The relation to look up next: the one after which the fewest rows are expected; crosses last."""
+        joined, bound = self.joined, set(self.bound)
+        known = bound - {self.start} if self.partial else bound
+
+        def cost(i: int) -> tuple[bool, float, int]:
+            mine = self._links(i)
+            rows = fan_out(joined.relations, i, mine, joined.edges) * joined.relations[i].share
+            if self._is_outer(i):
+                rows = max(1.0, rows) if joined.relations[i].how == "left" else 0.5
+            return not mine, rows, joined.order.index(i)
+
+        ready = (i for i in range(len(joined.relations)) if not self._is_outer(i) or joined.needs[i] <= known)
+        return min((i for i in ready if i not in bound), key=cost)
+
+    def _later(self, used: Sequence[Edge]) -> frozenset[str]:
+        """Columns that are used after the next lookup, or to check it."""
+        joined = self.joined
+        unbound = [i for i in range(len(joined.relations)) if i not in self.bound and self._is_outer(i)]
+        conditions = [*self.waiting, *(c for i in unbound for c in joined.on[i])]
+        conditions += [e.equality for e in [*used, *self.open_edges]]
+        return joined.keep.union(self.later, *(c.columns() for c in conditions))
+
+    def _probe(
+        self, columns: Sequence[Column], names: Mapping[str, Column], sides: Iterable[Expr]
+    ) -> tuple[Segment, ...]:
+        exprs = [Named(names[c.name].name, reference(c)) for c in columns]
+        key, worked_out = _keyed(sides, names, "q")
+        return tuple(b.segment([*exprs, *worked_out], key) for b in self.current)
+
+    def _kept(self, later: frozenset[str]) -> tuple[list[Column], dict[str, Column]]:
+        columns = [c for i in self.bound for c in self.joined.relations[i].columns if c.name in later]
+        made = [b.columns for b in self.current]
+        columns = [Column(c.name, c.type, c.nullable or any(m[c.name].nullable for m in made)) for c in columns]
+        return columns, positional(columns, "p")
+
+    def _inner(self, step: int, by: list[Edge], later: frozenset[str], fresh: bool, load: bool) -> Branch:
+        compiler, relation = self.joined.compiler, self.joined.relations[step]
+        arranged, key_edges, take, inner, where = _arranged(compiler, relation, step, by)
+        columns, names = self._kept(later)
+        probe = self._probe(columns, names, (e.side(e.other(step)) for e in key_edges))
+        operator = compiler.add(Lookup(probe, arranged.id, fresh, take, load))
+        return Branch(operator, {c.name: reference(names[c.name]) for c in columns} | inner, where)
+
+    def optional(
+        self, step: int, used: Sequence[Edge], by: list[Edge], on: Sequence[Expr], fresh: bool, load: bool, how: str
+    ) -> Branch:
+        """A lookup of an optional relation: what a row meets is decided there, with its whole ON."""
+        compiler, relation = self.joined.compiler, self.joined.relations[step]
+        arranged, key_edges, take, inner, where = _arranged(compiler, relation, step, by)
+        columns, names = self._kept(self._later(used) | frozenset().union(*(c.columns() for c in on)))
+        probe = self._probe(columns, names, (e.side(e.other(step)) for e in key_edges))
+        mine = {c.name: reference(names[c.name]) for c in columns}
+        both = mine | inner
+        match = (*(substitute(e.equality, both) for e in used), *where, *(substitute(c, both) for c in on))
+        take = tuple((name, Column(c.name, c.type)) for name, c in take)
+        is_plain = how == "anti" or all(e.op == "column" for e in inner.values())
+        lookup = Lookup(probe, arranged.id, fresh, take, load, optional=how, match=match, flag=not is_plain)
+        theirs = {} if how == "anti" else {name: _or_null(e) for name, e in inner.items()}
+        return Branch(compiler.add(lookup), mine | theirs)
 
 
-def _next(relations: list[Relation], links: list[Edge], edges: list[Edge], bound: list[int], order: list[int]) -> int:
-    """The relation to look up next: the one after which the fewest rows are expected; crosses last."""
-
-    def cost(i: int) -> tuple[bool, float, int]:
-        mine = [e for e in links if i in (e.a, e.b) and e.other(i) in bound]
-        return not mine, _fan_out(relations, i, mine, edges) * relations[i].share, order.index(i)
-
-    return min((i for i in range(len(relations)) if i not in bound), key=cost)
-
-
-def _fan_out(relations: list[Relation], index: int, links: list[Edge], edges: list[Edge]) -> float:
-    """How many rows of a relation are expected for one row that is looked up by these edges."""
-    relation = relations[index]
-    if not links:
-        return relation.size
-    if any(key <= {_name(e.side(index)) for e in links} for key in relation.unique):
-        return 1.0
-    # At least two: where sizes are not known yet (a view over empty tables), a unique key still comes first.
-    return max(2.0, relation.size / max(_distinct(relations, index, e, edges) for e in links))
-
-
-def _distinct(relations: list[Relation], index: int, edge: Edge, edges: list[Edge]) -> float:
-    """The number of values of an edge's column: the size of the table whose key it refers to, or a tenth of its own."""
-    alike = {_name(edge.side(index))}
-    for _ in edges:
-        alike |= {_name(e.side(e.other(x))) for e in edges for x in (e.a, e.b) if _name(e.side(x)) in alike - {None}}
-    sizes = [r.size for r in relations for key in r.unique if len(key) == 1 and key <= alike]
-    return max(1.0, min([relations[index].size, max(sizes)]) if sizes else relations[index].size / 10)
-
-
-def _lookup_edges(
-    compiler: Compiler, relations: list[Relation], index: int, links: list[Edge], edges: list[Edge]
-) -> list[Edge]:
-    """The edges that make the key: a unique key alone when they cover one (its image exists anyway).
-
-    Else a base table is looked up by one column, so that one arrangement serves many views: the one with the most
-    values. The other edges are checked after the lookup.
-    """
-    relation = relations[index]
-    named = {_name(e.side(index)): e for e in links}
-    for key in relation.unique:
-        if key and key <= set(named):
-            return [named[name] for name in sorted(key)]
-    if len(links) < 2 or relation.table is None or None in named:
-        return links
-    first = compiler.tables[relation.table].key[0].column
-
-    def worth(edge: Edge) -> tuple[float, bool, str]:
-        mine = edge.side(index)
-        return _distinct(relations, index, edge, edges), relation.stored(mine) == first, str(mine.value)
-
-    return [max(links, key=worth)]
-
-
-def _name(expr: Expr) -> str | None:
-    return expr.value if expr.op == "column" else None
-
-
-def _lookup(
-    compiler: Compiler,
-    relations: list[Relation],
-    bound: list[int],
-    current: list[Branch],
-    step: int,
-    edges: list[Edge],
-    later: frozenset[str],
-    fresh: bool,
-    load: bool,
-) -> Branch:
-    relation = relations[step]
-    arranged, key_edges, take, inner, where = _arranged(compiler, relation, step, edges)
-    probe_columns = [c for i in bound for c in relations[i].columns if c.name in later]
-    names = positional(probe_columns, "p")
-    exprs = [Named(names[c.name].name, reference(c)) for c in probe_columns]
-    key, worked_out = _keyed([edge.side(edge.other(step)) for edge in key_edges], names, "q")
-    probe = tuple(b.segment([*exprs, *worked_out], key) for b in current)
-    operator = compiler.add(Lookup(probe, arranged.id, fresh, take, load))
-    columns = {c.name: reference(names[c.name]) for c in probe_columns} | inner
-    return Branch(operator, columns, where)
+def _or_null(expr: Expr) -> Expr:
+    """What an optional relation's column is: NULL where no row was met."""
+    if expr.op == "column":
+        return replace(expr, nullable=True)
+    return Expr("If", expr.type, (reference(MET), expr, Expr("literal", expr.type)))
 
 
 def _arranged(
@@ -366,22 +369,3 @@ def _keyed(sides: Iterable[Expr], names: Mapping[str, Column], prefix: str) -> t
             worked_out.append(Named(f"{prefix}{number}", side))
             key.append(worked_out[-1].name)
     return tuple(key), worked_out
-
-
-def _bulk(
-    compiler: Compiler, relations: list[Relation], edges: list[Edge], conditions: list[Expr], keep: frozenset[str]
-) -> Branch:
-    names: dict[str, Column] = {}
-    ports = []
-    for i, relation in enumerate(relations):
-        own = positional(relation.columns, f"r{i}_")
-        names |= own
-        exprs = [Named(own[c.name].name, reference(c)) for c in relation.columns]
-        ports.append(tuple(b.segment(exprs, None) for b in relation.branches))
-    columns = {name: reference(c) for name, c in names.items()}
-    where = tuple(substitute(c, columns) for c in [*(_equality(e) for e in edges), *conditions])
-    return Branch(compiler.add(BulkJoin(tuple(ports), where)), {n: e for n, e in columns.items() if n in keep})
-
-
-def _equality(edge: Edge) -> Expr:
-    return Expr("EqualNullSafe" if edge.null_safe else "EqualTo", types.BOOLEAN, (edge.left, edge.right))

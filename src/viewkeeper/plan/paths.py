@@ -20,11 +20,25 @@ from dataclasses import dataclass, field, replace
 
 from viewkeeper.expressions import can_raise
 from viewkeeper.expressions.tree import Expr, Named, column
-from viewkeeper.model.types import Family, Kind
+from viewkeeper.model import types
+from viewkeeper.model.types import Family, Kind, Type
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.routes import Leaf, Routes
 from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.stretches import DELTA, Check, Exit, Ref, Step, Stretch, ref_of, referred, refs_of
+from viewkeeper.operators.stretches import (
+    DELTA,
+    MET,
+    Check,
+    Exit,
+    Optional,
+    Ref,
+    Step,
+    Stretch,
+    ref_of,
+    referred,
+    refs_of,
+)
+from viewkeeper.plan.branches import substitute
 from viewkeeper.plan.flow import Flow, Way
 from viewkeeper.plan.wishes import Wishes
 
@@ -34,6 +48,9 @@ _KEYS = frozenset({Kind.INT, Kind.BIGINT, Kind.DATE, Kind.STRING})
 _APART = (Family.NESTED, Family.OTHER)
 """Types whose values are not compared column by column."""
 
+
+OWN = -1
+"""As a place: that of the row which a lookup finds, while it has none yet."""
 
 _NO_WISHES = Wishes()
 _FORMS = "forms of the flow"
@@ -86,6 +103,10 @@ def _folded(flow: Flow, changed: frozenset[int], wishes: Wishes) -> Flow:
     )
 
 
+_What = tuple[str, bool, tuple[Ref, ...], str, tuple[Expr, ...]]
+"""What a lookup is: arrangement, state, key, and of an optional relation how and on what it is joined."""
+
+
 @dataclass(eq=False)
 class _Step:
     """A lookup, while it is not known yet who makes it."""
@@ -94,6 +115,11 @@ class _Step:
     arrangement: Operator
     fresh: bool
     key: tuple[Ref, ...]
+    optional: str = ""
+    match: tuple[Expr, ...] = ()
+    """Of an optional relation: what decides on a match beside the key."""
+    types: dict[str, Type] = field(default_factory=dict)
+    """Of an optional relation: the types of the columns that are taken."""
     exits: int = 0
     tests: dict[int, list[Expr]] = field(default_factory=lambda: defaultdict(list))
     """The conditions to judge after it, by exit."""
@@ -106,8 +132,8 @@ class _Rows:
 
     made: _Step
     above: _Rows | None = None
-    steps: dict[tuple[str, bool, tuple[Ref, ...]], _Step] = field(default_factory=dict)
-    onward: dict[tuple[str, bool, tuple[Ref, ...]], _Rows] = field(default_factory=dict)
+    steps: dict[_What, _Step] = field(default_factory=dict)
+    onward: dict[_What, _Rows] = field(default_factory=dict)
     exits: list[Exit] = field(default_factory=list)
 
     def lineage(self) -> list[_Rows]:
@@ -190,7 +216,7 @@ class _Paths:
         if not plain or any(n.expr.op != "column" for n in segment.exprs) or any(map(can_raise, segment.where)):
             return None
         arranged = self.flow.operators[seek.arrangement]
-        if arranged.arranges is None:
+        if arranged.arranges is None or (seek.optional and not self._is_unique(arranged)):
             return None
         taken = dict(seek.take)
         probes = {n.name: n.expr for n in segment.exprs}
@@ -200,34 +226,70 @@ class _Paths:
             if len(kinds) != 1 or next(iter(kinds)).kind not in _KEYS:
                 return None
             pairs.append(frozenset({mine, taken[theirs].name}))
-        compared = [{_pair(c) for c in w.where if c.op == "EqualTo"} for _, _, w in self._onward(operator.id)]
-        if not all(set(pairs) <= found for found in compared):
+        asked = [w.where for _, _, w in self._onward(operator.id)] if not seek.optional else [seek.match]
+        if not all(set(pairs) <= {_pair(c) for c in where if c.op == "EqualTo"} for where in asked):
             return None
         columns = {name: at.see(expr) for name, expr in probes.items()}
         key = tuple(ref_of(columns[k]) for k in segment.key)
         fresh = seek.fresh and arranged.arranges in self.changed
-        rows, step = self._step(at.rows, arranged, fresh, key)
+        conditions = (*at.conditions, *(at.see(c) for c in at.open(segment.where)))
+        if seek.optional:
+            return self._optional(at, operator, arranged, fresh, key, columns, conditions)
+        rows, step = self._step(at.rows, arranged, (arranged.id, fresh, key, "", ()))
         step.lookups[operator.id] = None
         columns |= {c.name: referred(step.place, name, c.type, c.nullable) for name, c in seek.take}
-        conditions = (*at.conditions, *(at.see(c) for c in at.open(segment.where)))
         return _At(operator, rows, columns, conditions, (*at.steps, step), frozenset(pairs))
+
+    def _optional(
+        self,
+        at: _At,
+        operator: Operator,
+        arranged: Operator,
+        fresh: bool,
+        key: tuple[Ref, ...],
+        columns: dict[str, Expr],
+        conditions: tuple[Expr, ...],
+    ) -> _At | None:
+        """The same of an optional relation by its unique key: what decides on a match is judged there and then."""
+        seek = operator.seeks
+        if seek is None or any(map(can_raise, seek.match)):
+            return None
+        by = dict(zip(arranged.arranged_by, key, strict=True))
+        taken = {c.name: name for name, c in seek.take}
+        met = {c.name: referred(OWN, name, c.type, c.nullable) for name, c in seek.take}
+        match = []
+        for condition in seek.match:
+            is_key = condition.op == "EqualTo" and all(a.op == "column" for a in condition.args) and any(
+                mine.value in columns and theirs.value in taken
+                and by.get(taken[theirs.value]) == ref_of(columns[mine.value])
+                for mine, theirs in (condition.args, condition.args[::-1])
+            )  # fmt: skip
+            if not is_key:
+                match.append(substitute(condition, {**columns, **met}))
+        rows, step = self._step(at.rows, arranged, (arranged.id, fresh, key, seek.optional, tuple(match)))
+        step.lookups[operator.id] = None
+        step.types |= {name: c.type for name, c in seek.take}
+        if seek.optional == "left":
+            columns |= {c.name: referred(step.place, name, c.type, True) for name, c in seek.take}
+            columns[MET] = referred(step.place, MET, types.BOOLEAN, False)
+        return _At(operator, rows, columns, conditions, (*at.steps, step))
 
     def _onward(self, name: str) -> Iterator[Way]:
         return (w for w in self.flow.consumers.get(name, ()) if not self.flow.operators[w[0]].only_loads)
 
-    def _step(self, rows: _Rows, arranged: Operator, fresh: bool, key: tuple[Ref, ...]) -> tuple[_Rows, _Step]:
+    def _step(self, rows: _Rows, arranged: Operator, what: _What) -> tuple[_Rows, _Step]:
         """The lookup, and the rows after it. By a unique key it belongs to the first rows that have its key."""
-        what = (arranged.id, fresh, key)
+        _, _, key, _, match = what
         if self._is_unique(arranged):
-            places = {place for place, _ in key}
+            places = {place for place, _ in (*key, *refs_of(match)) if place != OWN}
             lineage = rows.lineage()
             owner = max((self._rows_of[p] for p in places), key=lineage.index)
             if what not in owner.steps:
-                owner.steps[what] = self._new(arranged, fresh, key)
+                owner.steps[what] = self._new(arranged, what)
                 self._rows_of[owner.steps[what].place] = owner
             return rows, owner.steps[what]
         if what not in rows.onward:
-            step = self._new(arranged, fresh, key)
+            step = self._new(arranged, what)
             rows.onward[what] = self._rows_of[step.place] = _Rows(step, rows)
         found = rows.onward[what]
         return found, found.made
@@ -236,9 +298,11 @@ class _Paths:
         table = arranged.arranges
         return table is not None and {k.column for k in self.flow.tables[table].key} <= set(arranged.arranged_by)
 
-    def _new(self, arranged: Operator, fresh: bool, key: tuple[Ref, ...]) -> _Step:
+    def _new(self, arranged: Operator, what: _What) -> _Step:
         self._places += 1
-        step = self._step_of[self._places] = _Step(self._places, arranged, fresh, key)
+        _, fresh, key, optional, match = what
+        here = tuple(_at_place(c, self._places) for c in match)
+        step = self._step_of[self._places] = _Step(self._places, arranged, fresh, key, optional, here)
         return step
 
     def _leave(self, at: _At, way: Way) -> None:
@@ -279,7 +343,7 @@ class _Paths:
         exprs = [e for expr in [*crossing, *used] for e in expr.walk() if e.op == "column"]
         if any(e.type.family in _APART for e in exprs):
             return
-        refs = {*(ref_of(e) for e in exprs), *(r for step in at.steps for r in step.key)}
+        refs = {*(ref_of(e) for e in exprs), *(r for step in at.steps for r in (*step.key, *refs_of(step.match)))}
         self._alike[tuple(sorted(name for place, name in refs if place == DELTA))] |= 1 << exit_.number
 
     # -- the operator -------------------------------------------------------------------------------------------------
@@ -319,7 +383,7 @@ class _Paths:
 
     def _refs_of_changes(self) -> Iterator[tuple[str, int]]:
         for step in self._step_of.values():
-            yield from ((name, place) for place, name in step.key if place == DELTA)
+            yield from ((name, place) for place, name in (*step.key, *refs_of(step.match)) if place == DELTA)
         for conditions in self._conditions:
             yield from ((name, place) for place, name in refs_of(conditions) if place == DELTA)
         for rows in set_of(self.root):
@@ -333,7 +397,7 @@ class _Paths:
         left = list(rows.steps.values())
         selective = {s.place: self._selectivity(s) for s in left}
         while left:
-            ready = [s for s in left if all(place in order for place, _ in s.key)]
+            ready = [s for s in left if all(p in order for p, _ in (*s.key, *refs_of(s.match)) if p != s.place)]
             chosen = min(ready, key=lambda s: (selective[s.place], s.place))
             order[chosen.place] = (depth, len(order))
             left.remove(chosen)
@@ -342,7 +406,9 @@ class _Paths:
             self._order(after, order)
 
     def _selectivity(self, step: _Step) -> float:
-        """The part of the exits for which a lookup brings no condition of its own."""
+        """The part of the exits for which a lookup brings no condition of its own. An outer one keeps all rows."""
+        if step.optional:
+            return 0.0 if step.optional == "anti" else 1.0
         mine = [judged for i, judged in enumerate(self._judged) if step.exits >> i & 1]
         return sum(step.place not in judged for judged in mine) / max(1, len(mine))
 
@@ -361,9 +427,14 @@ def set_of(rows: _Rows) -> Iterator[_Rows]:
 
 def _finished(step: _Step) -> Step:
     by = step.arrangement.arranged_by
+    optional = None
+    if step.optional:
+        met = Check((((step.match), 1),)) if step.match else None
+        optional = Optional(step.optional, met, tuple(sorted(step.types.items())))
     return Step(
-        step.place, step.arrangement.id, step.fresh, step.key, by, step.exits, _checks(step), tuple(step.lookups)
-    )
+        step.place, step.arrangement.id, step.fresh, step.key, by, step.exits, _checks(step), tuple(step.lookups),
+        optional,
+    )  # fmt: skip
 
 
 def _checks(step: _Step) -> tuple[Check, ...]:
@@ -382,8 +453,9 @@ def _checks(step: _Step) -> tuple[Check, ...]:
 
 def _open(conditions: Sequence[Expr], steps: Sequence[_Step]) -> tuple[Expr, ...]:
     """The conditions, each once, but for tests for NULL of what cannot be NULL, or was found by being equal."""
-    keys = {ref for step in steps for ref in step.key}
-    keys |= {(step.place, name) for step in steps for name in step.arrangement.arranged_by}
+    inner = [step for step in steps if not step.optional]
+    keys = {ref for step in inner for ref in step.key}
+    keys |= {(step.place, name) for step in inner for name in step.arrangement.arranged_by}
 
     def holds(condition: Expr) -> bool:
         if condition.op != "IsNotNull" or condition.args[0].op != "column":
@@ -391,6 +463,13 @@ def _open(conditions: Sequence[Expr], steps: Sequence[_Step]) -> tuple[Expr, ...
         return not condition.args[0].nullable or ref_of(condition.args[0]) in keys
 
     return tuple(dict.fromkeys(c for c in conditions if not holds(c)))
+
+
+def _at_place(expr: Expr, place: int) -> Expr:
+    """The condition with the row's own columns, of which the place was not known, at that place."""
+    if expr.op == "column":
+        return referred(place, ref_of(expr)[1], expr.type, expr.nullable) if ref_of(expr)[0] == OWN else expr
+    return replace(expr, args=tuple(_at_place(a, place) for a in expr.args)) if expr.args else expr
 
 
 def _pair(condition: Expr) -> frozenset[str]:

@@ -48,7 +48,13 @@ def compile_plan(
     """The operators of a view's plan, which raises Unsupported if it has none. `tables`: base and view tables."""
     base = {i: t.inside for i, t in tables.items() if not t.is_view}
     compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
-    compiler.view(table_id)
+    try:
+        compiler.view(table_id)
+    except RecursionError:
+        raise Unsupported(
+            "The query is nested too deeply to be planned: joins, subqueries and views over views go too deep.",
+            hint="Make a view of an inner part, and the view over that.",
+        ) from None
     return compiler.operators.values()
 
 

@@ -23,7 +23,7 @@ from viewkeeper.expressions.text import expr_text
 from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Family, Kind
 from viewkeeper.plan.branches import conjunction, raises, reference, substitute
-from viewkeeper.plan.joins import flattened, holds_join
+from viewkeeper.plan.flatten import flatten
 from viewkeeper.plan.keys import Keyed
 from viewkeeper.plan.nodes import (
     Aggregate,
@@ -90,7 +90,7 @@ def _rewritten(node: Node, tables: Mapping[int, Table], sizes: Mapping[int, int]
         return value
 
     node = replace(node, **{f.name: seen(getattr(node, f.name)) for f in fields(node)})
-    if not isinstance(node, Aggregate) or not holds_join(node.child):
+    if not isinstance(node, Aggregate) or not flatten(node.child).is_join:
         return node
     return _Summed(node, tables, sizes).node(mode) or node
 
@@ -100,11 +100,12 @@ class _Summed:
 
     def __init__(self, node: Aggregate, tables: Mapping[int, Table], sizes: Mapping[int, int]) -> None:
         self.aggregate, self.tables, self.sizes = node, tables, sizes
-        self.inputs, conditions, columns = flattened(node.child)
+        flat = flatten(node.child)
+        self.inputs, columns = [source.node for source in flat.sources], flat.columns
         self.owner = {c.name: i for i, child in enumerate(self.inputs) for c in child.columns}
         self.keys = [Named(k.name, substitute(k.expr, columns)) for k in node.keys]
         self.calls = [_seen(call, columns) for call in node.calls]
-        self.conditions = conditions
+        self.conditions = flat.conditions
 
     def node(self, mode: str) -> Node | None:
         if not self.calls or not all(map(_is_splittable, self.calls)) or raises(self.conditions):
@@ -194,10 +195,10 @@ class _Summed:
 def summed_first(root: Node) -> Iterator[tuple[Scan, Aggregate]]:
     """The relations of a plan that are summed below a join, with their sums."""
     for above in root.walk():
-        if not isinstance(above, Aggregate) or not holds_join(above.child):
+        if not isinstance(above, Aggregate) or not (flat := flatten(above.child)).is_join:
             continue
         summed = {a.value for call in above.calls for a in call.args}
-        for below in flattened(above.child)[0]:
+        for below in (source.node for source in flat.sources):
             scan = _scanned(below.child) if isinstance(below, Aggregate) else None
             if isinstance(below, Aggregate) and scan is not None and summed == {c.name for c in below.calls}:
                 yield scan, below

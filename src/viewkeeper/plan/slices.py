@@ -107,7 +107,8 @@ def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Bra
             texts += [f"min({PLACE}) {clause} AS {low(fold)}", f"max({PLACE}) {clause} AS {high(fold)}"]
         else:
             clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
-            texts.append(f"{functions.window_sql(seen, clause)} AS {quoted(shown)}")
+            placed = seen if exact else functions.with_order(seen, order_sql(node.order, names))
+            texts.append(f"{functions.window_sql(placed, clause)} AS {quoted(shown)}")
     if folds:
         total = ", ".join([*(f"{quoted(k)} ASC NULLS FIRST" for k in key), order_sql(node.order, names)])
         source = f"(SELECT *, row_number() OVER (ORDER BY {total}) AS {PLACE} FROM input0)"

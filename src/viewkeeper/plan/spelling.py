@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from viewkeeper.errors import Defect
 from viewkeeper.model import types
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.names import MARK, backticked
+from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.plan.view_text import shown_query
 
 
 def created(catalog: Catalog, found: Table | View) -> str:
     """The statement that makes a table, view or index as it is now."""
     if isinstance(found, Table):
         return create_table(found)
-    return create_view(found) if found.index is None else create_index(catalog, found)
+    return create_view(catalog, found) if found.index is None else create_index(catalog, found)
 
 
 def create_table(table: Table) -> str:
@@ -25,8 +26,8 @@ def create_table(table: Table) -> str:
     return f"CREATE TABLE {backticked(table.name)} (\n" + ",\n".join(lines) + "\n)" + _options(dict(table.options))
 
 
-def create_view(view: View) -> str:
-    """CREATE MATERIALIZED VIEW … with the query as it was written."""
+def create_view(catalog: Catalog, view: View) -> str:
+    """CREATE MATERIALIZED VIEW … with the query as it would be written now."""
     if view.cluster is not None:
         by, of = (", ".join(map(backticked, names)) for names in (view.cluster.by, view.cluster.of))
         name = backticked(view.table.name)
@@ -38,7 +39,7 @@ def create_view(view: View) -> str:
         key, shown = f" PARAMETERS ({listed})", tuple(k for k in shown if k.column.lower() not in own)
     if not view.table.is_bag and shown and not any(k.descending or k.nulls_last for k in view.table.key):
         key += f" KEY ({', '.join(backticked(k.column) for k in shown)})"
-    query = view.body or view.query
+    query = shown_query(catalog, view)
     return f"CREATE MATERIALIZED VIEW {backticked(view.table.name)}{key}{_options(view.options)} AS\n{query}"
 
 
@@ -95,5 +96,5 @@ def _literal(column: Column) -> str:
 
 
 def _options(options: Mapping[str, str]) -> str:
-    given = [f"{name} = '{value}'" for name, value in sorted(options.items()) if not name.startswith(MARK)]
+    given = [f"{name} = '{value}'" for name, value in sorted(options.items()) if not name.startswith("_")]
     return f" WITH ({', '.join(given)})" if given else ""

@@ -132,9 +132,7 @@ def parse(text: str) -> Statement:
     if not found:
         raise BadStatement("There is no statement in the text.", hint=f"Statements are: {SUPPORTED}.")
     if len(found) > 1:
-        raise BadStatement(
-            f"The text has {len(found)} statements; one is run at a time.", hint="Call sql() for each of them."
-        )
+        raise BadStatement(f"The text has {len(found)} statements where one should be.", hint="Write one of them.")
     return _statement(Words(text, found[0]))
 
 
@@ -143,12 +141,12 @@ def split(text: str) -> list[str]:
     return [text[tokens[0].start : tokens[-1].end] for tokens in statements(text)]
 
 
-def create_view(name: str, query: str) -> CreateView:
-    """The statement that makes a view of this name, as if it had been written."""
-    found = parse(f"CREATE MATERIALIZED VIEW {backticked(name)} AS {query}")
-    if not isinstance(found, CreateView):
+def create_view_text(name: str, query: str) -> str:
+    """The statement that makes a view of this name. What would be another statement is refused."""
+    text = f"CREATE MATERIALIZED VIEW {backticked(name)} AS {query}"
+    if not isinstance(parse(text), CreateView):
         raise BadStatement(f"View {name}: {quoted(query)} is no query.", hint="Write SELECT …")
-    return found
+    return text
 
 
 def together(script: Sequence[str]) -> Iterator[list[str]]:

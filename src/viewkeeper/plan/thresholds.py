@@ -22,7 +22,7 @@ from viewkeeper.plan.nodes import Expr, Named
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compiler import Compiler
-    from viewkeeper.plan.joins import Relation
+    from viewkeeper.plan.relations import Relation
 
 _REACH = {
     "GreaterThan": ("above", "below"),

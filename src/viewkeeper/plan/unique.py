@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.branches import conjuncts
+from viewkeeper.plan.branches import Given, conjuncts
 from viewkeeper.plan.nodes import (
     Aggregate,
-    Expand,
     Expr,
     Filter,
-    Generate,
     Join,
     Limit,
     Members,
@@ -50,8 +48,8 @@ def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[Key]:
             return [(*a, *b) for a in mine for b in unique_keys(node.child, tables)]
         case Aggregate():
             return [tuple(k.name for k in node.keys)]
-        case Expand() | Generate():
-            return []
+        case Given():
+            return unique_keys(node.node, tables)
         case _:
             return []
 
@@ -86,7 +84,13 @@ def _join(node: Join, tables: Mapping[int, Table]) -> list[Key]:
         found += left
     if node.how in ("inner", "right") and any(set(k) <= left_equated for k in left):
         found += right
-    found += [(*a, *(c for c in b if c not in a)) for a in left for b in right]
+    both = [(*a, *(c for c in b if c not in a)) for a in left for b in right]
+    if node.how == "full":
+        # A row without a match on either side has NULLs for the other's key: two of them differ only where a key has
+        # no NULL of its own. So the keys of two inputs of one row each, `()`, are no key of their full join.
+        known = {c.name for c in (*node.left.columns, *node.right.columns) if not c.nullable}
+        both = [key for key in both if known.intersection(key)]
+    found += both
     if node.how == "inner":
         for key in list(found):
             for a, b in pairs:

@@ -2,14 +2,16 @@
 
     value ::= NULL | TRUE | FALSE | [-] number | 'text' | DATE 'text' | TIMESTAMP 'text' | X'hex'
 
-Two quotes within a text are one, as in Spark; for a float 'NaN', 'Infinity' and '-Infinity' are values too.
+Two quotes within a text are one, as in Spark; for a float 'NaN', 'Infinity' and '-Infinity' are values too. A value
+that is written to a STRING column may be a number or a truth value, which becomes its text, and one of an integer
+column may have zeros behind its point; in a comparison the column would be cast, not the value.
 """
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from typing import Any
-
-import pyarrow as pa
 
 from viewkeeper.errors import BadStatement
 from viewkeeper.model import types
@@ -17,12 +19,19 @@ from viewkeeper.model.schema import Column
 from viewkeeper.model.written import typed
 from viewkeeper.plan.words import Words
 
+_EXACT = re.compile(r"(?:\d+[lLsSyY]?|(?:\d+\.\d*|\.\d+)(?:[bB][dD])?)")
+"""Integers and decimals, which Spark casts to text digit by digit; not floats."""
 
-def read_value(words: Words, table: str, column: Column) -> Any:
-    """The next words as a value of the column; the intake reads dates, times and decimals from their text."""
+
+def read_value(words: Words, table: str, column: Column, *, is_written: bool = False) -> Any:
+    """The next words as a value of the column; the intake reads dates, times and decimals from their text.
+
+    `is_written`: the value is stored in the column, not compared with it.
+    """
+    is_text = column.type == types.STRING
     for word, value in (("NULL", None), ("TRUE", True), ("FALSE", False)):
         if words.take(word):
-            return value
+            return word.lower() if is_text and is_written and value is not None else value
     for word in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
         if words.at(word):
             words.take(word)
@@ -37,8 +46,14 @@ def read_value(words: Words, table: str, column: Column) -> Any:
         return typed(table, column.name, column.type, text) if _is_no_number(column, text) else text
     if token.kind == "bytes" and not sign:
         return bytes.fromhex("0" * (len(text) % 2) + text)
-    if token.kind == "number" and types.arrow(column.type) != pa.string():
+    exact = is_written and token.kind == "number" and _EXACT.fullmatch(words.text[token.start : token.end])
+    if token.kind == "number" and not is_text:
+        whole, _, fraction = text.partition(".")
+        if exact and types.is_integer(column.type) and not fraction.strip("0"):
+            text = whole or "0"
         return typed(table, column.name, column.type, sign + text)
+    if exact:
+        return str(Decimal(sign + text)) if "." in text else str(int(sign + text))
     words.next -= 1
     raise BadStatement(
         f"{words.shown()} is no value for {column.name} ({column.type.sql}).",

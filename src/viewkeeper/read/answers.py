@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from viewkeeper.commit.isolation import BrokenViews
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
-from viewkeeper.errors import CorruptState, SnapshotGone, Suspended, UnknownName
+from viewkeeper.errors import CorruptState, SnapshotGone, UnknownName
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.model.catalog import View
 from viewkeeper.model.keys import encode_keys, successor
@@ -34,6 +34,7 @@ from viewkeeper.model.known_keys import known_columns
 from viewkeeper.model.schema import Table
 from viewkeeper.read.asked import Asked, asked_of, worked_out
 from viewkeeper.read.regenerate import no_spark, stored_rows
+from viewkeeper.read.suspension import without_rows
 from viewkeeper.store.base import Store
 from viewkeeper.store.inherited import module_lock
 from viewkeeper.store.terms import Batch, Pinned
@@ -236,10 +237,7 @@ def _view(pinned: Pinned, table: Table) -> View:
     if view is None:
         raise UnknownName(f"{table.name} was dropped.")
     if view.suspended is not None:
-        raise Suspended(
-            f"{table.name} is suspended and lazy: it has no rows. {view.suspended.reason}",
-            hint=f"ALTER MATERIALIZED VIEW {table.name} RESUME.",
-        )
+        raise without_rows(table.name, view.suspended)
     return view
 
 

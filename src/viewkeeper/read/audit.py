@@ -2,7 +2,8 @@
 
     1  one state of the database: the tables at the published batch's cut, and the views of that batch. A table whose
        store cannot show its past is read as it is, between two looks that find nothing new in it
-    2  Spark runs each view's SQL text over these tables; a view over views reads what Spark said of those
+    2  Spark runs each view's SQL text over these tables, as the text knew them (`plan.view_text`); a view over views
+       reads what Spark said of those
     3  rows are compared by the view's key: missing here, too many here, or other values
 
 The text is run, not our plan: an error of the planner would show too. Two things a query does not determine: the last
@@ -24,9 +25,10 @@ import pyarrow as pa
 from viewkeeper.errors import StoreError, Unsupported
 from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.names import COUNT, EXPECTED, FOUND, PLACE, TIMES, backticked, quoted
+from viewkeeper.model.names import COUNT, EXPECTED, FOUND, PLACE, TIMES, backticked, quoted, unused
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.tokens import tokens
+from viewkeeper.plan.view_text import exact_query
 from viewkeeper.read.findings import Audit, Difference, ViewAudit
 from viewkeeper.read.reader import outside
 from viewkeeper.store.base import Pinned, Store
@@ -115,7 +117,7 @@ def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State 
 
     kept, skipped = _auditable(catalog, pinned.batch.cut)
     wanted = _wanted(catalog, names)
-    read = {word for view in _needed(catalog, wanted) for word in _words(view)}
+    read = {word for view in _needed(catalog, wanted) for word in _words(catalog, view)}
     tables = {t.name: rows(t) for t in catalog.tables if t.name.lower() in read}
     views = {t.name: rows(t) for t in kept if t.name.lower() in wanted}
     if live and store.pending(pinned.batch.cut, live).calls:
@@ -146,13 +148,15 @@ def _needed(catalog: Catalog, wanted: set[str]) -> list[View]:
     for view in reversed(catalog.shown_views):
         if view.table.name.lower() in named:
             found.append(view)
-            named |= _words(view)
+            named |= _words(catalog, view)
     return found[::-1]
 
 
-def _words(view: View) -> set[str]:
+def _words(catalog: Catalog, view: View) -> set[str]:
     """All that may be a table's name in the view's text: whatever the planner leaves out, Spark looks it up."""
-    return {token.value.lower() for token in tokens(view.query) if token.kind in ("word", "name", "number")}
+    return {
+        token.value.lower() for token in tokens(exact_query(catalog, view)) if token.kind in ("word", "name", "number")
+    }
 
 
 # -- steps 2 and 3 ----------------------------------------------------------------------------------------------------
@@ -172,7 +176,7 @@ def _judged(
         for view in needed:
             name = view.table.name
             try:
-                frame = spark.sql(view.query)
+                frame = spark.sql(exact_query(state.catalog, view))
                 frame.createOrReplaceTempView(backticked(name))
                 if name.lower() in wanted and name in state.views:
                     found[name] = _compared(view.table, frame, state.views[name], spark, sample, state.memory)
@@ -280,4 +284,4 @@ def _row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:
     row = dict(side)
     del row[PLACE]
     count = row.pop(TIMES)
-    return {**row, COUNT: count} if is_bag else row
+    return {**row, unused("_count", row): count} if is_bag else row

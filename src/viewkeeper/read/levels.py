@@ -2,6 +2,7 @@
 
     ANY      the published batch (a base table: its last write); never waits
     LATEST   every write call that was finished when the read began
+    STALE    like ANY, and of a suspended view the rows that it had when it was suspended, which else are an error
     after=   every write call up to a token: read your own writes, or never go back behind what was read
 
 Who makes it so: the process that maintains refreshes at once. Any other works a view of one table out by itself
@@ -15,10 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
-from viewkeeper.errors import BadToken, BadValue, Suspended, Timeout
+from viewkeeper.errors import BadToken, BadValue, Timeout
 from viewkeeper.model import arguments
 from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.token import Token
+from viewkeeper.read.suspension import refuse, refuse_behind
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
 
@@ -33,9 +35,10 @@ class Level(Enum):
 
     ANY = "any"
     LATEST = "latest"
+    STALE = "stale"
 
 
-ANY, LATEST = Level.ANY, Level.LATEST
+ANY, LATEST, STALE = Level.ANY, Level.LATEST, Level.STALE
 
 After = Token | str | Iterable[Token | str] | None
 
@@ -43,7 +46,10 @@ After = Token | str | Iterable[Token | str] | None
 def checked(level: Level, timeout: float) -> None:
     """BadValue if these say nothing."""
     if not isinstance(level, Level):
-        raise BadValue(f"There is no level {arguments.short(level)}.", hint="Give viewkeeper.ANY or viewkeeper.LATEST.")
+        raise BadValue(
+            f"There is no level {arguments.short(level)}.",
+            hint="Give viewkeeper.ANY, viewkeeper.LATEST or viewkeeper.STALE.",
+        )
     arguments.seconds(timeout, "timeout")
 
 
@@ -96,15 +102,17 @@ def wanted_of(store: Store, catalog: Catalog, name: str, level: Level, after: Af
     """The position that a read of this level must show; None if any state will do."""
     wanted = position_of(store, after)
     found = catalog.find(name)
-    if not isinstance(found, View) or (level is ANY and wanted is None):
+    if not isinstance(found, View) or (level is not LATEST and wanted is None):
         return None
     if level is LATEST:
-        refuse_suspended(found, store.head())
+        refuse(found)
         # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
         wanted = max(wanted or 0, store.pending(cut_of(store, name), [t.id for t in catalog.tables]).last or 0)
     if wanted is None:
-        raise BadValue(f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY and viewkeeper.LATEST.")
-    refuse_suspended(found, wanted)
+        raise BadValue(
+            f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY, viewkeeper.LATEST, viewkeeper.STALE."
+        )
+    refuse_behind(found, wanted)
     return wanted
 
 
@@ -125,22 +133,20 @@ def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: floa
                 raise Timeout(
                     f"Nobody maintains {store.url}, so {name} stays at position {cut_of(store, name)};"
                     f" {wanted} was asked for.",
-                    hint="Start `vk run`, or call refresh() or maintain() in a process that may write.",
+                    hint="Start `vk run`, or refresh once: `vk refresh`. (In Python: db.maintain(), db.refresh().)",
                 )
             looked = time.monotonic()
         _check(store, name, wanted, deadline, timeout)
         now = time.monotonic()
         time.sleep(min(pause_after(now - began), max(0.0, deadline - now)))
-    found = store.catalog().find(name)
-    if isinstance(found, View):
-        refuse_suspended(found, wanted)
+    refuse_behind(store.catalog().find(name), wanted)
 
 
 def _check(store: Store, name: str, wanted: int, deadline: float, timeout: float) -> None:
     if time.monotonic() >= deadline and cut_of(store, name) < wanted:
         raise Timeout(
             f"{name} did not reach position {wanted} within {timeout:g} s; it is at {cut_of(store, name)}.",
-            hint="Read with a longer timeout=, or with level ANY; status() shows how far behind the views are.",
+            hint="Wait longer (timeout), or read with level ANY; `vk status` shows how far behind the views are.",
         )
 
 
@@ -153,12 +159,3 @@ def cut_of(store: Store, name: str) -> int:
         return store.head()
     batch = store.published()
     return store.head() if batch is None else batch.cut
-
-
-def refuse_suspended(view: View, wanted: int) -> None:
-    """A suspended view never shows what was written after it stopped."""
-    if view.suspended is not None and view.suspended.cut < wanted:
-        raise Suspended(
-            f"{view.table.name} is suspended at position {view.suspended.cut}: {view.suspended.reason}",
-            hint=f"Correct the rows, then ALTER MATERIALIZED VIEW {view.table.name} RESUME.",
-        )

@@ -40,7 +40,7 @@ def _show_create(catalog: Catalog, statement: statements.ShowCreate) -> pa.Table
         text = create_index(catalog, catalog.index(statement.name))
     elif isinstance(found, View) or statement.kind == "view":
         catalog.refuse_index(statement.name, "SHOW CREATE INDEX")
-        text = create_view(catalog.view(statement.name))
+        text = create_view(catalog, catalog.view(statement.name))
     else:
         text = create_table(catalog.table(statement.name))
     return pa.table({"statement": pa.array([text], pa.string())})

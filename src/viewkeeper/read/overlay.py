@@ -34,7 +34,7 @@ from viewkeeper.plan import flows
 from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.fetching import fetch
 from viewkeeper.read.access.sources import Pins
-from viewkeeper.read.levels import ANY, LATEST, After, Level, has, position_of
+from viewkeeper.read.levels import LATEST, After, Level, has, position_of
 from viewkeeper.read.one_member import One
 from viewkeeper.read.reader import checked_key
 from viewkeeper.read.regenerate import no_spark
@@ -240,7 +240,7 @@ def latest(
     if catalog is not None and not overlays.can(catalog, name):
         return None
     position = position_of(store, after)
-    if level is ANY and catalog is not None and position is not None and has(store, catalog, name, position):
+    if level is not LATEST and catalog is not None and position is not None and has(store, catalog, name, position):
         return None
     pinned = store.pin()
     try:

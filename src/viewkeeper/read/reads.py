@@ -19,8 +19,9 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
-from viewkeeper.read.levels import ANY, LATEST, After, Level
+from viewkeeper.read.levels import ANY, LATEST, STALE, After, Level
 from viewkeeper.read.reader import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
+from viewkeeper.read.suspension import marked, refuse, shown_state
 from viewkeeper.store.base import Store
 
 if TYPE_CHECKING:  # imported by the reads that need them, so that a program which only gets rows starts soon
@@ -54,7 +55,7 @@ class Reads:
     # -- what a database answers --------------------------------------------------------------------------------------
 
     def get(self, name: str, key: Any, level: Level, after: After, timeout: float) -> dict[str, Any] | None:
-        if level is ANY and after is None and not self.ahead:  # most reads, and the fastest
+        if level is not LATEST and after is None and not self.ahead:  # most reads, and the fastest
             return get_row(self._store, self._table(name, level, after, timeout), key)
         if level is LATEST and after is None and (again := self._again(name, timeout)) is not None:
             return again.get(key)
@@ -110,12 +111,14 @@ class Reads:
         if wanted is not None:
             from viewkeeper.read.access.reading import table_wanted
 
-            return table_wanted(self._store, replace(wanted, table=table))
-        if table.has_rows:
-            return read_table(self._store, table)
-        from viewkeeper.read.regenerate import read_regenerated
+            rows = table_wanted(self._store, replace(wanted, table=table))
+        elif table.has_rows:
+            rows = read_table(self._store, table)
+        else:
+            from viewkeeper.read.regenerate import read_regenerated
 
-        return read_regenerated(self._store, name)[0]
+            rows = read_regenerated(self._store, name)[0]
+        return marked(rows, [self._store.catalog().find(name)]) if level is STALE else rows
 
     def cluster(
         self, name: str, key: Any, level: Level, after: After, timeout: float
@@ -140,10 +143,15 @@ class Reads:
 
     def token(self, name: str | None) -> Token:
         batch = self._store.published()
-        with_writes = name is not None and self._store.catalog().table(name).with_writes
-        if with_writes or batch is None:
-            return Token(self._store.uuid, self._store.head())
-        return Token(self._store.uuid, max(batch.cut, self._newest))
+        if name is None:
+            position = self._store.head() if batch is None else max(batch.cut, self._newest)
+            return Token(self._store.uuid, position)
+        catalog = self._store.catalog()
+        table, found = catalog.table(name), catalog.find(name)
+        _, position = shown_state(found, batch, self._store.head())
+        is_suspended = isinstance(found, View) and found.suspended is not None
+        newest = 0 if is_suspended or table.with_writes else self._newest
+        return Token(self._store.uuid, max(position, newest))
 
     @property
     def ahead(self) -> bool:
@@ -166,14 +174,18 @@ class Reads:
         return table_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
 
     def _table(self, name: str, level: Level, after: After, timeout: float) -> Table:
-        """The table behind a name, once it is as new as asked for."""
+        """The table behind a name, once it is as new as asked for; Suspended if it is a view that is not maintained."""
         levels.checked(level, timeout)
-        table = self._store.catalog().table(name)
+        catalog = self._store.catalog()
+        table = catalog.table(name)
+        refuse(catalog.find(name), stale=level is STALE)
         after = self.not_before(name, level, after)
-        if level is ANY and after is None:
+        if level is not LATEST and after is None:
             return table
-        levels.bring(self._store, self._store.catalog(), name, level, after, timeout, self._refresh(name))
-        return self._store.catalog().table(name)
+        levels.bring(self._store, catalog, name, level, after, timeout, self._refresh(name))
+        catalog = self._store.catalog()
+        refuse(catalog.find(name), stale=level is STALE)  # it may have been suspended meanwhile
+        return catalog.table(name)
 
     def _refresh(self, name: str) -> Callable[[], object] | None:
         """What brings a view to the head, if this process maintains: a batch; where its cut is its own, a run of it."""
@@ -198,7 +210,7 @@ class Reads:
         levels.checked(level, timeout)
         after = self.not_before(name, level, after)
         catalog = catalog or self._store.catalog()
-        if (level is ANY and after is None) or catalog.table(name).with_writes:
+        if (level is not LATEST and after is None) or catalog.table(name).with_writes:
             return None
         if self._holding.current is not None:
             return None

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.commit.manifest import Manifest
 from viewkeeper.commit.state import State
-from viewkeeper.errors import BadValue, CorruptState, Defect, SnapshotGone
+from viewkeeper.errors import CorruptState, Defect, SnapshotGone
 from viewkeeper.maintain.loading import regenerate
 from viewkeeper.maintain.stage import Stage
 from viewkeeper.model.keys import encode_keys
@@ -21,6 +21,7 @@ from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.plan import flows
 from viewkeeper.read.reader import outside
+from viewkeeper.read.suspension import without_rows
 from viewkeeper.store.base import Pinned, Store
 
 _ATTEMPTS = 5
@@ -31,7 +32,7 @@ def regenerated(store: Store, pinned: Pinned, table: Table) -> pa.Table:
     catalog = pinned.catalog
     view = catalog.views_by_id[table.id]
     if view.suspended is not None:
-        raise BadValue(f"{table.name} is suspended and not stored: it has no rows.", hint=view.suspended.reason)
+        raise without_rows(table.name, view.suspended)
     if view.at is None:
         flow, cut = flows.maintained(store, catalog), pinned.batch.cut
         manifest = pinned.batch.record["manifest"]

@@ -23,6 +23,7 @@ from viewkeeper.read.access.choosing import Wanted
 from viewkeeper.read.access.fetching import stream
 from viewkeeper.read.access.sources import Pins, Source
 from viewkeeper.read.reader import checked_key, outside, python_rows, scan_range
+from viewkeeper.read.suspension import marked, refusal
 from viewkeeper.store.base import Pinned, Store
 from viewkeeper.store.inherited import owned
 
@@ -111,9 +112,8 @@ class Snapshot:
 
             return regenerated(self._store, self._pinned, table)
         try:
-            return outside(
-                table, pa.Table.from_batches(list(self._pinned.scan(table, start=keys[0], stop=keys[1])), table.arrow)
-            )
+            rows = pa.Table.from_batches(list(self._pinned.scan(table, start=keys[0], stop=keys[1])), table.arrow)
+            return marked(outside(table, rows), [self._pinned.catalog.find(name)])
         except SnapshotGone as gone:
             raise self._gone(gone) from None
 
@@ -149,11 +149,7 @@ class Snapshot:
         if stored and not table.has_rows:
             raise BadValue(f"{name} is not stored, so it has no rows by key.", hint=f"Use read({name!r}).")
         if isinstance(found, View) and found.suspended is not None and not self._mixed:
-            raise BadValue(
-                f"{name} is suspended at batch {found.suspended.epoch} (position {found.suspended.cut}); the snapshot"
-                f" is of batch {self.epoch} (position {self.token.position}).",
-                hint="Read it without a snapshot, or take snapshot(mixed=True).",
-            )
+            raise refusal(name, found.suspended, "A snapshot with mixed=True reads its old rows.")
         if isinstance(found, View) and found.at is not None and not self._mixed:
             at = found.at
             if at.low < at.cut or at.cut != self.token.position:

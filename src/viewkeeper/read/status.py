@@ -83,6 +83,7 @@ class ViewStatus:
     """Of an index: what it is of."""
     kept_with: int = 0
     """How many other views are kept together with it, as one family: its state is that of all of them."""
+    suspended_since: float | None = field(default=None, metadata=IN_FULL)
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,7 @@ def _view(
         created(catalog, view),
         None if view.index is None else indexed(catalog, view).name,
         len(catalog.members[view.table.family]) - 1 if view.is_member else 0,
+        None if suspended is None else suspended.time,
     )
 
 

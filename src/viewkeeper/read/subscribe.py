@@ -7,13 +7,16 @@ A view's commit appends its delta to the same log as every write, in the commit'
 is a position in the view's history, whoever crashes. Store a delta's token together with what it caused, and nothing
 is lost or seen twice. The log is kept for a while (`retention`, or `keep` for one subscriber); a position that is gone
 raises SnapshotGone, and the way to start over is to subscribe without `since`.
+
+A view that is suspended while it is followed gives a delta "suspended", and none after it until it is resumed. Then
+come the changes since, or, if its changes from there are not known or not kept, a delta "reset" and all rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -28,8 +31,10 @@ from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import COUNT, PLACE, WEIGHT
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
+from viewkeeper.model.views import Suspension
 from viewkeeper.read.levels import position_of
 from viewkeeper.read.reader import outside
+from viewkeeper.read.suspension import refuse
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
 
@@ -50,10 +55,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one batch did to a view: `rows` with their weights in `_w`; resume after it with `token`.
+    """What one batch did to a view: `rows` with their weights in the last column; resume after it with `token`.
+
+    The weight's column is `_w`, or `__w` where the table or view has a column `_w` of its own.
 
     `kind`: "rows" for the first rows of a subscription, "changes" for a batch, "progress" when there was nothing for
-    this view up to the token.
+    this view up to the token, "suspended" when the view is not maintained from here on (`suspended` says why, since
+    when, and the batch and position that its rows stand for), "reset" when "rows" follow that replace all before them.
     """
 
     kind: str
@@ -67,6 +75,7 @@ class Delta:
         return paired(self._table, self.rows)
 
     _table: Table
+    suspended: Suspension | None = None
 
 
 def subscribe(
@@ -77,8 +86,9 @@ def subscribe(
     timeout: float | None = None,
     progress: float | None = None,
     keep: tuple[str, float] | None = None,
+    stale: bool = False,
 ) -> Iterator[Delta]:
-    """The deltas of a table or view, as they are committed.
+    """The deltas of a table or view, as they are committed. `stale`: a suspended view may give its old rows first.
 
     `timeout`: end when nothing came for so many seconds (None: never). `progress`: give a mark when nothing came for so
     many seconds. `keep` (name, seconds): hold the log for this subscriber, so that it can come back that much later.
@@ -95,7 +105,9 @@ def subscribe(
         arguments.seconds(keep[1], "keep's time", positive=True)
     store.settled(table)  # a table that cannot be subscribed to says so now
     start = None if since is None else position_of(store, since)
-    if start is not None:
+    if start is None:
+        refuse(store.catalog().of(table.id), stale=stale)
+    else:
         check_since(store, table, start)
     return _deltas(store, table, start, timeout, progress, keep)
 
@@ -109,35 +121,102 @@ def _deltas(
     keep: tuple[str, float] | None,
 ) -> Iterator[Delta]:
     if start is None:
-        rows, at = _current(store, table)
-        hold = _Keeper(store, table, keep, at)
-        yield _delta("rows", store, table, rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64))), at)
+        delta = _all_rows(store, table)
+        hold = _Keeper(store, table, keep, delta.token.position)
+        yield delta
+        follower = Follower(store, table, delta.token.position)
     else:
-        at = start
-        hold = _Keeper(store, table, keep, at)
+        hold = _Keeper(store, table, keep, start)
+        follower = Follower(store, table, start)
     heard = marked = time.monotonic()
     while True:
-        hold.move(at)
-        head = store.settled(table)
+        hold.move(follower.at)
         found = False
-        if head > at:
-            table = still_there(store, table, at)
-            for position, delta in calls(store, table, at, head):
-                found = True
+        for delta in follower.news():
+            found = True
+            if delta.kind == "reset":
                 yield delta
-                at = position
-                hold.move(at)
-            at = head
+                delta = _all_rows(store, follower.table)
+                follower.at = delta.token.position
+            yield delta
+            hold.move(follower.at)
+        table, at = follower.table, follower.at
         now = time.monotonic()
         if found:
             heard = marked = now
             continue
         if progress is not None and now - marked >= progress:
             marked = now
-            yield _delta("progress", store, table, _nothing(table), at)
+            yield _delta("progress", store, table, no_changes(table), at)
         if timeout is not None and now - heard >= timeout:
             return
         time.sleep(pause_after(now - heard))
+
+
+class Follower:
+    """Reads what happened to a table or view since it last looked: `at` is the position that it has read up to."""
+
+    def __init__(self, store: Store, table: Table, at: int, told: Suspension | None = None) -> None:
+        self.table, self.at = table, at
+        self.told = told
+        """The suspension that was told of last."""
+        self._store = store
+
+    def news(self) -> Iterator[Delta]:
+        """The deltas up to now. After "reset" there is none: who follows reads all rows, and goes on from there."""
+        found, head = self._look()
+        suspended = suspension_of(found)
+        resumed = self.told is not None and suspended is None
+        known = not isinstance(found, View) or self.at >= found.since  # else the view was made anew meanwhile
+        if known and head > self.at:
+            try:
+                for position, delta in calls(self._store, self.table, self.at, head):
+                    self.at = position
+                    yield delta
+                self.at = head
+            except SnapshotGone:
+                if not resumed:
+                    raise
+                known = False
+        if suspended is not None and suspended != self.told:
+            yield suspension(self._store, self.table, suspended, self.at)
+        self.told = suspended
+        if not known and suspended is None:
+            yield reset(self._store, self.table, self.at)
+
+    def _look(self) -> tuple[Table | View, int]:
+        """The table or view and the head of its log, at one moment."""
+        while True:
+            found = self._store.catalog().of(self.table.id)
+            if found is None:
+                name, hint = self.table.name, "Subscribe to what took its place."
+                raise UnknownName(f"{name} was dropped or replaced.", hint=hint)
+            self.table = found.table if isinstance(found, View) else found
+            head = self._store.settled(self.table)
+            again = self._store.catalog().of(self.table.id)
+            if suspension_of(again) == suspension_of(found):
+                return found, head
+
+
+def suspension_of(found: Table | View | None) -> Suspension | None:
+    return found.suspended if isinstance(found, View) else None
+
+
+def suspension(store: Store, table: Table, suspended: Suspension, at: int) -> Delta:
+    """The delta that tells of a suspension."""
+    told = _delta("suspended", store, table, no_changes(table), at, suspended.time)
+    return replace(told, suspended=suspended)
+
+
+def reset(store: Store, table: Table, at: int) -> Delta:
+    """The delta that says that rows follow which replace all before them."""
+    return _delta("reset", store, table, no_changes(table), at)
+
+
+def _all_rows(store: Store, table: Table) -> Delta:
+    rows, at = _current(store, table)
+    weights = pa.array(np.ones(rows.num_rows, np.int64))
+    return _delta("rows", store, table, rows.append_column(table.weight, weights), at)
 
 
 def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
@@ -190,13 +269,13 @@ def _outside(table: Table, delta: pa.Table) -> pa.Table:
         present = pc.not_equal(weights, 0)
         delta, weights = delta.filter(present), weights.filter(present)
     rows = delta.select([c.name for c in table.columns]).cast(table.outside)
-    return rows.append_column(WEIGHT, weights).combine_chunks()
+    return rows.append_column(table.weight, weights).combine_chunks()
 
 
 def paired(table: Table, rows: pa.Table, shown: Sequence[dict[str, Any]] | None = None) -> Iterator[Change]:
     """A delta row by row: rows that came and went with the same key are updates. `shown`: the rows in another form."""
-    weights = rows[WEIGHT].to_pylist()
-    visible = rows.drop_columns([WEIGHT])
+    weights = rows[table.weight].to_pylist()
+    visible = rows.drop_columns([table.weight])
     inside = visible.cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
     keys = encode_keys(table, inside).to_pylist()
     came: dict[bytes, list[dict[str, Any]]] = {}
@@ -215,18 +294,9 @@ def _delta(kind: str, store: Store, table: Table, rows: pa.Table, position: int,
     return Delta(kind, table.name, rows, Token(store.uuid, position), time.time() if when is None else when, table)
 
 
-def _nothing(table: Table) -> pa.Table:
-    return table.outside.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
-
-
-def still_there(store: Store, table: Table, at: int) -> Table:
-    """The table as the catalog has it now; its name may be another one's meanwhile."""
-    catalog = store.catalog()
-    found = catalog.table_of(table.id)
-    if found is None:
-        raise UnknownName(f"{table.name} was dropped or replaced.", hint="Subscribe to what took its place.")
-    check_since(store, found, at)
-    return found
+def no_changes(table: Table) -> pa.Table:
+    """The rows of a delta that has none."""
+    return table.outside.empty_table().append_column(table.weight, pa.array([], pa.int64()))
 
 
 def check_since(store: Store, table: Table, at: int) -> None:
@@ -239,7 +309,8 @@ def check_since(store: Store, table: Table, at: int) -> None:
 def _too_old(table: Table, at: int) -> SnapshotGone:
     return SnapshotGone(
         f"The changes of {table.name} after position {at} are no longer kept.",
-        hint="Subscribe without since=, which starts with the current rows; keep= and retention= keep changes longer.",
+        hint="Subscribe without a position (since), which starts with the current rows; a longer retention keeps"
+        " changes longer.",
     )
 
 

@@ -1,8 +1,8 @@
-"""Whose fault an error is: that of one row and of the views which read it, or of nobody's rows.
+"""The row that an operator's error comes from, so that the message can name it.
 
 Segments are linear and operators work by key, so over a part of their rows they do a part of their work. An error that
-comes again over one row, or one key, alone is that row's, whatever its class; halving finds it. An error that does not
-come again, or that the machine makes (disk, memory, a lost connection), is not the views' and stays what it is.
+comes again over one row, or one key, alone is met with that row; halving finds it. If it does not come again, no row is
+named.
 
 Where the row has the parameters of a family's member, the error is that member's, and the search goes on without its
 rows: others may fail too, and what is left of the family goes on (`maintain.expelling`).
@@ -14,21 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper import expressions
-from viewkeeper.errors import (
-    BadValue,
-    CorruptState,
-    EvaluationError,
-    MaintainerBusy,
-    StoreError,
-    TooLarge,
-    ViewkeeperError,
-)
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.names import HASH
@@ -36,103 +25,60 @@ from viewkeeper.model.naming import row_text
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.passing import passed
 from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.telling import Told
 from viewkeeper.plan.flow import Flow
+from viewkeeper.rounds.failures import Blamed, Failed, described, is_of_data
 
 Ports = Sequence[pa.Table | None]
 Work = Callable[[Ports], object]
-
-NOBODYS = (
-    OSError,
-    MemoryError,
-    StoreError,
-    CorruptState,
-    MaintainerBusy,
-    duckdb.OutOfMemoryException,
-    duckdb.IOException,
-    duckdb.InterruptException,
-    duckdb.ConnectionException,
-)
-"""Of the machine, of the store, or of state that contradicts itself."""
+Changed = Callable[[str], pa.Table | None]
+"""The changes that a source gave in this batch, where they are at hand."""
 
 _NAMED = 8
 """Columns of a row that are shown, if it is not known which are its key."""
+_LOOKED_AT = 64
+"""Rows that are looked at for the last one that came into a group."""
 _MOST = 256
 """Members of a family that are found at a time."""
 
 
-class Blamed(NamedTuple):
-    """A member of a family whose rows fail: the table of its parameters, the key in it, and the error."""
-
-    parameters: int
-    key: bytes
-    message: str
-
-
-class Failed(EvaluationError):
-    """An operator failed on its rows; the message names one of them. `members`: of a family, whose they are."""
-
-    def __init__(self, operator: str, message: str, members: Sequence[Blamed] = ()) -> None:
-        self.operator = operator
-        self.members = tuple(members)
-        super().__init__(message)
-
-
-def in_segment(duck: Duck, flow: Flow, segment: Segment, to: str, rows: pa.Table, work: Work, error: Exception) -> None:
-    """Raise Failed if a segment's error is that of a row of its source; else return."""
+def in_segment(
+    duck: Duck, flow: Flow, segment: Segment, to: str, rows: pa.Table, work: Work, error: Exception, changed: Changed
+) -> Failed | None:
+    """The error of a segment with the row of its source that it comes from; None if there is no such row."""
     source = flow.operators[segment.source]
-    blame = _blame(duck, error, [rows], work, jointly=False)
-    if blame is not None:
-        found, left = blame
-
-        def told(ports: Ports) -> str:
-            return _said(found, _row(flow, source, ports[0]))
-
-        family = _family(rows, lambda name: place(flow, source, name))
-        members = () if family is None else _members(family, [rows], left, work, type(error), told, jointly=False)
-        raise Failed(to, told(left), members) from error
-
-
-def in_operator(duck: Duck, flow: Flow, operator: Operator, ports: Ports, work: Work, error: Exception) -> None:
-    """Raise Failed if an operator's error is that of rows at its ports; else return."""
-    jointly = operator.jointly
-    blame = _blame(duck, error, ports, work, jointly=jointly)
-    if blame is not None:
-        found, left = blame
-        segment = next(operator.segments(), None)
-        rows = next((p for p in left if p is not None and p.num_rows), None)
-
-        def told(ports: Ports) -> str:
-            return _said(found, _key(flow, operator, ports))
-
-        family = None if segment is None else _family(rows, lambda name: _through(flow, segment, name))
-        members = () if family is None else _members(family, ports, left, work, type(error), told, jointly=jointly)
-        raise Failed(operator.id, told(left), members) from error
-
-
-def _blame(
-    duck: Duck, error: Exception, ports: Ports, work: Work, *, jointly: bool
-) -> tuple[EvaluationError, Ports] | None:
-    """The error as a view's own and the least rows over which it comes again; None if it is not the rows'."""
-    known = not isinstance(error, ViewkeeperError) or isinstance(error, (EvaluationError, TooLarge, BadValue))
-    if not known or isinstance(error, NOBODYS) or not _works(duck):
-        return None
-    try:
-        left = _narrowed(ports, work, type(error), jointly)
-    except Exception:  # what the search itself meets says nothing of the rows
-        return None
+    left = _narrowed([rows], work, type(error), jointly=False)
     if left is None:
         return None
-    found = expressions.error_code(error)
-    return found or EvaluationError(f"{type(error).__name__}: {str(error).splitlines()[0]}"), left
+
+    def told(ports: Ports) -> str:
+        return _said(error, _row(flow, source, ports[0]), _latest(duck, flow, source, ports[0], changed))
+
+    family = _family(rows, lambda name: place(flow, source, name))
+    members = () if family is None else _members(family, [rows], left, work, type(error), told, jointly=False)
+    return Failed(to, told(left), members)
 
 
-def _works(duck: Duck) -> bool:
-    """Whether the DuckDB is sound: one that gave itself up fails on everything."""
-    with suppress(duckdb.Error):
-        duck.run("SELECT 1 AS one")
-        return True
-    return False
+def in_operator(
+    duck: Duck, flow: Flow, operator: Operator, ports: Ports, work: Work, error: Exception, changed: Changed
+) -> Failed | None:
+    """The error of an operator with the key of the rows that it comes from; None if there are no such rows."""
+    jointly = operator.jointly
+    left = _narrowed(ports, work, type(error), jointly)
+    if left is None:
+        return None
+    segment = next(operator.segments(), None)
+    rows = next((p for p in left if p is not None and p.num_rows), None)
+
+    def told(ports: Ports) -> str:
+        first = next((p for p in ports if p is not None and p.num_rows), None)
+        return _said(error, _key(flow, operator, first), _latest(duck, flow, operator, first, changed))
+
+    family = None if segment is None else _family(rows, lambda name: _through(flow, segment, name))
+    members = () if family is None else _members(family, ports, left, work, type(error), told, jointly=jointly)
+    return Failed(operator.id, told(left), members)
 
 
 def _narrowed(ports: Ports, work: Work, kind: type[Exception], jointly: bool) -> Ports | None:
@@ -246,40 +192,84 @@ def _without(family: _Family, rows: pa.Table, key: bytes) -> pa.Table:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def _said(found: EvaluationError, row: str) -> str:
-    return found.message if not row else f"{found.message.rstrip()} In the row with {row}."
+def _said(error: Exception, where: str, latest: str) -> str:
+    """The error with where it comes from: a row, or a group and the last row that came into it."""
+    text = described(error).rstrip()
+    if not is_of_data(error):
+        met = f"the row with {latest}" if latest else where
+        return f"{text.rstrip('.')}. It was met with {met}, which need not be its cause." if met else text
+    if where:
+        text = f"{text} In {where}."
+    return f"{text} The last row that came into it is the one with {latest}." if latest else text
 
 
 def _row(flow: Flow, source: Operator, rows: pa.Table | None) -> str:
-    """A source's row: by its table's key, or by what it is made of."""
+    """A source's row: by its table's key, by its group's, or by what it is made of."""
     if rows is None or not rows.num_rows:
         return ""
     if source.changes_of is not None:
         table = flow.tables[source.changes_of]
-        names = {k.column: f"{table.name}.{k.column}" for k in table.key}
-    else:
-        columns = source.known_by or [c for c in rows.column_names if c not in (WEIGHT, HASH)]
-        names = _shown({c: place(flow, source, c) for c in columns[:_NAMED]})
-    return row_text(rows, {c: shown for c, shown in names.items() if c in rows.column_names})
+        return f"the row with {row_text(rows, {k.column: f'{table.name}.{k.column}' for k in table.key})}"
+    columns = source.known_by
+    if columns is None:
+        columns = tuple(c for c in rows.column_names if c not in (WEIGHT, HASH))[:_NAMED]
+    traced = Told(flow, {}, {}).columns(source.id)
+    places = {c: place(flow, source, c) for c in columns if c in rows.column_names}
+    return _phrase(source, rows, _shown(places, traced.get))
 
 
-def _key(flow: Flow, operator: Operator, ports: Ports) -> str:
+def _key(flow: Flow, operator: Operator, rows: pa.Table | None) -> str:
     """The key of an operator's first row."""
-    rows = next((p for p in ports if p is not None and p.num_rows), None)
-    if rows is None:
-        return ""
-    columns = operator.key_columns or tuple(c for c in rows.column_names if c not in (WEIGHT, HASH))[:_NAMED]
     segment = next(operator.segments(), None)
-    names = {c: None if segment is None else _through(flow, segment, c) for c in columns if c in rows.column_names}
-    return row_text(rows, _shown(names))
+    if rows is None or segment is None:
+        return ""
+    columns = operator.key_columns
+    if not columns and operator.groups_by is None:
+        columns = tuple(c for c in rows.column_names if c not in (WEIGHT, HASH))[:_NAMED]
+    known = {n.name for n in segment.exprs}
+    told = Told(flow, {}, {})
+    places = {c: _through(flow, segment, c) for c in columns if c in rows.column_names}
+    return _phrase(operator, rows, _shown(places, lambda c: told.given(segment, c) if c in known else None))
 
 
-def _shown(places: Mapping[str, tuple[Table, str] | None]) -> dict[str, str]:
-    """Columns by the names that users know. A family is not one of them: of its rows, what is a table's is shown."""
-    of_family = any(at is not None and at[0].is_hidden for at in places.values())
-    if of_family:
-        places = {c: at for c, at in places.items() if at is not None and not at[0].is_hidden}
-    return {c: c if at is None else f"{at[0].name}.{at[1]}" for c, at in places.items()}
+def _phrase(operator: Operator, rows: pa.Table, names: Mapping[str, str]) -> str:
+    what = "row" if operator.groups_by is None else "group"
+    if names:
+        return f"the {what} with {row_text(rows, names)}"
+    return "the group of all rows" if operator.groups_by == () else ""
+
+
+def _latest(duck: Duck, flow: Flow, group: Operator, rows: pa.Table | None, changed: Changed) -> str:
+    """Of a group: the last row of its table that came into it in this batch, where that is at hand."""
+    segment = next(group.segments(), None)
+    if rows is None or not rows.num_rows or segment is None or group.groups_by is None:
+        return ""
+    source = flow.operators[segment.source]
+    came = None if source.changes_of is None else changed(source.id)
+    if source.changes_of is None or came is None:
+        return ""
+    came = came.filter(pc.greater(came[WEIGHT], 0))
+    key = {c: rows[c][0].as_py() for c in group.groups_by}
+    table = flow.tables[source.changes_of]
+    for at in reversed(range(max(0, came.num_rows - _LOOKED_AT), came.num_rows)):
+        row = came.slice(at, 1)
+        with suppress(Exception):  # the row may be one that the segment fails on
+            given = passed(duck, segment, row)
+            if not given.num_rows or any(given[c][0].as_py() != value for c, value in key.items()):
+                continue
+            return row_text(row, {k.column: f"{table.name}.{k.column}" for k in table.key})
+    return ""
+
+
+def _shown(places: Mapping[str, tuple[Table, str] | None], expression: Callable[[str], str | None]) -> dict[str, str]:
+    """Columns by the names that users know: a table's column, or the expression that it is. Others are left out.
+
+    A family is not known to users: of its rows, what is a table's is shown.
+    """
+    if any(at is not None and at[0].is_hidden for at in places.values()):
+        return {c: f"{at[0].name}.{at[1]}" for c, at in places.items() if at is not None and not at[0].is_hidden}
+    names = {c: expression(c) if at is None else f"{at[0].name}.{at[1]}" for c, at in places.items()}
+    return {c: name for c, name in names.items() if name is not None}
 
 
 def place(flow: Flow, operator: Operator, name: str) -> tuple[Table, str] | None:

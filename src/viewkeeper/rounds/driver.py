@@ -26,8 +26,8 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.routes import arrived
 from viewkeeper.operators.steps import ranges, stacked
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds.blame import Failed
-from viewkeeper.rounds.given import Given, is_empty
+from viewkeeper.rounds.failures import Failed
+from viewkeeper.rounds.given import Given, Rows, is_empty
 from viewkeeper.rounds.order import order_of
 from viewkeeper.rounds.site import Fed, Feed, Site
 from viewkeeper.store.memory import bytes_of
@@ -61,6 +61,7 @@ def run_in_driver(
     each view's sink.
     """
     schedule = _Schedule(site.flow, site.active, given, seeds)
+    site.changed = lambda source: rows.table if isinstance(rows := given.get(source), Rows) else None
     if crew is None:
         _work(site, schedule, on_error)
     else:
@@ -260,7 +261,7 @@ class _Schedule:
     def _compact(self, site: Site, operator: Operator, port: int, found: Sequence[_Arrived]) -> None:
         """Add up what waited at a port: groups come again in every piece of a large output."""
         parts = (part for [part] in ranges(site, [[a.delta for a in found]]) if part is not None)
-        whole = stacked([site.memory.aside(operator.compacted(site.duck, port, [part])) for part in parts])
+        whole = stacked([site.memory.aside(site.compacted(operator, port, [part])) for part in parts])
         with self._changed:
             self._waiting[operator.id][port].append(_Arrived(*min(a[:2] for a in found), 0, whole))
             self._compacted[operator.id, port] = int(whole.num_rows)

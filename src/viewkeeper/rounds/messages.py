@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.names import HASH
-from viewkeeper.rounds.blame import Failed
+from viewkeeper.rounds.failures import Failed
 from viewkeeper.rounds.reach import machine
 
 SINK, STAGED, CHANGED = "!sink", "!staged", "!changed"

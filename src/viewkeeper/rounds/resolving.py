@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.errors import Contradiction, ViewkeeperError
+from viewkeeper.errors import Contradiction
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Table
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.segments import Segment
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds.blame import NOBODYS, Failed
 from viewkeeper.rounds.early import Reports
+from viewkeeper.rounds.failures import Failed, attributed_to
 from viewkeeper.rounds.given import Given, LogRows
 from viewkeeper.rounds.messages import CHANGED, SINK, Message, damaged, failed, routed
 from viewkeeper.rounds.sink import merged, resolve
@@ -117,14 +117,12 @@ def resolved(
         for view, deltas in sunk.items():
             target = targets[view]
             try:
-                change = resolve(duck, counted, target.table, deltas, memory)
+                with attributed_to(target.sink):
+                    change = resolve(duck, counted, target.table, deltas, memory)
             except Contradiction as wrong:
                 return [damaged(target.sink, wrong)]
-            except NOBODYS:
-                raise
-            except Exception as error:  # on rows of this view
-                text = error.message if isinstance(error, ViewkeeperError) else f"{type(error).__name__}: {error}"
-                return [failed(Failed(target.sink, text.splitlines()[0]))]
+            except Failed as failure:
+                return [failed(failure)]
             if change is not None:
                 tables = [change.delta] if isinstance(change, StreamChange) else [change.puts, change.deletes]
                 said: dict[str, Any] = {"where": [staging.add(table) for table in tables], "share": share}

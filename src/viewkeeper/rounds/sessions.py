@@ -117,6 +117,9 @@ def start_workers(spark: Any) -> threading.Thread | None:
         context = spark.sparkContext
         if context.applicationId in _started:
             return None
+        from viewkeeper.plan.catalyst.launch import use_this_python
+
+        use_this_python(context)
         _started.add(context.applicationId)
     except Exception as error:  # it is stopped, or one of Spark Connect
         _log.debug("Spark's workers are not started ahead: %s", error)

@@ -3,6 +3,8 @@
 The two lanes differ only in how deltas travel between sites. What happens at a site is the same code: `run` gives an
 operator's output for the deltas at its ports, `feed` passes an output through the segments over it. An arrangement's
 *old* state is what the last published batch lists; `added` collects what this batch adds to each.
+
+What an operator's own code raises here becomes `Failed`, which names the operator (`failures`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.steps import joined
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds.blame import Ports, in_operator, in_segment
+from viewkeeper.rounds.failures import Failed, attributed_to
 from viewkeeper.store.memory import Memory
 
 Fed = tuple[str, int, pa.Table]
@@ -51,25 +54,26 @@ class Site:
     """Rows that each gave."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Rows that look-ahead spared lookups."""
+    changed: Callable[[str], pa.Table | None] = lambda source: None
+    """The changes that a source gave in this batch, where they are at hand: errors name a row of them."""
     told: Callable[[int, int], None] = lambda done, of: None
     """Hears of every piece of work that is done: how many operators have run, and of how many."""
 
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> Iterator[pa.Table]:
-        """The operator's output delta for what arrived at its ports, in pieces; an arrangement has none.
+        """The operator's output delta for what arrived at its ports, in pieces; an arrangement has none."""
 
-        An error that its rows cause is raised as `Failed` and names one of them; so in `fed`.
-        """
-        try:
-            yield from operator.run(self, ports)
-        except Exception as error:
+        def find_row(error: Exception) -> Failed | None:
             aside = replace(self, keep=None, added=dict(self.added), clock={})
 
             def work(part: Ports) -> None:
                 for _ in operator.run(aside, [[] if p is None else [p] for p in part]):
                     pass
 
-            in_operator(self.duck, self.flow, operator, [joined(tables) for tables in ports], work, error)
-            raise
+            given = [joined(tables) for tables in ports]
+            return in_operator(self.duck, self.flow, operator, given, work, error, self.changed)
+
+        with attributed_to(operator.id, find_row):
+            yield from operator.run(self, ports)
 
     def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
         """The output through every segment over it, ready for the consumers' ports."""
@@ -79,7 +83,10 @@ class Site:
 
     def leaving(self, feed: Feed, output: pa.Table | Found) -> pa.Table:
         """What an output is one way: all of it, or, of rows that are told by their places, those that arrived there."""
-        return output.at(feed[2]) if isinstance(output, Found) else output
+        if not isinstance(output, Found):
+            return output
+        with attributed_to(feed[0] if feed[2] is None else feed[2].source):
+            return output.at(feed[2])
 
     def feeds(self, source: Operator) -> list[Feed]:
         """The ways that an operator's output takes; they do not depend on each other."""
@@ -101,16 +108,22 @@ class Site:
         operator = self.flow.operators[consumer]
         if segment is None:
             held = self.flow.held[consumer]
-            return [(consumer, port, operator.of_table(self.duck, held, output))] if output.num_rows else []
-        try:
+            with attributed_to(consumer):
+                return [(consumer, port, operator.of_table(self.duck, held, output))]
+
+        def work(part: Ports) -> object:
+            return [self._through_segment(operator, port, segment, p) for p in part if p is not None]
+
+        def find_row(error: Exception) -> Failed | None:
+            return in_segment(self.duck, self.flow, segment, consumer, output, work, error, self.changed)
+
+        with attributed_to(consumer, find_row):
             return self._through_segment(operator, port, segment, output)
-        except Exception as error:
 
-            def work(part: Ports) -> object:
-                return [self._through_segment(operator, port, segment, p) for p in part if p is not None]
-
-            in_segment(self.duck, self.flow, segment, consumer, output, work, error)
-            raise
+    def compacted(self, operator: Operator, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+        """What waits at a port of an operator as one delta, with fewer rows."""
+        with attributed_to(operator.id):
+            return operator.compacted(self.duck, port, deltas)
 
     def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> list[Fed]:
         delta = passed(self.duck, segment, output)

@@ -30,8 +30,8 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.runs import RunEntry, write_container
 from viewkeeper.plan.catalyst import explained
 from viewkeeper.plan.flow import Flow
-from viewkeeper.rounds.blame import Blamed, Failed
 from viewkeeper.rounds.early import Early
+from viewkeeper.rounds.failures import Blamed, Failed
 from viewkeeper.rounds.given import Given, Rows, Share, filed, is_empty
 from viewkeeper.rounds.jobs import Sent, cause, run_job, views_text
 from viewkeeper.rounds.messages import (
@@ -129,9 +129,13 @@ def run_on_spark(
         if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
             raise lane.reach.refusal(f"a task of batch {number}")
         return _collected(flow, results, on_error, batch.targets, taken, early).plus(arranged)
-    except BaseException:
+    except BaseException as error:
         if early is not None:  # what the store was given is of a batch that is not, or is run otherwise
             early.close()
+        if isinstance(error, Failed):  # in the driver's part of the work
+            forms = [flow, *([] if together is None else [together])]
+            operator = next(f.operators[error.operator] for f in forms if error.operator in f.operators)
+            raise on_error(operator, error) from error
         raise
     finally:
         taken.clear()

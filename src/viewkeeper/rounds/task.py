@@ -24,8 +24,8 @@ from viewkeeper.operators.consolidate import consolidate
 from viewkeeper.operators.runs import RunEntry
 from viewkeeper.plan.flow import Flow
 from viewkeeper.rounds import messages, wire, worker
-from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.early import Reports, report
+from viewkeeper.rounds.failures import Failed, attributed_to
 from viewkeeper.rounds.given import Rows, Share
 from viewkeeper.rounds.messages import (
     RUNS,
@@ -172,7 +172,8 @@ class Level:
                             if view is not None and view in job.at_home:
                                 sunk[view].append(delta)
                             elif view is not None and view in job.targets:
-                                yield from by_key(site.duck, job.targets[view], delta, job.parts)
+                                with attributed_to(consumer):
+                                    yield from by_key(site.duck, job.targets[view], delta, job.parts)
                             elif view is not None:
                                 yield 0, STAGED, view, json.dumps(staging.add(delta)).encode()
                             elif consumer not in job.staying:

@@ -21,8 +21,8 @@ from viewkeeper.errors import CorruptState
 from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator
 from viewkeeper.rounds import wire, worker
-from viewkeeper.rounds.blame import Failed
 from viewkeeper.rounds.driver import divides, run_in_driver
+from viewkeeper.rounds.failures import Failed
 from viewkeeper.rounds.given import Given, Rows, Share
 from viewkeeper.rounds.messages import RUNS, SINK, Message, damaged, elsewhere, failed, payloads, unpacked
 from viewkeeper.rounds.site import Fed, Site

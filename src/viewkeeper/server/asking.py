@@ -1,19 +1,24 @@
-"""One SQL statement over HTTP: what it needs is seen before it runs, and a SELECT's rows are sent piece by piece.
+"""SQL over HTTP: what a statement needs is seen before it runs, and a SELECT's rows are sent piece by piece.
 
     reader   SELECT, SHOW, DESCRIBE, EXPLAIN
     writer   INSERT, UPSERT, UPDATE, DELETE
     admin    CREATE, ALTER, DROP
 
+Several statements with semicolons between them are answered as JSON, with what each of them gave:
+
+    {"statements": [{"done": "1 inserted"}, {"columns": […], "count": 2, "rows": […]}]}
+
 With Accept: text/event-stream a statement that takes long tells of its progress:
 
     event: progress   {"what": "orders", "done": 120000, "of": 1500000}
-    event: done       {"done": "…", "rows": […]}
+    event: done       {"done": "…", "rows": […]}, or {"statements": […]}
     event: error      a problem
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -25,6 +30,7 @@ from viewkeeper.capture.snapshot import Progress
 from viewkeeper.errors import BadStatement, Forbidden, ViewkeeperError
 from viewkeeper.model import types
 from viewkeeper.plan.words import Words, statements
+from viewkeeper.read.suspension import MARK
 from viewkeeper.server import events, formats, intake, problems
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.exact import distinct, dumps, rows_of
@@ -33,6 +39,7 @@ from viewkeeper.server.tokens import allows
 from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
+from viewkeeper.sql.script import steps
 from viewkeeper.sql.statements import needs, run
 
 SQL = "application/sql"
@@ -48,8 +55,8 @@ _log = logging.getLogger("viewkeeper.server")
 
 
 async def statement(serving: Serving, asked: Asked) -> Reply:
-    """Run one statement, or several CREATE MATERIALIZED VIEW as one batch."""
-    text, engine = await _text(serving, asked)
+    """Run statements; several CREATE MATERIALIZED VIEW that follow each other are one batch."""
+    text, engine, stale = await _text(serving, asked)
     what = needs(text)
     if not allows(asked.role, _ROLES[what]):
         raise Forbidden(
@@ -57,53 +64,58 @@ async def statement(serving: Serving, asked: Asked) -> Reply:
         )
     if what != "read":
         serving.writable()
-    media = formats.chosen(asked.header("accept"), (*formats.ROWS, formats.EVENTS))
+    offered = formats.ROWS if len(steps(text)) < 2 else (formats.JSON,)
+    media = formats.chosen(asked.header("accept"), (*offered, formats.EVENTS))
     (serving.metrics.reads if what == "read" else serving.metrics.writes)["sql"].inc()
     if media == formats.EVENTS:
-        return Reply(200, _told(serving, text, engine, what, asked.native), media, {"cache-control": "no-store"})
-    answer = await asked.unless_left(_run(serving, text, engine, what, lambda what, done, of: None))
-    if not answer.has_rows:
-        return Reply(200, dumps({"done": answer.done}), formats.JSON)
+        return Reply(200, _told(serving, text, engine, what, asked.native, stale), media, {"cache-control": "no-store"})
+    answer = await asked.unless_left(_run(serving, text, engine, what, lambda what, done, of: None, stale))
+    if len(answer.each) > 1 or not answer.has_rows:
+        return Reply(200, dumps(_about(answer, asked.native)), formats.JSON)
     return Reply(200, _pieces(answer.to_arrow(), media, asked.native), media)
 
 
-async def _text(serving: Serving, asked: Asked) -> tuple[str, str]:
-    """The statement with its values in their places, and who is to answer it."""
+async def _text(serving: Serving, asked: Asked) -> tuple[str, str, bool]:
+    """The statement with its values in their places, who answers it, and whether it may read suspended views."""
     media = intake.media_of(asked.header("content-type"), (formats.JSON, SQL))
     most = serving.limits.body if allows(asked.role, "admin") else min(serving.limits.body, LONGEST)
     with serving.waiting():
         body = await asked.body(most, serving.limits.receive_seconds)
     if media == SQL:
         try:
-            return body.decode("utf-8"), "auto"
+            return body.decode("utf-8"), "auto", False
         except UnicodeDecodeError:
             raise BadStatement("The statement is not UTF-8 text.", hint="") from None
     found = intake.objects_in(media, body)
     if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("sql"), str):
         raise problems.Refused(400, "The statement is missing.", 'Send {"sql": "SELECT …"}.')
     given = found[0]
-    if unknown := sorted(given.keys() - {"sql", "parameters", "engine"}):
-        raise problems.Refused(400, f"There is no {unknown[0][:40]!r} here.", "There are sql, parameters and engine.")
+    if unknown := sorted(given.keys() - {"sql", "parameters", "engine", "stale"}):
+        hint = "There are sql, parameters, engine and stale."
+        raise problems.Refused(400, f"There is no {unknown[0][:40]!r} here.", hint)
+    if not isinstance(given.get("stale", False), bool):
+        raise problems.Refused(400, "stale is true or false.", "")
     parameters = given.get("parameters", {})
     if not isinstance(parameters, dict) or any(isinstance(v, (list, dict)) for v in parameters.values()):
         raise problems.Refused(400, "parameters is an object of names and values.", "")
-    return bound(given["sql"], parameters) if parameters else given["sql"], str(given.get("engine", "auto"))
+    text = bound(given["sql"], parameters) if parameters else given["sql"]
+    return text, str(given.get("engine", "auto")), bool(given.get("stale", False))
 
 
-async def _run(serving: Serving, text: str, engine: str, what: str, tell: Progress) -> Result:
+async def _run(serving: Serving, text: str, engine: str, what: str, tell: Progress, stale: bool) -> Result:
     """Run it. A query is stopped when nobody waits any more; what defines or writes may still happen."""
     async with serving.turn(what):
         with serving.leashed() as leash:
             seconds = LOAD_SECONDS if what == "define" else serving.limits.seconds * 4
-            answer = await serving.call(_done, serving, text, engine, what, leash, tell, seconds=seconds)
+            answer = await serving.call(_done, serving, text, engine, what, leash, tell, stale, seconds=seconds)
     serving.hub.wake()
     return answer
 
 
-def _done(serving: Serving, text: str, engine: str, what: str, leash: Leash, tell: Progress) -> Result:
+def _done(serving: Serving, text: str, engine: str, what: str, leash: Leash, tell: Progress, stale: bool) -> Result:
     try:
         with serving.loading(tell) as progress:
-            return run(serving.db, text, engine=engine, leash=leash, progress=progress)
+            return run(serving.db, text, engine=engine, leash=leash, progress=progress, stale=stale)
     finally:
         if what == "define" and not serving.settings.maintain:
             serving.db._holding.end()  # whoever maintains, or will, must not wait for a server that only serves
@@ -115,7 +127,7 @@ async def _pieces(rows: pa.Table, media: str, native: bool) -> AsyncIterator[byt
     for start in range(0, rows.num_rows, PIECE_ROWS):
         yield writer.more(rows.slice(start, PIECE_ROWS))
         await asyncio.sleep(0)
-    yield writer.last({"columns": _columns(rows), "count": rows.num_rows})
+    yield writer.last({"columns": _columns(rows), "count": rows.num_rows, **_suspended(rows)})
 
 
 def _columns(rows: pa.Table) -> list[dict[str, str]]:
@@ -123,7 +135,7 @@ def _columns(rows: pa.Table) -> list[dict[str, str]]:
     return [{"name": name, "type": types.written(f.type)} for name, f in zip(names, rows.schema, strict=True)]
 
 
-async def _told(serving: Serving, text: str, engine: str, what: str, native: bool) -> AsyncIterator[bytes]:
+async def _told(serving: Serving, text: str, engine: str, what: str, native: bool, stale: bool) -> AsyncIterator[bytes]:
     """The statement's progress and its end, as events."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
 
@@ -131,7 +143,7 @@ async def _told(serving: Serving, text: str, engine: str, what: str, native: boo
         data = events.event("progress", {"what": what, "done": done, "of": of})
         serving.loop.call_soon_threadsafe(_offer, queue, data)
 
-    work = asyncio.create_task(_run(serving, text, engine, what, tell))
+    work = asyncio.create_task(_run(serving, text, engine, what, tell, stale))
     try:
         while not work.done():
             waiting = asyncio.create_task(queue.get())
@@ -154,13 +166,24 @@ async def _told(serving: Serving, text: str, engine: str, what: str, native: boo
         _log.exception("A statement failed")
         yield events.event("error", problems.document(problems.unexpected()))
         return
-    about: dict[str, Any] = {"done": answer.done}
-    if answer.has_rows:
-        rows = answer.to_arrow()
-        about["columns"] = _columns(rows)
-        about["count"] = rows.num_rows
-        about["rows"] = rows_of(rows.slice(0, PIECE_ROWS), native)
-    yield events.event("done", about)
+    yield events.event("done", _about(answer, native))
+
+
+def _about(answer: Result, native: bool) -> dict[str, Any]:
+    """What one statement gave, or each of several."""
+    if len(answer.each) > 1:
+        return {"statements": [_about(one, native) for one in answer.each]}
+    if not answer.has_rows:
+        return {"done": answer.done}
+    rows = answer.to_arrow()
+    about = {"done": answer.done, "columns": _columns(rows), "count": rows.num_rows}
+    return {**about, **_suspended(rows), "rows": rows_of(rows.slice(0, PIECE_ROWS), native)}
+
+
+def _suspended(rows: pa.Table) -> dict[str, Any]:
+    """The suspended views whose old rows an answer is made of."""
+    mark = (rows.schema.metadata or {}).get(MARK)
+    return {} if mark is None else {"suspended": json.loads(mark)}
 
 
 def _offer(queue: asyncio.Queue[bytes], data: bytes) -> None:

@@ -5,8 +5,12 @@
 
     1  the rows that are there, from one state, in pieces; or with since, what was missed, from the log
     2  join the hub: it hands out what comes after a position P
-    3  what lies between the own position and P, from the log
+    3  what lies between the own position and P, from the log; then whether the view is suspended
     4  the queue that the hub fills
+    5  when the view was made anew after a suspension: the event `reset`, and again from 1
+
+A view that is suspended already is refused (409), unless level=stale asks for its old rows, or the client comes back
+with since: then it gets the event `suspended`, and waits.
 
 A client that does not read holds nobody up: its queue has a limit (`hub`), and a write to it has a time limit.
 """
@@ -23,11 +27,12 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadToken, ViewkeeperError
-from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.levels import position_of
+from viewkeeper.read.levels import Level, position_of
 from viewkeeper.read.reader import outside
-from viewkeeper.read.subscribe import Delta, calls, check_since
+from viewkeeper.read.subscribe import Delta, calls, check_since, reset, suspension
+from viewkeeper.read.suspension import refuse
 from viewkeeper.server import events, formats
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.serving import Serving
@@ -47,6 +52,7 @@ async def subscribe(serving: Serving, asked: Asked) -> Reply:
     serving.check_subscribers()
     now = store.settled(table)  # a table that cannot be subscribed to says so now
     if given is None:
+        refuse(store.catalog().of(table.id), stale=asked.one("level") == Level.STALE.value)
         return _reply(media, _with_rows(serving, table, form))
     since = now if given == _NOW else _position(serving, given)
     check_since(store, table, since)
@@ -73,11 +79,7 @@ async def _with_rows(serving: Serving, table: Table, form: str) -> AsyncIterator
     """The rows of one state, then what follows it. The state is kept while the client takes them, and no longer."""
     with serving.subscribed():
         yield events.opening(form, table)
-        since = 0
-        async with aclosing(_rows(serving, table, form)) as pieces:
-            async for since, data in pieces:  # noqa: B007 - the last one is where to go on
-                yield data
-        async with aclosing(_followed(serving, table, form, since)) as following:
+        async with aclosing(_followed(serving, table, form, None)) as following:
             async for data in following:
                 yield data
 
@@ -97,23 +99,38 @@ async def _following(
                 yield data
 
 
-async def _followed(serving: Serving, table: Table, form: str, since: int) -> AsyncGenerator[bytes, None]:
-    """What was missed is encoded as it is taken: nothing of it waits for a client that reads slowly."""
-    subscriber = None
+async def _followed(serving: Serving, table: Table, form: str, since: int | None) -> AsyncGenerator[bytes, None]:
+    """All rows unless there is a position to go on from, then what comes, and again when the view was made anew.
+
+    What was missed is encoded as it is taken: nothing of it waits for a client that reads slowly."""
+    subscriber, at = None, since or 0
     try:
-        subscriber, upto = serving.hub.join(table, form, since)
-        serving.metrics.reads["changes"].inc()
-        missed = calls(serving.store, table, since, upto) if since < upto else iter(())
-        while (found := await serving.call(_encoded, form, table, missed)) is not None:
-            since, data = found
-            yield data
-        if serving.stopping.is_set():  # who joins now was not there when goodbye was said
-            yield events.ending(form, table, None, Token(serving.store.uuid, since), events.STOPPING)
-            return
-        while data := await subscriber.taken():
-            yield data
+        while True:
+            if since is None:
+                async with aclosing(_rows(serving, table, form)) as pieces:
+                    async for at, data in pieces:  # noqa: B007 - the last one is where to go on
+                        yield data
+            subscriber, upto = serving.hub.join(table, form, at)
+            serving.metrics.reads["changes"].inc()
+            missed = calls(serving.store, table, at, upto) if at < upto else iter(())
+            while (found := await serving.call(_encoded, form, table, missed)) is not None:
+                at, data = found
+                yield data
+            if subscriber.suspended is not None:
+                told = suspension(serving.store, table, subscriber.suspended, max(at, upto))
+                yield events.encode(form, table, told)
+            if serving.stopping.is_set():  # who joins now was not there when goodbye was said
+                yield events.ending(form, table, None, Token(serving.store.uuid, at), events.STOPPING)
+                return
+            while data := await subscriber.taken():
+                yield data
+            if not subscriber.reset:
+                return
+            serving.hub.leave(table, subscriber)
+            table, since = serving.store.catalog().table_of(table.id) or table, None
+            yield events.encode(form, table, reset(serving.store, table, subscriber.after))
     except ViewkeeperError as error:
-        yield events.ending(form, table, error, Token(serving.store.uuid, since))
+        yield events.ending(form, table, error, Token(serving.store.uuid, at))
     finally:
         if subscriber is not None:
             serving.hub.leave(table, subscriber)
@@ -164,7 +181,7 @@ def _next_piece(source: Any, table: Table) -> pa.Table:
 
 def _rows_event(serving: Serving, table: Table, form: str, rows: pa.Table, position: int, last: bool) -> bytes:
     rows = rows.select(table.outside.names).cast(table.outside)  # as a view tells them that is just the table
-    weighted = rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64)))
+    weighted = rows.append_column(table.weight, pa.array(np.ones(rows.num_rows, np.int64)))
     delta = Delta("rows", table.name, weighted, Token(serving.store.uuid, position), time.time(), table)
     return events.encode(form, table, delta, last=last)
 

@@ -3,23 +3,27 @@
     event: rows        the rows that are there, in pieces; the last one has the id
     event: changes     one batch: [{"kind": "update", "before": {…}, "after": {…}}, …]
     event: progress    nothing came up to here; keeps the connection alive and the id new
+    event: suspended   the view is not maintained from here on: {"since", "epoch", "position", "reason"}
+    event: reset       the view was made anew: rows follow that replace all before them
     event: end         the server ends the stream, and says why: {"code", "detail", "hint", "resume"}
 
 `id:` is the token of the position behind the event: what `since=` and Last-Event-ID take. In an Arrow stream each
-record batch has `kind`, `token` and `time` as its metadata, and the weights in `_w`.
+record batch has `kind`, `token` and `time` as its metadata, and the weights in its last column, `_w`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read.subscribe import Delta, paired
+from viewkeeper.read.suspension import told
 from viewkeeper.server.exact import dumps, rows_of
 from viewkeeper.server.formats import Parts
 from viewkeeper.server.problems import document
@@ -39,18 +43,21 @@ def event(name: str, data: Any, token: str | None = None) -> bytes:
 
 
 def delta_schema(table: Table) -> pa.Schema:
-    return table.outside.append(pa.field(WEIGHT, pa.int64()))
+    return table.outside.append(pa.field(table.weight, pa.int64()))
 
 
 def encode(form: Form, table: Table, delta: Delta, *, last: bool = True) -> bytes:
     """A delta in one form. `last`: a reader that has it may resume after it."""
     if form == ARROW_FORM:
         texts = {"kind": delta.kind, "time": repr(delta.time), **({"token": str(delta.token)} if last else {})}
+        if delta.suspended is not None:
+            texts["about"] = dumps(asdict(delta.suspended)).decode()
         return _message(delta_schema(table), delta.rows, texts)
     token = str(delta.token) if last else None
-    if delta.kind == "progress":
-        return event("progress", {"token": str(delta.token), "time": delta.time}, token)
-    shown = rows_of(delta.rows.drop_columns([WEIGHT]), native=form == SSE_NATIVE)
+    if delta.kind in ("progress", "reset", "suspended"):
+        about = {} if delta.suspended is None else told(delta.suspended)
+        return event(delta.kind, {"token": str(delta.token), "time": delta.time, **about}, token)
+    shown = rows_of(delta.rows.drop_columns([table.weight]), native=form == SSE_NATIVE)
     about = {"token": token, "time": delta.time}
     if delta.kind == "rows":
         return event("rows", {**about, "rows": shown}, token)

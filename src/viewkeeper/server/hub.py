@@ -22,12 +22,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from viewkeeper.errors import SnapshotGone, Unsupported, ViewkeeperError
-from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.subscribe import Delta, calls, still_there
+from viewkeeper.model.views import Suspension
+from viewkeeper.read.subscribe import Delta, Follower, no_changes, suspension_of
 from viewkeeper.server.events import ARROW_FORM, Form, encode, ending
 from viewkeeper.store.base import Store
 from viewkeeper.store.looking import pause_after
@@ -50,6 +49,10 @@ class Subscriber:
     def __init__(self, form: Form, after: int) -> None:
         self.form, self.after = form, after
         self.ended = False
+        self.reset = False
+        """Whether it ended because the view was made anew: the subscriber reads all rows, and joins again."""
+        self.suspended: Suspension | None = None
+        """The suspension that it was told of."""
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._news = asyncio.Event()
@@ -88,11 +91,15 @@ class Subscriber:
 class _Feed:
     """A table that somebody subscribed to. `at`: what was read up to, by the thread."""
 
-    table: Table
-    at: int
+    follower: Follower
     subscribers: set[Subscriber] = field(default_factory=set)
     sent: int = 0
     """The position that subscribers have, in the event loop."""
+    at: int = 0
+
+    @property
+    def table(self) -> Table:
+        return self.follower.table
 
 
 class Hub:
@@ -161,9 +168,11 @@ class Hub:
             feed = self._feeds.get(table.id)
             if feed is None:
                 at = self._store.settled(table)
-                feed = self._feeds[table.id] = _Feed(table, at, sent=at)
+                told = suspension_of(self._store.catalog().of(table.id))
+                feed = self._feeds[table.id] = _Feed(Follower(self._store, table, at, told), sent=at, at=at)
                 self._news.set()
             subscriber = Subscriber(form, max(since, feed.at))
+            subscriber.suspended = feed.follower.told
             feed.subscribers.add(subscriber)
             return subscriber, feed.at
 
@@ -186,7 +195,7 @@ class Hub:
     def beat(self) -> None:
         """A sign of life to every subscriber, with the position it has by now."""
         for feed in list(self._feeds.values()):
-            nothing = table_of_nothing(feed.table)
+            nothing = no_changes(feed.table)
             mark = Delta("progress", feed.table.name, nothing, self._token(feed.sent), time.time(), feed.table)
             data = {form: encode(form, feed.table, mark) for form in _forms(feed)}
             for subscriber in list(feed.subscribers):
@@ -255,22 +264,28 @@ class Hub:
         for feed in list(self._feeds.values()):
             try:
                 before = feed.table
-                upto = self._store.settled(feed.table)
-                if catalog_changed or upto > feed.at:
-                    feed.table = still_there(self._store, feed.table, feed.at)
-                    if feed.table.outside != before.outside:
-                        self._loop.call_soon_threadsafe(self._reshaped, feed, before, self._token(feed.at))
-                if upto <= feed.at:
+                if not catalog_changed and self._store.settled(before) <= feed.at:
                     continue
-                found = list(calls(self._store, feed.table, feed.at, upto))
-                for position, delta in found:
-                    self._advance(feed, position, delta)
-                self._advance(feed, upto, None)
+                found = list(feed.follower.news())
+                if feed.table.outside != before.outside:
+                    self._loop.call_soon_threadsafe(self._reshaped, feed, before, self._token(feed.at))
+                for delta in found:
+                    if delta.kind == "changes":
+                        self._advance(feed, delta.token.position, delta)
+                    elif delta.suspended is not None:
+                        self._loop.call_soon_threadsafe(self._announce, feed, delta)
+                    else:
+                        self._forget(feed)
+                        self._loop.call_soon_threadsafe(self._restart, feed)
+                self._advance(feed, feed.follower.at, None)
             except ViewkeeperError as error:
-                with self._lock:
-                    if self._feeds.get(feed.table.id) is feed:  # and not one that somebody has begun meanwhile
-                        del self._feeds[feed.table.id]
+                self._forget(feed)
                 self._loop.call_soon_threadsafe(self._broken, feed, error)
+
+    def _forget(self, feed: _Feed) -> None:
+        with self._lock:
+            if self._feeds.get(feed.table.id) is feed:  # and not one that somebody has begun meanwhile
+                del self._feeds[feed.table.id]
 
     def _advance(self, feed: _Feed, position: int, delta: Delta | None) -> None:
         """From here on a new subscriber reads by itself up to `position`; those that are there are handed the event."""
@@ -301,6 +316,21 @@ class Hub:
             subscriber.after = position
         feed.sent = max(feed.sent, position)
 
+    def _announce(self, feed: _Feed, delta: Delta) -> None:
+        """The view was suspended: to all that were not told of it when they joined."""
+        data = {form: encode(form, feed.table, delta) for form in _forms(feed)}
+        for subscriber in list(feed.subscribers):
+            if not subscriber.ended and subscriber.suspended != delta.suspended:
+                subscriber.suspended = delta.suspended
+                subscriber.give(data[subscriber.form])
+
+    def _restart(self, feed: _Feed) -> None:
+        """The view was made anew: each reads its rows by itself, as slowly as it likes."""
+        for subscriber in list(feed.subscribers):
+            if not subscriber.ended:
+                subscriber.reset = True
+                subscriber.end(b"")
+
     def _reshaped(self, feed: _Feed, before: Table, at: Token) -> None:
         """An Arrow stream has one schema: its readers come again."""
         for subscriber in list(feed.subscribers):
@@ -323,8 +353,3 @@ class Hub:
 
 def _forms(feed: _Feed) -> set[Form]:
     return {subscriber.form for subscriber in list(feed.subscribers)}
-
-
-def table_of_nothing(table: Table) -> pa.Table:
-    """A delta without rows."""
-    return table.outside.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from viewkeeper.errors import Timeout
@@ -9,8 +10,10 @@ from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.strategies import strategy_of
 from viewkeeper.plan.spelling import create_table, created, indexed
+from viewkeeper.plan.view_text import shown_query
 from viewkeeper.read.picture import picture_of
 from viewkeeper.read.status import Status, ViewStatus, database_status
+from viewkeeper.read.suspension import told
 from viewkeeper.server import formats, metrics
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.exact import dumps
@@ -47,7 +50,8 @@ async def view(serving: Serving, asked: Asked) -> Reply:
     found = catalog.view(asked.name)
     now = await status_of(serving)
     known = next((v for v in now.views if v.name == found.table.name), None)
-    return _json({**_about(serving, now), **_view(catalog, found, known)})
+    token = str(serving.db.token(found.table.name))  # of the rows that it shows
+    return _json({**_about(serving, now), **_view(catalog, found, known), "token": token})
 
 
 async def table(serving: Serving, asked: Asked) -> Reply:
@@ -56,9 +60,11 @@ async def table(serving: Serving, asked: Asked) -> Reply:
     found = catalog.find(asked.name)
     if isinstance(found, View):
         kind = {} if found.index is None else {"kind": "index"}
-        return _json({**shape(found.table), **kind, "sql": created(catalog, found)})
+        about = {"sql": created(catalog, found), "token": str(serving.db.token(asked.name))}
+        suspended = {} if found.suspended is None else {"suspended": told(found.suspended)}
+        return _json({**shape(found.table), **kind, **about, **suspended})
     named = catalog.table(asked.name)
-    return _json({**shape(named), "sql": create_table(named)})
+    return _json({**shape(named), "sql": create_table(named), "token": str(serving.db.token(asked.name))})
 
 
 async def plan(serving: Serving, asked: Asked) -> Reply:
@@ -107,11 +113,24 @@ async def ready(serving: Serving, asked: Asked) -> Reply:
     """Fresh enough to serve."""
     now = await status_of(serving)
     most = serving.settings.max_lag
-    if most is not None and now.lag_seconds > most:
-        raise Timeout(f"The views are {now.lag_seconds:.1f} s behind; {most:g} s are allowed.", hint="")
+    suspended = {v.name: _behind(v) for v in now.views if v.suspended is not None}
+    counted = suspended if serving.settings.suspended == "count" else {}
+    lag = max([now.lag_seconds, *counted.values()])
+    if most is not None and lag > most:
+        late = [name for name, seconds in counted.items() if seconds > most]
+        which = f"{', '.join(late)} (suspended) and so the views" if late else "The views"
+        raise Timeout(f"{which} are {lag:.1f} s behind; {most:g} s are allowed.", hint="")
     if serving.settings.maintain and now.error is not None:
         raise Timeout(f"Maintenance failed: {now.error[:200]}", hint="It is tried again.")
-    return _json({"status": "ready", "lag_seconds": now.lag_seconds, "epoch": now.epoch})
+    return _json({"status": "ready", "lag_seconds": lag, "epoch": now.epoch, "suspended": suspended})
+
+
+def _behind(view: ViewStatus) -> float:
+    """Seconds that a suspended view is behind: the age of the first change that it lacks, or of its suspension if the
+    log does not have that change any more."""
+    if view.lag_seconds is not None:
+        return view.lag_seconds
+    return 0.0 if view.suspended_since is None else max(0.0, time.time() - view.suspended_since)
 
 
 async def measured(serving: Serving, asked: Asked) -> Reply:
@@ -160,7 +179,7 @@ def _view(catalog: Catalog, view: View, now: ViewStatus | None) -> dict[str, Any
     return {
         **shape(view.table),
         **index,
-        "definition": view.query,
+        "definition": shown_query(catalog, view),
         "sql": created(catalog, view),
         "options": dict(view.options),
         "strategy": strategy_of(view).name,

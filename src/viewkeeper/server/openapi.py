@@ -11,7 +11,10 @@ from viewkeeper.server.routes import Endpoint
 _TEXT = {"type": "string"}
 _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "after": (_TEXT, "A token: the state must have every write up to it. May not be older."),
-    "level": ({"type": "string", "enum": ["any", "latest"]}, "latest: every write that was finished before."),
+    "level": (
+        {"type": "string", "enum": ["any", "latest", "stale"]},
+        "latest: every write that was finished before. stale: old rows of a suspended view, which else is refused.",
+    ),
     "timeout": ({"type": "number", "minimum": 0, "maximum": 30}, "Seconds to wait for after= and level=."),
     "numbers": ({"type": "string", "enum": ["exact", "native"]}, "native: BIGINT and DECIMAL as JSON numbers."),
     "prefix": (
@@ -82,6 +85,7 @@ _SCHEMAS: dict[str, Any] = {
             "next": {"type": ["string", "null"]},
             "epoch": {"type": "integer"},
             "token": _TEXT,
+            "suspended": {"type": "object", "description": "Of a suspended view: since, epoch, position, reason."},
         },
     },
     "Rows": {"oneOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]},
@@ -98,6 +102,7 @@ _SCHEMAS: dict[str, Any] = {
             "sql": _TEXT,
             "parameters": {"type": "object", "description": "Values for the statement's open names (:name)."},
             "engine": {"type": "string", "enum": ["auto", "embedded", "spark"]},
+            "stale": {"type": "boolean", "description": "Also read the old rows of suspended views."},
         },
         "additionalProperties": False,
     },

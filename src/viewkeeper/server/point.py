@@ -13,6 +13,7 @@ from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model.catalog import Catalog
 from viewkeeper.model.schema import Table
 from viewkeeper.read.reader import checked_key
+from viewkeeper.read.suspension import refuse
 from viewkeeper.server import exact
 from viewkeeper.server.hosts import Hosts
 from viewkeeper.server.paths import key_of, name_of
@@ -84,6 +85,7 @@ class Point:
         found = self._tables.get(name)
         if found is None:
             table = catalog.table(name_of(name.decode("ascii")))
+            refuse(catalog.find(table.name))
             found = self._tables[name] = (table, exact.converters(table.outside, False))
         return found
 

@@ -3,6 +3,8 @@
 ETag            the position at which the table or view last changed; If-None-Match then reads nothing
 after=, level=  how new the state must be: worked out, for views of one table where this process does not maintain;
                 else the request waits, in the event loop and not in a thread
+                level=stale: of a suspended view, which else is refused (409), the rows that it had, marked by the
+                header viewkeeper-suspended
 cursor=         the next page of the same state
 where=, …       some rows, some columns, another order (`selected`)
 """
@@ -18,16 +20,17 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, RowAbsent, Timeout
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog import Catalog, View
 from viewkeeper.model.schema import COUNT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import levels
 from viewkeeper.read.access.ranges import Bounds
 from viewkeeper.read.access.sources import Pins, Positions, Source
-from viewkeeper.read.levels import ANY, LATEST, Level
+from viewkeeper.read.levels import LATEST, Level
 from viewkeeper.read.overlay import Latest
 from viewkeeper.read.reader import checked_key, outside, scan_range
 from viewkeeper.read.reads import Reads
+from viewkeeper.read.suspension import marked, refuse, refuse_behind, shown_state, told, when
 from viewkeeper.server import exact, formats, selected
 from viewkeeper.server.asked import Asked, Reply
 from viewkeeper.server.paths import first_of, key_of
@@ -117,19 +120,21 @@ def _page(
         else:
             batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
             rows, more = _cut(serving, current, batches, limit, skip)
-        position = pinned.head if table.with_writes else pinned.batch.cut
+        epoch, position = shown_state(pinned.catalog.find(table.name), pinned.batch, pinned.head)
         following = None
         if more is not None:
             following = Cursor(serving.store.uuid, pinned.head, table.id, more[0], more[1], high, chosen).text()
         token = str(Token(serving.store.uuid, position))
-        headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(pinned.batch.number)}
+        headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(epoch)}
+        headers |= _mark(pinned.catalog, table.name)
+        rows = marked(rows, [pinned.catalog.find(table.name)])
+        about = {"next": following, "epoch": epoch, "token": token, **_told(pinned.catalog, table.name)}
     finally:
         serving.pins.done(pinned, keep=more is not None)
     if following is not None:
         headers["viewkeeper-cursor"] = following
     if tag is not None:
         headers["etag"] = tag
-    about = {"next": following, "epoch": pinned.batch.number, "token": token}
     body = formats.writer(media, rows.schema, asked.native).whole(rows, about)
     return Reply(200, body, media, headers)
 
@@ -205,7 +210,7 @@ async def _latest(serving: Serving, asked: Asked) -> Latest | None:
     level, after = _level(asked), asked.one("after")
     timeout = asked.seconds("timeout", levels.TIMEOUT, serving.limits.seconds)
     reads: Reads = serving.db._reads
-    if level is ANY and after is None and not reads.ahead:
+    if level is not LATEST and after is None and not reads.ahead:
         return None
     name = serving.store.catalog().table(asked.name).name
     return await serving.call(reads.latest, name, level, after, timeout)
@@ -213,22 +218,28 @@ async def _latest(serving: Serving, asked: Asked) -> Latest | None:
 
 def _level(asked: Asked) -> Level:
     level = asked.one("level")
-    if level not in (None, "any", "latest"):
-        raise BadValue(f"There is no level {level[:40]!r}.", hint="Levels: any, latest.")
-    return LATEST if level == "latest" else ANY
+    known = {one.value: one for one in Level}
+    if level is not None and level not in known:
+        raise BadValue(f"There is no level {level[:40]!r}.", hint=f"Levels: {', '.join(known)}.")
+    return Level.ANY if level is None else known[level]
 
 
 async def fresh(serving: Serving, asked: Asked) -> Table:
-    """The table of a request, as new as it asks for."""
+    """The table of a request, as new as it asks for; Suspended if it is a view that is not maintained."""
     catalog, level = serving.store.catalog(), _level(asked)
     table = catalog.table(asked.name)
+    # The first page has said whether the view is suspended; the others are of the same state.
+    stale = level is Level.STALE or asked.one("cursor") is not None
+    refuse(catalog.find(table.name), stale=stale)
     after = serving.db._reads.not_before(table.name, level, asked.one("after"))
-    if after is None and level is ANY:
+    if after is None and level is not LATEST:
         return table
     wanted = levels.wanted_of(serving.store, catalog, table.name, level, after)
     if wanted is not None:
         await _wait(serving, table.name, wanted, asked.seconds("timeout", levels.TIMEOUT, serving.limits.seconds))
-    return serving.store.catalog().table(asked.name)
+    catalog = serving.store.catalog()
+    refuse(catalog.find(table.name), stale=stale)
+    return catalog.table(asked.name)
 
 
 async def _wait(serving: Serving, name: str, wanted: int, timeout: float) -> None:
@@ -244,9 +255,7 @@ async def _wait(serving: Serving, name: str, wanted: int, timeout: float) -> Non
             raise _late(store, name, wanted, f"{timeout:g} s were not enough", "Ask again, or with a longer timeout=.")
         with serving.waiting():
             await serving.hub.news(min(_LEASE_SECONDS, deadline - now))
-    found = store.catalog().find(name)
-    if isinstance(found, View):
-        levels.refuse_suspended(found, wanted)
+    refuse_behind(store.catalog().find(name), wanted)
 
 
 def _late(store: Any, name: str, wanted: int, why: str, hint: str) -> Timeout:
@@ -266,8 +275,22 @@ def tag_of(serving: Serving, table: Table, media: str, asked: Asked) -> str | No
 
 
 def _headers(serving: Serving, table: Table, tag: str | None) -> dict[str, str]:
-    found = {"viewkeeper-token": str(serving.db.token(table.name))}
+    found = {"viewkeeper-token": str(serving.db.token(table.name)), **_mark(serving.store.catalog(), table.name)}
     return found if tag is None else {**found, "etag": tag}
+
+
+def _mark(catalog: Catalog, name: str) -> dict[str, str]:
+    """The header of an answer with rows of a suspended view: since when it is suspended."""
+    found = catalog.find(name)
+    suspended = found.suspended if isinstance(found, View) else None
+    return {} if suspended is None else {"viewkeeper-suspended": when(suspended)}
+
+
+def _told(catalog: Catalog, name: str) -> dict[str, Any]:
+    """What a JSON answer says of the suspension of a view."""
+    found = catalog.find(name)
+    suspended = found.suspended if isinstance(found, View) else None
+    return {} if suspended is None else {"suspended": told(suspended)}
 
 
 def _token(serving: Serving, position: int) -> dict[str, str]:

@@ -74,5 +74,7 @@ def endpoints(pulse: Pulse) -> tuple[Endpoint, ...]:
         Endpoint("GET", row, reading.one, "reader", _LEVELS, formats.ROWS, "Row"),
         Endpoint("PATCH", row, writing.update_one, "writer", (), json_in, "Written", "Row", json_in),
         Endpoint("DELETE", row, writing.delete_one, "writer", (), json_in, "Written"),
-        Endpoint("GET", "/v1/{name}/changes", changes.subscribe, "reader", ("since", "numbers"), streams, "Text"),
+        Endpoint(
+            "GET", "/v1/{name}/changes", changes.subscribe, "reader", ("since", "level", "numbers"), streams, "Text"
+        ),
     )

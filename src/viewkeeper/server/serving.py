@@ -59,6 +59,8 @@ class Settings:
     read_only: bool = False
     maintain: bool = False
     max_lag: float | None = None
+    suspended: str = "count"
+    """Whether suspended views count in the lag of /readyz, or are only listed there: "count" or "list"."""
     limits: Limits = field(default_factory=Limits)
 
 

@@ -8,6 +8,10 @@ its rows are the whole state at its end.
     {position: -1}   {position: p}    every row of the state at p, with weight 1
     {position: p}    {position: q}    what calls in (p, q] did, consolidated: `_w` > 0 came, `_w` < 0 went
 
+A query over a suspended view fails with the reason (VK605), unless the option `stale` lets it wait for what comes after
+RESUME. If the view was made anew then, and its changes since the query's offset are not known, the query fails
+(VK604) and is begun anew.
+
 The log is held from the last offset that Spark has committed: for an hour after the query was last heard of, or for
 good under the name of the option `hold`.
 """
@@ -27,10 +31,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.model.delta import plain, weighted
+from viewkeeper.model.delta import plain
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
 from viewkeeper.read.at import consolidated, outside, rows_at
-from viewkeeper.spark.rows import as_spark, position_of
+from viewkeeper.read.subscribe import check_since, suspension_of
+from viewkeeper.read.suspension import refuse
+from viewkeeper.spark.rows import as_spark, is_stale, position_of
 from viewkeeper.store.base import Store
 from viewkeeper.store.registry import open_store
 
@@ -55,6 +61,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.name = options.get("hold")
         self.hold = f"stream:{self.name}" if self.name else f"spark-stream-{secrets.token_hex(8)}"
         self.available: int | None = None
+        self.stale = is_stale(options)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Without it Spark makes one batch only, and of a query that was killed that is the one left unfinished."""
@@ -78,7 +85,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         store = open_store(self.url, "w")
         try:
+            found = store.catalog().of(self.table.id)
+            refuse(found, stale=self.stale)
             head = store.head() if self.available is None else self.available
+            if start["position"] != SNAPSHOT and suspension_of(found) is None:
+                check_since(store, self.table, start["position"])
             self._keep(store, head if start["position"] == SNAPSHOT else start["position"])
             return {"position": head}
         finally:
@@ -91,7 +102,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         store = open_store(self.url, "r")
         try:
             if partition.after == SNAPSHOT:
-                rows = weighted(rows_at(store, self.table, self.columns, partition.upto, (None, None)), 1)
+                rows = rows_at(store, self.table, self.columns, partition.upto, (None, None))
+                rows = rows.append_column(self.table.weight, pa.array(np.ones(rows.num_rows, np.int64)))
             else:
                 rows = delta(store, self.table, self.columns, partition.after, partition.upto)
         finally:
@@ -126,4 +138,4 @@ def delta(store: Store, table: Table, columns: Sequence[str], after: int, upto: 
     rows = consolidated(store, found) if found.num_rows else found
     weights = np.asarray(rows[WEIGHT].to_numpy(), np.int64)
     result = outside(table, rows.select(list(columns)))
-    return result.append_column(WEIGHT, pa.array(weights))
+    return result.append_column(table.weight, pa.array(weights))

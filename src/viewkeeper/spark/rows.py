@@ -48,6 +48,7 @@ from viewkeeper.read.access.reading import table_wanted
 from viewkeeper.read.access.sources import Positions
 from viewkeeper.read.access.terms import EQUAL, NULL, PREFIX, THERE, Term, Where, compared
 from viewkeeper.read.at import rows_at
+from viewkeeper.read.suspension import refuse, refuse_behind
 from viewkeeper.store.base import Batch, Store
 from viewkeeper.store.registry import open_store
 
@@ -74,6 +75,7 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
         self.url, self.table, self.columns, self.schema = url, table, columns, schema
         self.parts = _number(options, "partitions", 0)
         self.at = options.get("at")
+        self.stale = is_stale(options)
         self.terms: tuple[Term, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -81,14 +83,22 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self.table.is_lazy:
-            if self.at is not None:
-                raise BadValue(f"{self.table.name} is lazy: it shows the published batch.", hint="Leave out option at.")
-            return [Share(0, ())]
         store = open_store(self.url, "w")
         try:
+            found = store.catalog().of(self.table.id)
+            if self.table.is_lazy:
+                refuse(found)
+                if self.at is not None:
+                    raise BadValue(
+                        f"{self.table.name} is lazy: it shows the published batch.", hint="Leave out option at."
+                    )
+                return [Share(0, ())]
             batch = store.published()
             position = position_of(store, self.at)
+            if self.at is None:
+                refuse(found, stale=self.stale)
+            else:
+                refuse_behind(found, position)
             with suppress(Unsupported):  # a store without a log of its own keeps what it keeps
                 store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HELD)
             way = self._way(store, position, batch)
@@ -159,6 +169,11 @@ def as_spark(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
     known = {name.lower(): name for name in rows.column_names}  # a schema of the user's own may spell them otherwise
     asked = rows.select([known[name.lower()] for name in expected.names]).rename_columns(expected.names)
     yield from asked.cast(expected).to_batches(max_chunksize=ROWS)
+
+
+def is_stale(options: Mapping[str, str]) -> bool:
+    """Whether the option `stale` asks for the old rows of a suspended view."""
+    return str(options.get("stale", "false")).lower() == "true"
 
 
 def position_of(store: Store, text: str | None) -> int:

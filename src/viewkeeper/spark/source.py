@@ -9,6 +9,7 @@
     changes      readStream                          "true": the schema has the weight `_w` (+1 came, -1 went)
     from         readStream                          snapshot (default: all rows first), now, or a position or token
     hold         readStream                          a name under which the log is kept for this query for good
+    stale        read, readStream                    "true": a suspended view, which else is an error, with its old rows
     operation    write, writeStream                  upsert (default) or delete; a column `_w` decides row by row
 
 PySpark's Python sources have no column pruning of their own (4.3: `PythonScanBuilder` takes filters and no columns):
@@ -28,7 +29,7 @@ from pyspark.sql.datasource import DataSource
 
 from viewkeeper.errors import BadValue, ReadOnly, UnknownName
 from viewkeeper.model import types
-from viewkeeper.model.names import WEIGHT, backticked
+from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.answering import refuse_changes
 from viewkeeper.store.registry import PLACES, open_store
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from viewkeeper.spark.writing import StreamWriter, Writer
 
 
-OPTIONS = ("db", "table", "columns", "partitions", "at", "changes", "from", "hold", "operation")
+OPTIONS = ("db", "table", "columns", "partitions", "at", "changes", "from", "hold", "stale", "operation")
 
 
 class ViewkeeperSource(DataSource):  # type: ignore[misc]
@@ -58,7 +59,7 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
             refuse_changes(table)
         columns = [
             *wanted(table, self.options.get("columns")),
-            *([Column(WEIGHT, types.BIGINT)] if self._changes else []),
+            *([Column(table.weight, types.BIGINT)] if self._changes else []),
         ]
         # A bare `timestamp` is whatever the reader's session takes it for.
         names = {types.TIMESTAMP: "timestamp_ltz"}
@@ -75,12 +76,12 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: Any) -> ChangeReader:
         from viewkeeper.spark.changes import ChangeReader
 
-        if WEIGHT not in schema.fieldNames():
+        table, url = self._table()
+        if table.weight not in schema.fieldNames():
             raise BadValue(
-                f"A stream of changes has the column {WEIGHT}: rows that come and rows that go.",
+                f"A stream of changes has the column {table.weight}: rows that come and rows that go.",
                 hint='Add .option("changes", "true").',
             )
-        table, url = self._table()
         return ChangeReader(url, table, _known(table, schema), schema, self.options)
 
     def writer(self, schema: Any, overwrite: bool) -> Writer:
@@ -124,7 +125,7 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
             raise ReadOnly(f"{table.name} is a materialized view.", hint="Write to its base tables.")
         if overwrite:
             raise BadValue("Rows are upserted by key; a table is not overwritten.", hint='Use .mode("append").')
-        names = [name for name in schema.fieldNames() if name != WEIGHT]
+        names = [name for name in schema.fieldNames() if name != table.weight]
         known = {c.name.lower() for c in table.columns}
         if unknown := [name for name in names if name.lower() not in known]:
             raise UnknownName(
@@ -165,4 +166,4 @@ def _called(table: Table, names: Sequence[str]) -> list[Column]:
 
 def _known(table: Table, schema: Any) -> list[str]:
     """The table's columns that a schema asks for, the user's own or ours."""
-    return [c.name for c in _called(table, [n for n in schema.fieldNames() if n != WEIGHT])]
+    return [c.name for c in _called(table, [n for n in schema.fieldNames() if n != table.weight])]

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from viewkeeper.errors import BadValue
 from viewkeeper.model.keys import encode_keys
 from viewkeeper.model.rows import keys_table, last_by_key, rows_table
-from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.model.schema import Table
 from viewkeeper.store.files import Directory
 from viewkeeper.store.registry import open_store
 
@@ -126,10 +126,10 @@ def resolved(table: Table, directory: str, files: Sequence[str], delete: bool) -
     came, went = rows, rows.slice(0, 0)
     if delete:
         came, went = went, rows
-    elif WEIGHT in rows.column_names:
-        came = rows.filter(pc.greater(rows[WEIGHT], 0))
-        went = rows.filter(pc.less(rows[WEIGHT], 0))
-    plain = [n for n in rows.column_names if n != WEIGHT]
+    elif table.weight in rows.column_names:
+        came = rows.filter(pc.greater(rows[table.weight], 0))
+        went = rows.filter(pc.less(rows[table.weight], 0))
+    plain = [n for n in rows.column_names if n != table.weight]
     puts = last_by_key(table, rows_table(table, came.select(plain)))
     named = [n for n in plain if n.lower() in {k.lower() for k in keys}]
     deletes = last_by_key(table, keys_table(table, went.select(named)))

@@ -19,11 +19,11 @@ _CALL = "org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection"
 
 def guard(spark: Any, query: str) -> None:
     """Refuse what does more than read; the session is one of the query's own."""
-    from viewkeeper.plan.catalyst.session import _translated
+    from viewkeeper.plan.catalyst.session import translated
 
     spark.conf.set("spark.sql.runSQLOnFiles", "false")
     state, find = spark._jsparkSession.sessionState(), spark._jvm.java.lang.Class.forName
-    with _translated():
+    with translated():
         plans = [find(_LOGICAL + kind) for kind in _PLANS]
         call = find(_CALL)
         parsed = state.sqlParser().parsePlan(query)

@@ -19,14 +19,17 @@ from viewkeeper.model.names import backticked
 from viewkeeper.plan.families.tables import with_backticks
 from viewkeeper.plan.tokens import refuse_surrogates
 from viewkeeper.read.access.choosing import explained
+from viewkeeper.read.suspension import marked
 from viewkeeper.sql.embedded import Embedded, NotProven, embedded
 from viewkeeper.sql.leash import Leash
 from viewkeeper.sql.rows import rows_of, state_of, wanted_of, whole
 from viewkeeper.store.memory import once
 
 
-def select(db: Any, query: str, *, engine: str = "auto", leash: Leash | None = None) -> tuple[pa.Table, str]:
-    """The query's rows, and which engine gave them.
+def select(
+    db: Any, query: str, *, engine: str = "auto", leash: Leash | None = None, stale: bool = False
+) -> tuple[pa.Table, str]:
+    """The query's rows, and which engine gave them. `stale`: also over the old rows of suspended views.
 
     `leash`: it is somebody else's query, which may read tables and views and nothing else of this machine, has a limit,
     and can be stopped.
@@ -35,14 +38,14 @@ def select(db: Any, query: str, *, engine: str = "auto", leash: Leash | None = N
     query = with_backticks(query)
     if engine != "spark":
         try:
-            return _embedded(db, embedded(db._catalog(), query), leash), "embedded"
+            return _embedded(db, embedded(db._catalog(), query), leash, stale), "embedded"
         except NotProven as why:
             if engine == "embedded":
                 raise Unsupported(
                     f"The embedded engine is not known to mean what Spark means here: {why}.",
-                    hint="Leave engine= out, or write engine='spark'.",
+                    hint="Leave the engine open (auto), or let Spark answer: --engine spark, or engine='spark'.",
                 ) from why
-    return _by_spark(db, query, leash), "spark"
+    return _by_spark(db, query, leash, stale), "spark"
 
 
 def explain(db: Any, query: str) -> list[str]:
@@ -55,7 +58,7 @@ def explain(db: Any, query: str) -> list[str]:
         names = ", ".join(named(db._catalog(), query)) or "nothing"
         return [f"engine: spark, because of {why}", f"reads: {names}, whole"]
     lines = ["engine: embedded"]
-    with state_of(db, asked.inputs) as source:
+    with state_of(db, asked.inputs, stale=True) as source:
         for one in asked.inputs:
             listed = ", ".join(one.columns.values())
             if not one.table.has_rows:
@@ -66,41 +69,42 @@ def explain(db: Any, query: str) -> list[str]:
     return lines
 
 
-def _embedded(db: Any, asked: Embedded, leash: Leash | None) -> pa.Table:
+def _embedded(db: Any, asked: Embedded, leash: Leash | None, stale: bool) -> pa.Table:
     import duckdb
 
     try:
-        return asked.run(lambda inputs: rows_of(db, inputs), once(db._store.state_path), leash)
+        rows = asked.run(lambda inputs: rows_of(db, inputs, stale), once(db._store.state_path), leash)
+        return marked(rows, [db._catalog().of(one.table.id) for one in asked.inputs]) if stale else rows
     except duckdb.Error as error:
         raise NotProven(f"an error on its rows ({str(error).splitlines()[0]})") from error
 
 
-def _by_spark(db: Any, query: str, leash: Leash | None) -> pa.Table:
+def _by_spark(db: Any, query: str, leash: Leash | None, stale: bool) -> pa.Table:
     from viewkeeper.plan.catalyst import at_work, front_session
-    from viewkeeper.plan.catalyst.session import _translated
+    from viewkeeper.plan.catalyst.session import translated
     from viewkeeper.sql.guard import guard
 
     spark = front_session(db._spark())
     tables = [db._catalog().table(name) for name in named(db._catalog(), query)]
-    rows = rows_of(db, [whole(table) for table in tables])
-    with at_work(spark), _translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
+    rows = rows_of(db, [whole(table) for table in tables], stale)
+    views = [db._catalog().of(table.id) for table in tables] if stale else []
+    with at_work(spark), translated():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
         for table, found in zip(tables, rows, strict=True):
             # Named types: by itself PySpark takes a time without a zone for one with it.
             columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in table.columns)
             spark.createDataFrame(found, columns).createOrReplaceTempView(backticked(table.name))
         if leash is None:
-            answer: pa.Table = spark.sql(query).toArrow()
-            return answer
+            return marked(spark.sql(query).toArrow(), views)
         guard(spark, query)
         context = spark.sparkContext
         context.addJobTag(leash.tag)
         try:
             with leash.held(lambda: context.cancelJobsWithTag(leash.tag)):
-                answer = spark.sql(query).limit(leash.rows + 1).toArrow()
+                answer: pa.Table = spark.sql(query).limit(leash.rows + 1).toArrow()
         finally:
             context.removeJobTag(leash.tag)
         leash.fits(answer.num_rows)
-        return answer
+        return marked(answer, views)
 
 
 def named(catalog: Catalog, query: str) -> list[str]:

@@ -6,24 +6,47 @@ polars frame; a prompt and a notebook show its first rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from viewkeeper.errors import MissingDependency
 from viewkeeper.model.shown import SHOWN, aligned, counted, html_table, value
+from viewkeeper.read.suspension import MARK
 
 
 class Result:
-    """The answer to one statement."""
+    """The answer to one statement, or to several: then it has the rows of the last, and `each` has all of them."""
 
-    def __init__(self, rows: pa.Table | None = None, done: str = "", engine: str = "") -> None:
+    def __init__(
+        self, rows: pa.Table | None = None, done: str = "", engine: str = "", each: Sequence[Result] = ()
+    ) -> None:
         self._rows = rows
+        self._each = tuple(each)
         self.done = done
         """What a statement that gives no rows did; empty if there is nothing to say."""
         self.engine = engine
         """What answered a query: store, embedded or spark."""
+
+    @staticmethod
+    def of(results: Sequence[Result]) -> Result:
+        """The answer to statements that were run one after the other; at least one."""
+        last = results[-1]
+        return last if len(results) == 1 else Result(last._rows, last.done, last.engine, results)
+
+    @property
+    def each(self) -> tuple[Result, ...]:
+        """The answers to the statements of a text, in their order (new views that follow each other are made together,
+        and have one); of one statement, its own."""
+        return self._each or (self,)
+
+    @property
+    def suspended(self) -> dict[str, dict[str, Any]]:
+        """The suspended views whose old rows the answer is made of: by name, since when, at which batch, and why."""
+        mark = (self.to_arrow().schema.metadata or {}).get(MARK)
+        return {} if mark is None else json.loads(mark)
 
     @property
     def has_rows(self) -> bool:
@@ -85,7 +108,7 @@ class Result:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        return (self.to_arrow(), self.done) == (other.to_arrow(), other.done)
+        return _compared(self) == _compared(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -93,17 +116,25 @@ class Result:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
+        if self._each:
+            return "\n".join(map(repr, self._each))
         if self._rows is None:
             return self.done or "done"
         return "\n".join([*aligned([self.column_names, *_first(self._rows)]), f"({counted(self.num_rows, 'row')})"])
 
     def _repr_html_(self) -> str:
+        if self._each:
+            return "".join(one._repr_html_() for one in self._each)
         if self._rows is None:
             return f"<div>{self.done or 'done'}</div>"
         below = counted(self.num_rows, "row")
         if self.num_rows > SHOWN:
             below += f", the first {SHOWN} are shown"
         return html_table(self.column_names, _first(self._rows), below=below)
+
+
+def _compared(result: Result) -> list[tuple[pa.Table, str]]:
+    return [(one.to_arrow(), one.done) for one in result.each]
 
 
 def _first(rows: pa.Table) -> list[list[str]]:

@@ -21,18 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from viewkeeper.defining import create_views, define
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName, ViewkeeperError
 from viewkeeper.model import arguments
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
+from viewkeeper.model.shown import listed
 from viewkeeper.plan import statements as spelt
 from viewkeeper.plan import words as spelling
 from viewkeeper.plan.values import read_value
 from viewkeeper.plan.words import Words
+from viewkeeper.sql.assignment import assigned
+from viewkeeper.sql.definitions import create_views, define
 from viewkeeper.sql.leash import Leash
-from viewkeeper.sql.parameters import bound
 from viewkeeper.sql.result import Result
+from viewkeeper.sql.script import Step, counting_lines, steps
 
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
@@ -43,19 +45,22 @@ STATEMENTS = f"{spelling.SUPPORTED}, INSERT, UPSERT, UPDATE, DELETE, SELECT"
 
 
 def needs(text: str) -> str:
-    """What a text asks to be allowed: "read", "write" rows, or "define" tables and views."""
-    found = list(spelling.statements(text))
-    words = Words(text, found[0]) if len(found) == 1 else None
-    if words is not None and any(words.at(word) for word in (*QUERY, *_LOOKING)):
+    """What a text asks to be allowed: "read", "write" rows, or "define" tables and views. The most that one needs."""
+    asked = {_needs(Words(text, tokens)) for tokens in spelling.statements(text)}
+    return next((what for what in ("define", "write") if what in asked), "read" if asked else "define")
+
+
+def _needs(words: Words) -> str:
+    if any(words.at(word) for word in (*QUERY, *_LOOKING)):
         return "read"
-    return "write" if words is not None and any(words.at(start[0]) for start, _ in _WRITES) else "define"
+    return "write" if any(words.at(start[0]) for start, _ in _WRITES) else "define"
 
 
 def create_together(db: Any, texts: Sequence[str], progress: Progress | None = None) -> Result:
     """CREATE MATERIALIZED VIEW statements that follow each other in a script: all are made, or none."""
-    wanted = [s for s in map(spelt.parse, texts) if isinstance(s, spelt.CreateView)]
-    create_views(db, wanted, progress)
-    return Result(done=f"{len(wanted)} views created")
+    made = create_views(db, texts, progress)
+    there = len(texts) - len(made)
+    return Result(done=f"{listed(made, 'view')} created" + (f", {there} there already" if there else ""))
 
 
 def run(
@@ -66,40 +71,49 @@ def run(
     engine: str = "auto",
     leash: Leash | None = None,
     progress: Progress | None = None,
+    stale: bool = False,
 ) -> Result:
-    """Run one statement of any kind, or several that make views: these are one batch.
+    """Run the statements of a text; new views that follow each other are one batch.
 
     `parameters`: values for its open names. `engine`: who answers a query. `leash`: it is run for somebody who
-    may only reach the database's own rows, and only so many. `progress` is told how far the load of a view is.
+    may only reach the database's own rows, and only so many. `progress` is told how far the load of a view is. `stale`:
+    a query may read the old rows of suspended views, which else is an error.
     """
     text = arguments.text(text, "A statement", f"Statements: {STATEMENTS}.")
     arguments.one_of(engine, "engine", ENGINES)
-    found = list(spelling.statements(text))
-    if len(found) > 1 and not parameters:
-        groups = list(spelt.together(spelt.split(text)))
-        if len(groups) == 1:
-            return create_together(db, groups[0], progress)
-    if parameters or ":" in text:
-        text = bound(text, parameters or {})
-        found = list(spelling.statements(text))
+    found = steps(text, parameters)
     if not found:
         raise BadStatement("There is no statement in the text.", hint=f"Statements: {STATEMENTS}.")
-    if len(found) == 1:
-        words = Words(text, found[0])
-        asking = Asking(db, engine, leash)
-        for start, write in _WRITES:
-            if words.take(*start):
-                return write(asking, words)
-        if any(words.at(word) for word in QUERY):
-            return Result(*asking.select(words.rest()))
-        if words.at("EXPLAIN") and any(words.written(1).upper() == word for word in QUERY):
-            from viewkeeper.sql.query import explain
+    asking = Asking(db, engine, leash, stale)
+    results = []
+    for step in found:
+        with step.naming_errors():
+            results.append(_run_step(asking, step, progress))
+    return Result.of(results)
 
-            words.take("EXPLAIN")
-            return Result(pa.table({"plan": explain(db, words.rest())}))
-        if not any(words.at(word) for word in _CORE):
-            raise BadStatement(f"{words.shown()} starts no statement known here.", hint=f"Statements: {STATEMENTS}.")
-    return Result(define(db, text, progress))
+
+def _run_step(asking: Asking, step: Step, progress: Progress | None) -> Result:
+    written = [Words(step.text, tokens) for tokens in spelling.statements(step.text)]
+    with counting_lines(step.text, written):
+        if len(written) > 1:
+            return create_together(asking.db, spelt.split(step.text), progress)
+        return _run_statement(asking, written[0], progress)
+
+
+def _run_statement(asking: Asking, words: Words, progress: Progress | None) -> Result:
+    for start, write in _WRITES:
+        if words.take(*start):
+            return write(asking, words)
+    if any(words.at(word) for word in QUERY):
+        return Result(*asking.select(words.rest()))
+    if words.at("EXPLAIN") and any(words.written(1).upper() == word for word in QUERY):
+        from viewkeeper.sql.query import explain
+
+        words.take("EXPLAIN")
+        return Result(pa.table({"plan": explain(asking.db, words.rest())}))
+    if not any(words.at(word) for word in _CORE):
+        raise BadStatement(f"{words.shown()} starts no statement known here.", hint=f"Statements: {STATEMENTS}.")
+    return Result(*define(asking.db, words.text, progress))
 
 
 @dataclass(frozen=True)
@@ -109,11 +123,12 @@ class Asking:
     db: Any
     engine: str
     leash: Leash | None
+    stale: bool = False
 
     def select(self, query: str) -> tuple[pa.Table, str, str]:
         from viewkeeper.sql.query import select
 
-        rows, engine = select(self.db, query, engine=self.engine, leash=self.leash)
+        rows, engine = select(self.db, query, engine=self.engine, leash=self.leash, stale=self.stale)
         return rows, "", engine
 
     def rows(self, query: str) -> pa.Table:
@@ -164,7 +179,7 @@ def _rows(asking: Asking, words: Words) -> tuple[Table, pa.Table]:
                 f"{table.name}: the query has {rows.num_columns} columns, {len(names)} are written.",
                 hint=f"They are, by position: {', '.join(names)}.",
             )
-        rows = rows.rename_columns(list(names))
+        rows = assigned(table, rows.rename_columns(list(names)))
     else:
         raise BadStatement(f"{words.shown()} is where VALUES or a query should be.", hint="Write one of them.")
     return table, last_by_key(table, rows_table(table, rows))
@@ -172,11 +187,11 @@ def _rows(asking: Asking, words: Words) -> tuple[Table, pa.Table]:
 
 def _values(words: Words, table: Table, columns: Sequence[Column]) -> list[Any]:
     words.need("(")
-    found = [read_value(words, table.name, columns[0])]
+    found = [read_value(words, table.name, columns[0], is_written=True)]
     while words.take(","):
         if len(found) == len(columns):
             raise BadStatement(f"A row has more than {len(columns)} values.", hint="Give one for each column.")
-        found.append(read_value(words, table.name, columns[len(found)]))
+        found.append(read_value(words, table.name, columns[len(found)], is_written=True))
     words.need(")")
     if len(found) < len(columns):
         raise BadStatement(f"A row has {len(found)} values, not {len(columns)}.", hint="Give one for each column.")
@@ -246,7 +261,7 @@ def _update(asking: Asking, words: Words) -> Result:
     )
     rows = asking.rows(f"SELECT {listed} FROM {backticked(table.name)}{condition}")
     if rows.num_rows:
-        asking.db.put(table.name, rows)
+        asking.db.put(table.name, assigned(table, rows))
     return Result(done=f"{rows.num_rows} updated")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.store.mailbox import Mailbox
 from viewkeeper.store.protocols import Feed, Leasing, Publishing, Records, Rows
 from viewkeeper.store.terms import (
     Batch,
@@ -73,6 +74,8 @@ class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
     """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
     look_pause: float = 0.0
     """Seconds between two looks for changes, where looking is not as good as free."""
+    mailbox: Mailbox | None = None
+    """How other processes reach the one that maintains; None where they cannot."""
     tells: bool = False
     """Whether nothing waits that `on_news` has not told of: after a batch nobody need look."""
 

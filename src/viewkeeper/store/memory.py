@@ -157,7 +157,7 @@ def _filed(directory: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     except OSError as error:
         raise StoreError(
             f"Rows that do not fit into memory cannot be put into {directory}: {error.strerror or error}.",
-            hint="Free space or give more memory (memory=); nothing was published.",
+            hint="Free space or give more memory (--memory, or memory= in Python); nothing was published.",
         ) from error
     finally:
         with suppress(OSError):

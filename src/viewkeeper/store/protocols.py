@@ -104,7 +104,7 @@ class Rows(Protocol):
 
     @abstractmethod
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        """One row by its whole key, as Python values of the *outside* types; a bag's `_count` included."""
+        """One row by its whole key, as Python values of the *outside* types; a bag's `¤count` included."""
 
     @abstractmethod
     def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
@@ -128,7 +128,7 @@ class Rows(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a key range as they were at `cut`, exactly: the scan minus what the log says came after.
 
-        Batches carry `_w`; their consolidated sum is the state at the cut (a batch may hold retractions).
+        Batches carry `¤w`; their consolidated sum is the state at the cut (a batch may hold retractions).
         """
 
     def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:

@@ -74,7 +74,7 @@ class ViewChange:
 
 @dataclass(frozen=True)
 class StreamChange:
-    """The delta of a view that is not stored, with `_w`, consolidated: it is appended to the log and nothing else."""
+    """The delta of a view that is not stored, with `¤w`, consolidated: it is appended to the log and nothing else."""
 
     table: Table
     delta: pa.Table
@@ -104,6 +104,8 @@ class Pending:
     """What waits in the log after a position."""
 
     calls: int
+    """Write calls; where positions are times, the distinct times of each table's rows: a call whose rows lie in several
+    regions may have several."""
     rows: int
     oldest: float | None
     """Time (seconds since 1970) of the oldest waiting call."""

@@ -19,6 +19,7 @@ from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.errors import SnapshotGone
+from viewkeeper.read import subscribe as following
 from viewkeeper.server import changes, hub
 from viewkeeper.server.events import SSE
 
@@ -358,7 +359,7 @@ def test_a_feed_that_breaks_takes_no_other_along(
             raise SnapshotGone("The log was cut.")
 
         with monkeypatch.context() as patched:
-            patched.setattr(hub, "calls", breaks)
+            patched.setattr(following, "calls", breaks)
             db.put("items", {"item_id": 1, "category": "a", "price": 1})
             feeds._read(False)
         db.put("items", {"item_id": 2, "category": "heard", "price": 1})

@@ -429,17 +429,37 @@ def test_a_script_makes_views_in_one_batch_and_says_where_it_fails(
         main(["sql", "-f", str(script), "--db", served.address])
     assert ended.value.code == 0
     out = capsys.readouterr().out.split()
-    assert " ".join(out).startswith("items kinds 2 views created n 20")
+    assert " ".join(out).startswith("items kinds 2 views (dear, b) created n 20")
     assert served.db.status().epoch == before + 1
     script.write_text(f"SHOW TABLES;\n\n{views}\n")
     with pytest.raises(SystemExit):
         main(["sql", "-f", str(script), "--db", served.address])
-    assert "Statement 2 to 3 (line 3): The name 'dear' is in use." in capsys.readouterr().err
+    assert "Statement 2 (line 3): The name 'dear' is in use." in capsys.readouterr().err
 
 
-def test_only_views_are_made_by_several_statements(served: Running) -> None:
+SEVERAL = (
+    "DELETE FROM items WHERE item_id = 1; SHOW TABLES; SELECT count(*) AS n FROM items; UPDATE items SET price = 0"
+)
+TOLD = [("1 deleted", []), ("", [{"name": "items"}, {"name": "kinds"}]), ("", [{"n": 19}]), ("19 updated", [])]
+
+
+def test_several_statements_run_and_are_reported_alike_everywhere(served: Running) -> None:
+    """By a client, by the database itself and over plain HTTP: what each of them did, and which one failed."""
     with vk.connect(served.address) as far:
-        for text in ("SHOW TABLES; SHOW VIEWS", "DELETE FROM items WHERE item_id = 1; DROP TABLE items"):
-            with pytest.raises(vk.ViewkeeperError, match="one"):
-                far.sql(text)
-        assert far.get("items", 1) is not None
+        row = far.get("items", 1)
+        for db in (far, served.db):
+            found = db.sql(SEVERAL)
+            assert [(one.done, one.rows) for one in found.each] == TOLD
+            assert found.done == "19 updated"
+            db.put("items", row)
+            with pytest.raises(vk.ViewkeeperError) as failed:
+                db.sql("SHOW TABLES;\nUPSERT INTO items VALUES (:k, 'x', 1);\nDROP TABLE nothing", k=500)
+            assert failed.value.code == "VK101"
+            assert failed.value.message.startswith("Statement 3 (line 3): ")
+            assert failed.value.message.endswith("The statements before it have run.")
+            db.delete("items", 500)
+    plain = served.http.post("/v1/sql", json={"sql": SEVERAL}).json()["statements"]
+    assert [(one.get("done", ""), one.get("rows", [])) for one in plain][::3] == [TOLD[0], TOLD[3]]
+    assert plain[2]["rows"] == [{"n": "19"}]
+    streamed = served.http.post("/v1/sql", json={"sql": "SHOW TABLES; SHOW VIEWS"}, headers={"accept": "text/csv"})
+    assert streamed.status_code == 406

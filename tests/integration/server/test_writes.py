@@ -258,7 +258,7 @@ def test_statements(served: Running) -> None:
     asked = served.http.post("/v1/sql", json={"sql": "SHOW TABLES"}).json()
     assert [row["name"] for row in asked["rows"]] == ["items", "kinds"]
     assert asked["columns"] == [{"name": "name", "type": "string"}]
-    assert run("CREATE TABLE more (k INT, PRIMARY KEY (k))").json() == {"done": ""}
+    assert run("CREATE TABLE more (k INT, PRIMARY KEY (k))").json() == {"done": "table more created"}
     assert served.http.get("/v1/more").json()["columns"][0]["name"] == "k"
     for text, code in (
         ("SELCT", "VK301"),

@@ -18,6 +18,7 @@ from viewkeeper.cli.options import (
     Name,
     Output,
     ReportOutput,
+    Stale,
     TableName,
     one_of,
     open_database,
@@ -221,6 +222,7 @@ def get(
         list[str] | None,
         typer.Argument(help="The value of each key column, in key order; none for a view of one row."),
     ] = None,
+    stale: Stale = False,
     output: Output = "table",
 ) -> None:
     """The row with this key. The exit code is 1 if there is none.
@@ -229,7 +231,7 @@ def get(
     """
     one_of(context, "output", output, FORMATS)
     if is_remote(db):
-        if not remote.get(db, name, key or (), output):
+        if not remote.get(db, name, key or (), output, stale):
             _absent(name, key or ())
         return
     with open_reader(db) as store:
@@ -239,7 +241,7 @@ def get(
         from viewkeeper.model.written import key_values
         from viewkeeper.read.reader import get_row
 
-        table = store.catalog().table(name)
+        table = _readable(store, name, stale)
         row = get_row(store, table, key_values(table, key or ()))
     if row is None:
         _absent(name, key or ())
@@ -252,6 +254,7 @@ def scan(
     db: Db,
     prefix: Annotated[list[str] | None, typer.Argument(help="Values of the first key columns.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
+    stale: Stale = False,
     output: Output = "table",
 ) -> None:
     """Rows in key order, all or by a key's prefix.
@@ -260,7 +263,7 @@ def scan(
     """
     one_of(context, "output", output, FORMATS)
     if is_remote(db):
-        remote.scan(db, name, prefix or (), limit, output)
+        remote.scan(db, name, prefix or (), limit, output, stale)
         return
     with open_reader(db) as store:
         import pyarrow as pa
@@ -270,7 +273,7 @@ def scan(
         from viewkeeper.model.written import key_values
         from viewkeeper.read.reader import outside
 
-        table = store.catalog().table(name)
+        table = _readable(store, name, stale)
         low, high = prefix_range(table, key_values(table, prefix or (), whole=False))
 
         def batches() -> Iterator[pa.Table]:
@@ -286,6 +289,20 @@ def scan(
                 left = None if left is None else max(0, left - rows.num_rows)
 
         print_rows(table.outside, batches(), output)
+
+
+def _readable(store: Store, name: str, stale: bool) -> Table:
+    """The table behind a name. Old rows of a suspended view are announced on standard error."""
+    from viewkeeper.cli.output import say_suspended
+    from viewkeeper.model.catalog import View
+    from viewkeeper.read.suspension import refuse, told
+
+    catalog = store.catalog()
+    table, found = catalog.table(name), catalog.find(name)
+    refuse(found, stale=stale)
+    if isinstance(found, View) and found.suspended is not None:
+        say_suspended({name: told(found.suspended)})
+    return table
 
 
 def _absent(name: str, key: Sequence[str]) -> None:

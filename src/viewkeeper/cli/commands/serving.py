@@ -40,6 +40,9 @@ def serve(
     max_lag: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="/readyz fails when views are further behind.")
     ] = None,
+    suspended: Annotated[
+        str, typer.Option(metavar="HOW", help="count: suspended views count in the lag of /readyz; list: only listed.")
+    ] = "count",
     max_body: Annotated[int, typer.Option(min=1024, metavar="BYTES", help="Of a request's body.")] = 64 << 20,
     max_rows: Annotated[int, typer.Option(min=1, help="Of a page.")] = 10_000,
     max_requests: Annotated[int, typer.Option(min=1, help="At the same time.")] = 256,
@@ -71,6 +74,7 @@ def serve(
     import viewkeeper
     from viewkeeper.cli.running import saying
 
+    one_of(context, "suspended", suspended, ("count", "list"))
     name, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65_535:
         raise wrong(context, f"--listen {listen} is no HOST:PORT")
@@ -86,6 +90,7 @@ def serve(
         read_only=read_only,
         maintain=maintain,
         max_lag=max_lag,
+        suspended=suspended,
         limits=Limits(
             body=max_body,
             page=max_rows,

@@ -16,6 +16,7 @@ from viewkeeper.cli.options import (
     DbItself,
     Master,
     Output,
+    Stale,
     cluster,
     one_of,
     open_database,
@@ -45,13 +46,16 @@ def init(db: DbItself) -> None:
 def sql(
     context: typer.Context,
     db: Db,
-    statement: Annotated[str | None, typer.Argument(help="One statement; none: an interactive shell.")] = None,
+    statement: Annotated[
+        str | None, typer.Argument(help="Statements, with ; between them; none: an interactive shell.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Run the statements of a file, or of - (standard input).")
     ] = None,
     engine: Annotated[
         str, typer.Option(help="Who answers queries: embedded (no Spark), spark, or auto: the first that can.")
     ] = "auto",
+    stale: Stale = False,
     output: Output = "table",
     memory: Budget = None,
     master: Master = None,
@@ -69,12 +73,12 @@ def sql(
     one_of(context, "output", output, FORMATS)
     one_of(context, "engine", engine, ("auto", "embedded", "spark"))
     if statement is not None and file is not None:
-        raise wrong(context, "Give one statement, or a file with -f.")
+        raise wrong(context, "Give statements, or a file with -f.")
     if statement is None and file is None and not sys.stdin.isatty():
         raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
     text = statement if file is None else _read(context, file)
     if is_remote(db):
-        remote_sql(db, text, output, engine)
+        remote_sql(db, text, output, engine, stale)
         return
     makes = text is None or _creates(text)
     with open_database(db, create=makes, spark=cluster(master, conf), memory=memory) as database:
@@ -83,7 +87,7 @@ def sql(
 
             shell(database, output, db)
         else:
-            run_script(database, text, output, engine)
+            run_script(database, text, output, engine, stale)
 
 
 def _creates(text: str) -> bool:

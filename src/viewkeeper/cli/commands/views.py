@@ -20,6 +20,7 @@ from viewkeeper.cli.options import (
     Master,
     Name,
     ReportOutput,
+    Stale,
     ViewName,
     cluster,
     one_of,
@@ -82,7 +83,8 @@ def run(
 ) -> None:
     """Keep every view fresh, until Ctrl-C.
 
-    Prints a line for each batch. SIGTERM ends it as well.
+    Prints a line for each batch. SIGTERM ends it as well. Other processes read, write, create, alter and drop
+    meanwhile; what they define is run here.
 
     Example: vk run --db lmdb:./shop
     """
@@ -112,12 +114,15 @@ def watch(
     since: Annotated[str | None, typer.Option(metavar="TOKEN", help="Only what follows this token.")] = None,
     changes: Annotated[int | None, typer.Option(min=1, help="Stop after so many changed rows.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Stop when nothing came for so many seconds.")] = None,
+    stale: Stale = False,
     output: ReportOutput = "table",
 ) -> None:
     """A view's changes as they happen.
 
     First the rows that are there, then every committed change, until Ctrl-C. As JSON
-    each line has kind (row, insert, update, delete), before, after, and the token to go on from.
+    each line has kind (row, insert, update, delete), before, after, and the token to go on from;
+    suspended, when the view is not maintained any more, has reason and since; after reset come rows
+    that replace all before them.
 
     Example: vk watch by_category --db lmdb:./shop
     """
@@ -126,12 +131,12 @@ def watch(
 
     if remote.is_remote(db):
         with remote.connected(db) as client:
-            follow(client.subscribe(name, since, timeout=timeout), changes, output)
+            follow(client.subscribe(name, since, timeout=timeout, stale=stale), changes, output)
         return
     with open_reader(db) as store:
         from viewkeeper.read.subscribe import subscribe
 
-        follow(subscribe(store, name, since, timeout=timeout), changes, output)
+        follow(subscribe(store, name, since, timeout=timeout, stale=stale), changes, output)
 
 
 def status(

@@ -1,12 +1,12 @@
 """Aggregation: groups are a vector space, so the new state of a group is the old one plus the delta's.
 
-    rows ──prepare──▶ port 0: one vector a group (`_n` = Σ weights, counts, exact sums)     ─▶ state, added up by group
-                 └──▶ port i: (group, value, `_w`) for an argument of Min, Max or DISTINCT  ─▶ state, a multiset
+    rows ──prepare──▶ port 0: one vector a group (`¤n` = Σ weights, counts, exact sums)     ─▶ state, added up by group
+                 └──▶ port i: (group, value, `¤w`) for an argument of Min, Max or DISTINCT  ─▶ state, a multiset
     step:  old = Σ state,  new = old + Δ,  emit −read(old) +read(new) for each touched group where they differ
 
-A group exists while `_n` > 0. Without keys there is one row from the first load on, also over nothing: a row of zeros
-is its seed. Sums of doubles are further rows of port 0: `_b` tells accumulator and bucket, `_x` is the integer
-(`exact`); on the vectors' own rows `_b` is −1.
+A group exists while `¤n` > 0. Without keys there is one row from the first load on, also over nothing: a row of zeros
+is its seed. Sums of doubles are further rows of port 0: `¤b` tells accumulator and bucket, `¤x` is the integer
+(`exact`); on the vectors' own rows `¤b` is −1.
 
 DISTINCT counts a value when its weight leaves or reaches zero. Those transitions are rows with weight ±1, and go
 through the same accumulators. The values port of an argument that is only used with DISTINCT is arranged by group and
@@ -88,7 +88,7 @@ class Aggregate(Operator):
 
     @property
     def known_by(self) -> tuple[str, ...]:
-        return self.key_columns if self.several else ()
+        return self.key_columns
 
     def plainly(self, segment: Segment) -> Segment:
         return facts.unguarded(self.spec, segment) if self.several else segment
@@ -108,7 +108,7 @@ class Aggregate(Operator):
 
     def arriving(self, duck: Duck, port: int, delta: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """A group may have vectors from several pieces, and those of a piece are few. `Cells` gives vectors as such."""
-        if "_n" in delta.column_names:
+        if "¤n" in delta.column_names:
             yield from ((0, rows) for rows in (delta.drop_columns([WEIGHT]),) if rows.num_rows)
         elif delta.num_rows:
             yield from self._prepared(duck, delta)
@@ -186,7 +186,7 @@ def ports(spec: AggregateSpec) -> int:
 
 
 def prepare(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> list[pa.Table]:
-    """One delta for each port, from rows with key columns, argument columns and `_w`."""
+    """One delta for each port, from rows with key columns, argument columns and `¤w`."""
     plan = layout(spec)
     vectors = _vectors(duck, spec, rows, distinct=False)
     return [vectors, *(duck.run(sql.values(spec, argument), rows=rows) for argument in plan.values)]

@@ -1,11 +1,12 @@
 """BulkJoin: the whole join at once, for first loads in the driver: one DuckDB statement over all relations.
 
-A load is a delta from nothing, so of the paths `Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ` one remains, which is the join itself.
+A load is a delta from nothing, so of the paths `Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ` one remains, which is the join itself. Optional
+relations (`plan.flatten`) follow the others, each as the outer or anti join that it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -13,6 +14,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
 from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.operator import Operator, Ports, Site
@@ -22,9 +24,21 @@ from viewkeeper.store.memory import width
 
 
 @dataclass(frozen=True)
+class OptionalInput:
+    """A relation that rows may or, `how` being anti, must not meet. `summed`: its rows are to be added up first, as no
+    match is a matter of weights."""
+
+    relation: int
+    how: str
+    on: tuple[Expr, ...]
+    summed: bool
+
+
+@dataclass(frozen=True)
 class BulkJoin(Operator):
     relations: tuple[tuple[Segment, ...], ...]
     where: tuple[Expr, ...]
+    optional: tuple[OptionalInput, ...] = ()
     kind: ClassVar[str] = "bulkjoin"
     only_loads: ClassVar[bool] = True
     may_cancel: ClassVar[bool] = True
@@ -35,23 +49,43 @@ class BulkJoin(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return tuple(c for relation in self.relations for c in relation[0].columns)
+        hidden = {o.relation for o in self.optional if o.how == "anti"}
+        return tuple(c for i, relation in enumerate(self.relations) if i not in hidden for c in relation[0].columns)
 
     @cached_property
     def sql(self) -> str:
         """Each relation is a table `input0`, `input1`, …; their weights multiply."""
-        names = [f"input{i}" for i in range(len(self.relations))]
-        weight = " * ".join(f"{n}.{WEIGHT}" for n in names)
+        optional = {o.relation for o in self.optional}
+        inner = [f"input{i}" for i in range(len(self.relations)) if i not in optional]
+        factors = [f"{name}.{WEIGHT}" for name in inner]
+        tables = f"({' CROSS JOIN '.join(inner)})" if self.optional else ", ".join(inner)
+        for one in self.optional:
+            name = f"input{one.relation}"
+            rows = name if not one.summed else (
+                f"(SELECT * REPLACE (CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}) FROM {name} GROUP BY ALL"
+                f" HAVING sum({WEIGHT}) <> 0) AS {name}"
+            )  # fmt: skip
+            tables += f" {'ANTI' if one.how == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(one.on)}"
+            if one.how != "anti":
+                factors.append(f"coalesce({name}.{WEIGHT}, 1)")
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         columns = "".join(f"{quoted(c.name)}, " for c in self.columns)
-        return f"SELECT {columns}CAST({weight} AS BIGINT) AS {WEIGHT} FROM {', '.join(names)}{condition}"
+        return f"SELECT {columns}CAST({' * '.join(factors)} AS BIGINT) AS {WEIGHT} FROM {tables}{condition}"
 
     def takes_part(self, on_spark: bool) -> bool:
         return not on_spark
 
     def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
-        if not all(ports):
+        optional = {o.relation for o in self.optional}
+        if not all(tables for i, tables in enumerate(ports) if i not in optional):
             return ()
-        inputs = {f"input{i}": stacked(tables) for i, tables in enumerate(ports)}
+        inputs = {
+            f"input{i}": stacked(tables) if tables else _nothing(self.relations[i][0].columns)
+            for i, tables in enumerate(ports)
+        }
         most = site.memory.rows(sum(width(table) for table in inputs.values()))
         return site.duck.stream(self.sql, most, **inputs)
+
+
+def _nothing(columns: Sequence[Column]) -> pa.Table:
+    return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())]).empty_table()

@@ -150,10 +150,10 @@ class Cells(ForMembers):
     def _seeds(self, members: pa.Table) -> pa.Table:
         """A vector that counts one row, with nothing in it."""
         arrays = {c.name: one_chunk(members.column(c.name)) for c in self.members[0].columns[: self.parameters]}
-        arrays["_n"] = one_chunk(members.column(WEIGHT))
+        arrays["¤n"] = one_chunk(members.column(WEIGHT))
         for name, kind in ((c.name, types.arrow(c.type)) for c in self.columns):
             if name not in arrays:
-                value = -1 if name == "_b" else 0
+                value = -1 if name == "¤b" else 0
                 arrays[name] = pa.array(np.full(members.num_rows, value, np.int64)).cast(kind)
         arrays[WEIGHT] = pa.array(np.ones(members.num_rows, np.int64))
         return pa.table([arrays[f.name] for f in _schema(self.columns)], schema=_schema(self.columns))
@@ -184,7 +184,7 @@ class Cells(ForMembers):
         if len(places) < rows.num_rows:
             rows = rows.take(pa.array(places))
         keyed = [rows.column(k.name) for k in self.spec.keys[: self.groups]]
-        keyed += [rows.column("_b")] if layout(self.spec).bucketed else []
+        keyed += [rows.column("¤b")] if layout(self.spec).bucketed else []
         group, first = numbered(keyed) if keyed else (np.zeros(len(places), np.int64), np.zeros(1, np.int64))
         added = addends(rows, layout(self.spec).additive)
         weight = weights_of(members)
@@ -202,7 +202,7 @@ class Cells(ForMembers):
     def _vectors(self, rows: pa.Table, members: pa.Table, at: Ints, own: Ints, sums: Sequence[pa.Array]) -> pa.Table:
         parameters = self.members[0].columns[: self.parameters]
         arrays = {c.name: one_chunk(members.column(c.name)).take(pa.array(own)) for c in parameters}
-        kept = [k.name for k in self.spec.keys[: self.groups]] + (["_b"] if layout(self.spec).bucketed else [])
+        kept = [k.name for k in self.spec.keys[: self.groups]] + (["¤b"] if layout(self.spec).bucketed else [])
         arrays |= {name: one_chunk(rows.column(name)).take(pa.array(at)) for name in kept}
         arrays |= dict(zip(layout(self.spec).additive, sums, strict=True))
         arrays[WEIGHT] = pa.array(np.ones(len(own), np.int64))
@@ -261,12 +261,12 @@ _NOTHING = pa.schema([(HASH, pa.uint64())]).empty_table()
 def vector_columns(spec: AggregateSpec) -> tuple[Column, ...]:
     """The columns of a vector beside its keys, in the order of `aggregate_sql.vectors`."""
     plan = layout(spec)
-    found = [Column("_n", types.BIGINT, False)]
+    found = [Column("¤n", types.BIGINT, False)]
     for accumulator in plan.plain:
         kind = types.BIGINT if accumulator.is_count else _WHOLE
         found += [Column(name, kind, False) for name in accumulator.columns]
     if plan.bucketed:
-        found += [Column("_b", types.INT, False), Column("_x", _WHOLE, False)]
+        found += [Column("¤b", types.INT, False), Column("¤x", _WHOLE, False)]
     return tuple(found)
 
 
@@ -290,9 +290,9 @@ def _tested(duck: Duck, condition: Expr, rows: pa.Table, members: pa.Table) -> B
             code, first = np.zeros(table.num_rows, np.int64), np.zeros(1, np.int64)
         sides.append((code, table.select(used).take(pa.array(first)), len(first)))
     (bucket, values, size), (kind, tuples, kinds) = sides
-    numbers = [t.append_column(n, pa.array(np.arange(c))) for t, n, c in ((values, "_i", size), (tuples, "_j", kinds))]
-    found = duck.run(f"SELECT _i, _j FROM v, t WHERE {where_sql((condition,))}", v=numbers[0], t=numbers[1])
+    numbers = [t.append_column(n, pa.array(np.arange(c))) for t, n, c in ((values, "¤i", size), (tuples, "¤j", kinds))]
+    found = duck.run(f"SELECT ¤i, ¤j FROM v, t WHERE {where_sql((condition,))}", v=numbers[0], t=numbers[1])
     wanted = np.zeros((size, kinds), np.bool_)
-    wanted[found.column("_i").to_numpy(), found.column("_j").to_numpy()] = True
+    wanted[found.column("¤i").to_numpy(), found.column("¤j").to_numpy()] = True
     somebody: Flags = np.logical_or.reduce(wanted, axis=1)
     return Bits(np.where(somebody[bucket], bucket, -1), wanted, kind)

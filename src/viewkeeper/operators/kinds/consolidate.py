@@ -1,7 +1,7 @@
 """Consolidate: the sum of its inputs with what cancels removed.
 
 Stands between a join's paths and an expression that can raise: a path may bring a combination of rows that was never in
-any state, which another path takes back.
+any state, which another path takes back. Or, `once`: the key of each row that changed, one time, whatever its weights.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from viewkeeper.model.names import HASH
+from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.consolidate import consolidate
+from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment
 from viewkeeper.operators.steps import ranges
@@ -24,6 +25,7 @@ from viewkeeper.operators.telling import Drawn, Told
 @dataclass(frozen=True)
 class Consolidate(Operator):
     source: tuple[Segment, ...]
+    once: bool = False
     kind: ClassVar[str] = "consolidate"
 
     @property
@@ -32,15 +34,24 @@ class Consolidate(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.source[0].columns
+        source = self.source[0]
+        return tuple(c for c in source.columns if c.name in (source.key or ())) if self.once else source.columns
 
     def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
         for part in ranges(site, ports):
             if part[0] is not None:
-                yield consolidate(site.duck, part[0]).drop_columns([HASH])
+                yield self._once(site.duck, part[0]) if self.once else _consolidated(site.duck, part[0])
+
+    def _once(self, duck: Duck, rows: pa.Table) -> pa.Table:
+        key = ", ".join(quoted(c.name) for c in self.columns)
+        return duck.run(f"SELECT DISTINCT {key}, 1::BIGINT AS {WEIGHT} FROM delta", delta=rows)
 
     def describe(self, told: Told) -> str:
-        return "consolidate"
+        return "each key that changed, once" if self.once else "consolidate"
 
     def drawn(self, told: Told) -> Drawn:
-        return Drawn("consolidate")
+        return Drawn("changed keys" if self.once else "consolidate")
+
+
+def _consolidated(duck: Duck, rows: pa.Table) -> pa.Table:
+    return consolidate(duck, rows).drop_columns([HASH])

@@ -1,7 +1,8 @@
 """Lookup: the join's one step: `Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ`, and each ⋈ is a lookup of the delta's keys.
 
 Weights multiply. Rows meet by hash only; the segment that follows compares the real keys. It is linear, keeps nothing,
-and never makes more than a piece of its output at once.
+and never makes more than a piece of its output at once. Of an `optional` relation (`operators.optional`) the lookup
+itself compares all that decides on a match, so that it knows of the rows that have none.
 """
 
 from __future__ import annotations
@@ -17,17 +18,27 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr, column
-from viewkeeper.model.names import HASH
+from viewkeeper.model import types
+from viewkeeper.model.names import HASH, PLACE
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators import threshold
+from viewkeeper.operators import stretches, threshold
 from viewkeeper.operators.arrangement import Among, Arrangement, hashes_of
 from viewkeeper.operators.comparing import renamed
 from viewkeeper.operators.meeting import meeting
 from viewkeeper.operators.operator import Operator, Ports, Seek, Site
+from viewkeeper.operators.optional import Match, met_rows, numbered, padded
 from viewkeeper.operators.segments import LATER, Segment
 from viewkeeper.operators.steps import stacked
 from viewkeeper.operators.telling import Drawn, Told
 from viewkeeper.store.memory import width
+
+MET = Column(stretches.MET, types.BOOLEAN, nullable=False)
+"""Of a lookup in an optional relation: whether a row was met."""
+
+_STEPS = {"left": "or NULLs", "anti": "without a match"}
+_MANY = 1.05
+"""Rows a probe from which it is told how many."""
+_TITLES = {"": "look up", "left": "outer look-up of", "anti": "rows without a match in"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,12 @@ class Lookup(Operator):
     reach: str = field(default="", metadata={LATER: True})
     """`above`, `below`: not rows of the same key but those whose comparison with the probe's value (on this side of it)
     differs from that with another probe's: see `thresholds`."""
+    optional: str = ""
+    """`left`, `anti`: rows without a match stay, with NULLs; or only they stay."""
+    match: tuple[Expr, ...] = ()
+    """Of an optional relation: the conditions, over the columns of both sides, under which a row has a match."""
+    flag: bool = False
+    """Whether a column `met` tells rows with a match from the others."""
     kind: ClassVar[str] = "lookup"
     may_cancel: ClassVar[bool] = True
 
@@ -56,7 +73,8 @@ class Lookup(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (*self.probe[0].columns, *(c for _, c in self.take))
+        taken = () if self.optional == "anti" else tuple(c for _, c in self.take)
+        return (*self.probe[0].columns, *taken, *((MET,) if self.flag else ()))
 
     @property
     def looked_up(self) -> tuple[str, ...]:
@@ -72,7 +90,7 @@ class Lookup(Operator):
 
     @property
     def seeks(self) -> Seek | None:
-        return None if self.reach else Seek(self.arrangement, self.fresh, self.take)
+        return None if self.reach else Seek(self.arrangement, self.fresh, self.take, self.optional, self.match)
 
     def takes_part(self, on_spark: bool) -> bool:
         return on_spark and self.load
@@ -82,6 +100,9 @@ class Lookup(Operator):
             return
         slot = f"{self.arrangement}/0"
         arrangement = site.fresh(slot) if self.fresh else site.old(slot)
+        if self.optional:
+            yield from self._optional(site, ports, arrangement)
+            return
         if not arrangement.runs:
             return
         taken = [name for name, _ in self.take]
@@ -94,6 +115,31 @@ class Lookup(Operator):
             probe = piece.combine_chunks()
             found = self._found(probe, arrangement, taken, site.memory.rows(width(probe) + each), among)
             yield from (rows.rename_columns(names) for rows in found)
+
+    def _optional(self, site: Site, ports: Ports, arrangement: Arrangement) -> Iterator[pa.Table]:
+        taken, theirs = [name for name, _ in self.take], [c for _, c in self.take]
+        mine = [c.name for c in self.probe[0].columns]
+        names = [*(c.name for c in self.columns), WEIGHT]
+        match, is_left = Match(self.match), self.optional == "left"
+        if arrangement.runs:
+            arrangement = arrangement.near(np.concatenate([hashes_of(table) for table in ports[0]]))
+        each = sum(run.width(taken) for run in arrangement.runs) / max(1, len(arrangement.runs))
+        for piece in site.memory.pieces(stacked(ports[0])):
+            probe = piece.combine_chunks()
+            net = np.zeros(probe.num_rows, np.int64)
+            found = lookup(numbered(probe), arrangement, taken, site.memory.rows(width(probe) + each))
+            both = (rows.rename_columns([*mine, PLACE, *(c.name for c in theirs), WEIGHT]) for rows in found)
+            for met in met_rows(site.duck, match, both, net):
+                if is_left:
+                    yield self._flagged(met, True).select(names)
+            rest = probe.filter(pa.array(net == 0))
+            if rest.num_rows:
+                yield self._flagged(padded(rest, theirs) if is_left else rest, False).select(names)
+
+    def _flagged(self, rows: pa.Table, is_met: bool) -> pa.Table:
+        if not self.flag:
+            return rows
+        return rows.append_column(MET.name, pa.array(np.full(rows.num_rows, is_met)))
 
     def _met_later(self, site: Site) -> Among | None:
         """Rows that do not meet what is asked of them next, of what is taken alone, need not be taken."""
@@ -121,7 +167,20 @@ class Lookup(Operator):
         probe = ", ".join(self.probe[0].key or ())
         if self.reach:
             return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
+        if self.optional == "anti":
+            return f"anti lookup ({probe}) in {where}, {state} state: rows without a match"
+        if self.optional:
+            return f"outer lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
         return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
+
+    def step(self, told: Told) -> str:
+        table, probe = self._table(told), self.probe[0]
+        key = ", ".join(told.given(probe, k) for k in probe.key or ())
+        how = f" {_STEPS[self.optional]}" if self.optional else ""
+        where = f"#{told.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
+        rows = told.fan_out.get(self.arrangement)
+        fan_out = f", about {rows:,.1f} rows a probe" if rows is not None and rows >= _MANY else ""
+        return f"({key}) in {where}{how}, {'new' if self.fresh else 'old'} state{fan_out}"
 
     def reason(self, told: Told) -> str:
         arranged = told.flow.operators[self.arrangement]
@@ -139,7 +198,7 @@ class Lookup(Operator):
     def drawn(self, told: Told) -> Drawn:
         table, number, probe = self._table(told), told.numbers[self.arrangement], self.probe[0]
         return Drawn(
-            title=f"look up {table or 'state'}",
+            title=f"{_TITLES[self.optional]} {table or 'state'}",
             lines=(f"in #{number}, {'new' if self.fresh else 'old'}",),
             table=table,
             key=tuple(told.given(probe, k) for k in probe.key or ()),
@@ -165,7 +224,7 @@ class Lookup(Operator):
 def lookup(
     probe: pa.Table, arrangement: Arrangement, columns: Sequence[str], most: int, among: Among | None = None
 ) -> Iterator[pa.Table]:
-    """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `_w`.
+    """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `¤w`.
 
     At most so many rows at a time: what follows is linear, so it does with each piece what it would do with the sum.
     """

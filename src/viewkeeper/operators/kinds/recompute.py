@@ -8,7 +8,7 @@ the bag, and only what was emitted can be taken back. The unit is the hash: a sl
 collide, and then both are computed and both are compared.
 
 SQL sees each row as often as its weight says (at most `clip` times, for a top-k that can show no more), never a
-negative one. Its inputs are the tables `input0`, `input1`, … with `_h`, and it gives `_h` with each row of its output.
+negative one. Its inputs are the tables `input0`, `input1`, … with `¤h`, and it gives `¤h` with each row of its output.
 Where the SQL asks whether a group has another value, sums say the same (`others_step`).
 """
 

@@ -161,7 +161,7 @@ def _plus(
 def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
     """The same as a statement."""
     columns = ", ".join(quoted(n) for n in names if n != WEIGHT)
-    both = f"SELECT {columns}, _w, 0 AS new FROM buffer UNION ALL SELECT {columns}, _w, 1 AS new FROM delta"
+    both = f"SELECT {columns}, ¤w, 0 AS new FROM buffer UNION ALL SELECT {columns}, ¤w, 1 AS new FROM delta"
     if complete:
         kept = f"({both})"
     else:
@@ -169,8 +169,8 @@ def _added(operator: TopK, names: Sequence[str], complete: bool) -> str:
         placed = f"SELECT *, row_number() OVER (ORDER BY {operator.order}, new DESC) AS place FROM ({both})"
         last = "max(place) FILTER (new = 0) OVER ()"
         kept = f"(SELECT * FROM (SELECT *, {last} AS last FROM ({placed})) WHERE place <= last)"
-    shown = ", ".join("sum(_w)::BIGINT AS _w" if n == WEIGHT else quoted(n) for n in names)
-    return f"SELECT {shown} FROM {kept} GROUP BY {columns} HAVING sum(_w) <> 0 ORDER BY {operator.order}"
+    shown = ", ".join("sum(¤w)::BIGINT AS ¤w" if n == WEIGHT else quoted(n) for n in names)
+    return f"SELECT {shown} FROM {kept} GROUP BY {columns} HAVING sum(¤w) <> 0 ORDER BY {operator.order}"
 
 
 def _shown(operator: TopK, rows: pa.Table) -> pa.Table:

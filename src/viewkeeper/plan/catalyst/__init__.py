@@ -20,6 +20,7 @@ Nothing outside this package reads a Spark plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ from viewkeeper.plan.catalyst.relation import Reader
 from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session, too_deep
 from viewkeeper.plan.catalyst.tree import Jvm
 from viewkeeper.plan.families.texts import MEMBER
-from viewkeeper.plan.nodes import Query
+from viewkeeper.plan.nodes import Node, Project, Query, Sort
 
 __all__ = [
     "CALL_FIELDS",
@@ -104,8 +105,23 @@ def _read(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables: Map
         raise too_deep() from None
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
-    node = pruned(root.node, tables.values())
+    node = pruned(root.node if _has_order(analysed) else _unsorted(root.node), tables.values())
     return Query(node, tuple(zip(names, node.columns, strict=True)))
+
+
+def _has_order(analysed: Any) -> bool:
+    """Whether the query itself ends with ORDER BY, not a subquery of it."""
+    node = analysed
+    while str(node.nodeName()) in ("Project", "WithCTE"):
+        node = node.children().last()
+    return str(node.nodeName()) == "Sort"
+
+
+def _unsorted(node: Node) -> Node:
+    """Without an ORDER BY of a subquery, which says nothing about the rows of the query around it."""
+    if isinstance(node, Project):
+        return replace(node, child=_unsorted(node.child))
+    return _unsorted(node.child) if isinstance(node, Sort) else node
 
 
 def _refuse_names(names: list[str]) -> None:

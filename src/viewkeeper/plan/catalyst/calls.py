@@ -80,6 +80,8 @@ def read_window(reader: Reader, raw: RawNode) -> Relation:
     scope = scalars.scope(child.columns)
     calls, ids = [], []
     for alias in raw.exprs["windowExpressions"]:
+        if alias.op == "AttributeReference":
+            continue  # Spark lists columns of the input that a correlated subquery is joined by; the input has them
         function, definition = alias.args[0].args
         name = reader.fresh()
         calls.append(_window_call(scope, name, function, definition.args[-1]))

@@ -12,13 +12,11 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Type
 from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.expressions import FALSE, internal_value, null
+from viewkeeper.plan.catalyst.expressions import FALSE, MOST_CONSTANTS, internal_value, null
 from viewkeeper.plan.catalyst.relation import Ids, Reader, Relation
 from viewkeeper.plan.catalyst.session import COLUMN, TABLE
 from viewkeeper.plan.catalyst.tree import Jvm, RawExpr, RawNode
 from viewkeeper.plan.nodes import Call, Expr, Node
-
-_MOST_ROWS = 10_000
 
 
 def read_local(reader: Reader, raw: RawNode) -> Relation:
@@ -47,7 +45,7 @@ def read_one_row(reader: Reader, raw: RawNode) -> Relation:
 
 
 def _refuse_many(count: int) -> None:
-    if count > _MOST_ROWS:
+    if count > MOST_CONSTANTS:
         raise Unsupported(f"A constant relation of {count} rows is too large.", hint="Put the rows into a table.")
 
 

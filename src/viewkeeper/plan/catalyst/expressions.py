@@ -76,6 +76,8 @@ _LIKES = {
 
 TRUE = Expr("literal", types.BOOLEAN, value=True, nullable=False)
 FALSE = Expr("literal", types.BOOLEAN, value=False, nullable=False)
+MOST_CONSTANTS = 10_000
+"""Rows or values of one constant: each is fetched from the JVM by a call."""
 
 
 def null(type_: Type) -> Expr:
@@ -106,7 +108,13 @@ class Scope:
         if raw.op == "KnownNotNull":
             return replace(self.read(raw.args[0]), nullable=False)
         if raw.op == "AttributeReference":
-            known = self.columns[raw.id]
+            known = self.columns.get(raw.id)
+            if known is None:  # seen of a window in LATERAL over a constant relation
+                raise Unsupported(
+                    f"Spark's optimised plan refers to a column ({raw.live.name()}) that its input does not give;"
+                    " Spark cannot run the query either.",
+                    hint="Write the subquery in another way, for instance with its constants in a table.",
+                )
             return column(known.name, known.type, known.nullable)
         if raw.op == "Literal":
             return _literal(raw)
@@ -206,7 +214,9 @@ def _literal(raw: RawExpr) -> Expr:
     text = raw.fields.get("value")
     if raw.type.kind is Kind.ARRAY and text is not None:
         element = raw.live.dataType().elementType()
-        type_ = raw.type.element
+        type_, count = raw.type.element, int(raw.live.value().numElements())
+        if count > MOST_CONSTANTS:
+            raise Unsupported(f"A constant of {count:,} values is too large.", hint="Put the values into a table.")
         items = [internal_value(v, type_) for v in raw.live.value().toObjectArray(element)]
         args = tuple(Expr("literal", type_, value=v, nullable=v is None) for v in items)
         return Expr("CreateArray", raw.type, args, None, False)

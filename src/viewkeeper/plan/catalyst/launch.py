@@ -35,12 +35,28 @@ _COMPLAINT = re.compile(
 )
 
 
+PYTHON = "PYSPARK_PYTHON"
+"""The environment's word for the interpreter of Spark's workers."""
+
+
+def use_this_python(context: Any) -> None:
+    """Let the workers of a context run the interpreter of this process, unless its user has named one.
+
+    PySpark's own choice is whatever `python3` the path leads to: in a virtual environment that is not activated,
+    another Python without our packages. Workers on other machines keep that choice: this path may not exist there.
+    """
+    if PYTHON in os.environ or context.getConf().contains("spark.pyspark.python"):
+        return
+    if str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
+
+
 def started(conf: SparkConf) -> SparkSession:
     """The session that runs in this process already, or a new one with this configuration."""
     if _context() is not None:  # with a configuration it would be changed to that
         return SparkSession.builder.getOrCreate()
     # Workers run the Spark lane's levels: they need this very environment.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(PYTHON, sys.executable)
     log = None
     try:
         if SparkContext._gateway is None:

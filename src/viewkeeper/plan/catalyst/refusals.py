@@ -55,7 +55,6 @@ FOREIGN = {
     "HiveUDAFFunction": "a Hive function",
     "ScriptTransformation": "TRANSFORM",
     "Sample": "TABLESAMPLE",
-    "Collate": "COLLATE",
     "UnionLoop": "WITH RECURSIVE",
 }
 
@@ -71,6 +70,7 @@ ORDERED = {"First": "first", "Last": "last", "AnyValue": "any_value"}
 """Aggregates of a group that depend on the order of its rows. (Optimisation makes others of them that do not.)"""
 
 _CLASS = re.compile(r'"class":"[\w.]*?(\w+)\$?"')
+_COLLATE = "Leave COLLATE out, or compare lower(…) with lower(…)."
 _HINT = "A view may only depend on its tables' rows."
 
 
@@ -87,6 +87,8 @@ def refuse_volatile(analysed: Any) -> None:
         _refuse_ordered(json.loads(text))
     for name in sorted(names & VOLATILE.keys()):
         raise Unsupported(f"{VOLATILE[name]} depends on when or where the query runs.", hint=_HINT)
+    if "Collate" in names:
+        raise Unsupported("COLLATE is not supported in a view: text is compared by its bytes.", hint=_COLLATE)
     for name in sorted(names & FOREIGN.keys()):
         raise Unsupported(f"{FOREIGN[name]} cannot be maintained in a view.", hint=_HINT)
     # Spark also calls aggregates nondeterministic that depend on the order of their input; that order is made stable.

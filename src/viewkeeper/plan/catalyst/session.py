@@ -11,7 +11,9 @@ knows it again.
 from __future__ import annotations
 
 import json
+import logging
 import re
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,14 +21,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    PySparkException,
+    SparkRuntimeException,
+)
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from viewkeeper.errors import BadStatement, UnknownName, Unsupported
+from viewkeeper.errors import BadStatement, EvaluationError, UnknownName, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
+from viewkeeper.plan.catalyst.launch import use_this_python
 from viewkeeper.plan.catalyst.living import alive, explained
 from viewkeeper.plan.catalyst.local import local_spark
 from viewkeeper.plan.catalyst.own import own_session
@@ -84,7 +94,9 @@ _fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictio
 def front_session(spark: SparkSession | None) -> SparkSession:
     """A session with pinned settings: on the given session's context, or on a local one that is started."""
     with alive():
-        return own_session(local_spark() if spark is None else spark, SETTINGS)
+        found = local_spark() if spark is None else spark
+        use_this_python(found.sparkContext)
+        return own_session(found, SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,7 @@ class Analysed:
 
     @property
     def optimised(self) -> Any:
-        with _translated():
+        with translated():
             return self.execution.optimizedPlan()
 
     def within_lateral(self) -> Any:
@@ -110,7 +122,7 @@ class Analysed:
 
     def optimise(self, part: Any) -> Any:
         """A part of the analysed plan, optimised by itself."""
-        with _translated():
+        with translated():
             return self.optimiser.execute(part)
 
 
@@ -120,7 +132,7 @@ def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analy
         front = _front(spark)
         _register(spark, front, sql, tables)
     state = spark._jsparkSession.sessionState()
-    with _translated():
+    with translated():
         parsed = state.sqlParser().parsePlan(sql)
         if any(kind.isInstance(parsed) for kind in front.commands):
             raise BadStatement("Only a query (SELECT …) can define a view.")
@@ -168,16 +180,49 @@ def _schema(table: Table) -> dict[str, Any]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Spark's errors as ours, in a line or two, and without PySpark's own report on standard error."""
-    report = PySparkLogger.getLogger("SQLQueryContextLogger")
-    was, report.disabled = report.disabled, True
+    with _unreported():
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            raise explained(error) or _translate(error) from None
+
+
+class _SilentThreads(logging.Filter):
+    """Drops what PySpark logs in threads whose errors are translated; other threads, and the user's own, are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.local = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(self.local, "silent", False)
+
+
+_silent_threads = _SilentThreads()
+
+
+@contextmanager
+def _unreported() -> Iterator[None]:
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).addFilter(_silent_threads)  # a second time changes nothing
+    before = getattr(_silent_threads.local, "silent", False)
+    _silent_threads.local.silent = True
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
-        raise explained(error) or _translate(error) from None
     finally:
-        report.disabled = was
+        _silent_threads.local.silent = before
+
+
+_EVALUATION = (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+"""What Spark raises where an expression fails on its values; a query that it cannot read is another error."""
 
 
 def _translate(error: PySparkException | Py4JJavaError) -> Exception:
@@ -194,6 +239,8 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
         near = parameters.get("proposal", "").replace("`", "")
         hint = f"Did you mean one of: {near}?" if near else "DESCRIBE lists a table's columns."
         return UnknownName(f"There is no column {parameters.get('objectName', '').replace('`', '')}.", hint=hint)
+    if isinstance(error, _EVALUATION):
+        return EvaluationError(f"The query fails on its values: {first_lines(message)}", hint="")
     kind = Unsupported if condition.startswith("UNSUPPORTED") else BadStatement
     return kind(f"The query is not valid: {first_lines(message)}")
 

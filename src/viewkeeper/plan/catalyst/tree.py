@@ -194,9 +194,13 @@ class Jvm:
 
 
 def type_of(said: Any) -> Type:
-    """A type in Spark's JSON; what it says of NULL in parts is not kept, for no plan is made otherwise by it."""
+    """A type in Spark's JSON; what it says of NULL in parts is not kept, for no plan is made otherwise by it.
+
+    VOID, the type of a NULL that nothing gives a type, is read as STRING: nothing but NULL is of it, and neither Arrow
+    nor a store has columns of such a type.
+    """
     if isinstance(said, str):
-        return types.of(_CATALOG_NAMES.get(said, said))
+        return types.STRING if said == "void" else types.of(_CATALOG_NAMES.get(said, said))
     match said["type"]:
         case "struct":
             parts = tuple(Part(f["name"], type_of(f["type"])) for f in said["fields"])

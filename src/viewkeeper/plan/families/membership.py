@@ -1,6 +1,6 @@
 """Which views are members of one family: those whose plans differ only in constants that conditions compare.
 
-    filter x < 5 ─ scan t          is          filter x < :_p0 ─ scan t          with 5 for _p0
+    filter x < 5 ─ scan t          is          filter x < :¤p0 ─ scan t          with 5 for ¤p0
 
 A literal that a condition of a filter or a join compares with something else stands open; every other literal is part
 of the template. Plans are compared after Catalyst, so nothing that it folds, casts or moves is guessed at: two views
@@ -94,7 +94,7 @@ def opened(query: Query, key: Sequence[str] = ()) -> Opened | None:
 
 
 def _name(place: int) -> str:
-    return f"_p{place}"
+    return f"¤p{place}"
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The text of a family: `:name` stands for a parameter, and the whole is a query that Spark can run.
 
-    SELECT _p.*, _b.* FROM `q.parameters` _p, LATERAL ( … :day … ) _b
+    SELECT _p.*, ¤b.* FROM `q.parameters` _p, LATERAL ( … :day … ) ¤b
 
 That query says what a family means, also to `audit`; a name of ours (`_p`) cannot be a user's column, and Spark looks
 for it outside of the parentheses only.
@@ -21,7 +21,7 @@ PARAMETERS = ".parameters"
 FAMILY = "_family"
 """The option of such a table: the family's name."""
 
-ROWS, MEMBER = "_b", "_p"
+ROWS, MEMBER = "¤b", "¤p"
 
 
 def parameters_name(view: str) -> str:

@@ -15,7 +15,7 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import render
 from viewkeeper.model import types
 from viewkeeper.plan.functions.table import AGGREGATES, FAMILIES, RANKS, REASONS, Function
-from viewkeeper.plan.functions.windows import PEERS, frame_sql
+from viewkeeper.plan.functions.windows import PEERS, frame_sql, with_order
 from viewkeeper.plan.functions.writing import parameter
 from viewkeeper.plan.nodes import Call, Expr
 
@@ -34,6 +34,7 @@ __all__ = [
     "refused",
     "summand",
     "window_sql",
+    "with_order",
 ]
 
 _GROUPED = {f.op: f for f in reversed(AGGREGATES)}

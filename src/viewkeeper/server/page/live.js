@@ -16,6 +16,11 @@ class Live extends EventTarget {
   waits = [];
   readers = [];
 
+  /** Whether the server has told anything: not before the token dialog is answered. */
+  get known() {
+    return this.totals.time !== undefined;
+  }
+
   start(state) {
     follow("/v1/events", new AbortController().signal, (event) => this.take(event), state);
   }

@@ -34,6 +34,7 @@ export function overview(main) {
   h("div.row", {}, h("h2", {}, "Views"), number, h("span.grow"), search), h("p"), box);
 
   function list() {
+    if (!live.known) return;
     const wanted = search.value.trim().toLowerCase();
     const sign = order.down ? -1 : 1;
     const value = (view) => (order.by === "name" ? view.name.toLowerCase() : view[order.by] ?? -1);
@@ -68,6 +69,10 @@ export function overview(main) {
   }
 
   function show() {
+    if (!live.known) {
+      clear(stats, h("p.hint", {}, "Waiting for the server's first report."));
+      return;
+    }
     const now = live.totals;
     const late = [...live.views.values()].filter((view) => view.suspended).length;
     clear(notices,

@@ -134,13 +134,18 @@ export function sql(main, given) {
   }
 
   function done(data, took) {
-    const hint = h("span.hint", {}, seconds(took));
-    if (!data.columns) { clear(answer, h("div.row", {}, h("span.tag.good", {}, "done"), data.done || "ok", hint)); return; }
-    if (data.columns.length === 1 && data.columns[0].name === "plan") { clear(answer, h("div.card", {}, h("pre.sql-text", {}, data.rows.map((row) => row.plan).join("\n")))); return; }
+    const each = data.statements ?? [data];
+    clear(answer, each.map((one, i) => result(one, i === each.length - 1 ? h("span.hint", {}, seconds(took)) : null)));
+  }
+
+  /** What one statement gave. */
+  function result(data, hint) {
+    if (!data.columns) return h("div.row", {}, h("span.tag.good", {}, "done"), data.done || "ok", hint);
+    if (data.columns.length === 1 && data.columns[0].name === "plan") return h("div.card", {}, h("pre.sql-text", {}, data.rows.map((row) => row.plan).join("\n")));
     const cut = data.count > data.rows.length ? `, the first ${count(data.rows.length)} shown` : "";
-    clear(answer, h("div.row", {}, h("span.tag.good", {}, plural(data.count, "row")), cut, hint), h("p"),
+    return [h("div.row", {}, h("span.tag.good", {}, plural(data.count, "row")), cut, hint), h("p"),
       h("div.wide", { tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, data.columns.map((column) => h(isNumber(column.type) ? "th.num" : "th", {}, column.name, h("small", {}, column.type))))),
-        h("tbody", {}, data.rows.slice(0, 1000).map((row) => h("tr", {}, data.columns.map((column) => cell(row[column.name], column.type))))))));
+        h("tbody", {}, data.rows.slice(0, 1000).map((row) => h("tr", {}, data.columns.map((column) => cell(row[column.name], column.type)))))))];
   }
 
   function fail(problem, statement) {

@@ -41,7 +41,7 @@ export function view(main, name, tab) {
       : [["rows", count(now.rows)], ["written rows/s", count(Math.round(now.rate))]];
     clear(facts, told.map(([label, value]) => h("span", {}, `${label} `, h("b", {}, String(value)))), h("span", {}, "key ", h("b", {}, about.key.map((part) => part.column + (part.descending ? " desc" : "")).join(", ") || "none")));
     clear(tags, about.kind !== "table" ? h("span.tag", {}, now.strategy) : h("span.tag", {}, "table"), " ", about.unique ? null : h("span.tag", { title: "Rows may be there several times" }, "bag"));
-    clear(notices, now.suspended ? h("div.notice.bad", { role: "alert" }, `Suspended: ${now.suspended}`) : null);
+    clear(notices, now.suspended ? h("div.notice.bad", { role: "alert" }, `Suspended, these are its rows of batch ${now.epoch}: ${now.suspended}`) : null);
   }
 
   (async () => {
@@ -101,7 +101,7 @@ function rows(body, about) {
   async function load(from = null) {
     loading = true;
     try {
-      const page = await json(`/v1/${segment(about.name)}/rows?limit=${PAGE}${from ? `&cursor=${from}` : wanted()}`, { signal: leaving.signal });
+      const page = await json(`/v1/${segment(about.name)}/rows?limit=${PAGE}${from ? `&cursor=${from}` : `&level=stale${wanted()}`}`, { signal: leaving.signal });
       if (!from) { lines.replaceChildren(); keyed.clear(); }
       for (const row of page.rows) add(row);
       cursor = page.next;
@@ -166,6 +166,7 @@ function rows(body, about) {
       if (loading) waiting.push(data.changes);
       else apply(data.changes);
     }
+    if (event === "reset") load();
     if (event === "end" && data.code) state.textContent = data.detail;
   }, (how) => { if (how === "on" && !seen) { state.textContent = "waiting for changes"; if (!loading || !keyed.size) load(); } });
   load();

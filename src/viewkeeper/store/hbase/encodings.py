@@ -15,6 +15,7 @@ may have any number of bytes and any scale that fits. What cannot be read is tol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ _NUMBERS = {
 }
 
 
+WIDER = {type_: tuple(other for other in _NUMBERS if types.widens(type_, other)) for type_ in _NUMBERS}
+"""The types that a column's may become while a process knows it as it was."""
+
+
 def encode(encoding: str, type_name: Type, values: Any) -> pa.Array:
     """A column's values as cells; null stays null."""
     array = one_chunk(values)
@@ -64,8 +69,22 @@ def encode(encoding: str, type_name: Type, values: Any) -> pa.Array:
     return _uniform(matrix, array)
 
 
-def decode(encoding: str, type_name: Type, cells: pa.Array) -> tuple[pa.Array, Mask | None]:
-    """Cells as a column's values, and which of them cannot be read (those become null)."""
+def decode(
+    encoding: str, type_name: Type, cells: pa.Array, narrower: Sequence[Type] = ()
+) -> tuple[pa.Array, Mask | None]:
+    """Cells as a column's values, and which of them cannot be read (those become null). `narrower`: types with which
+    cells were written before, or are by a process that knows the table as it is now; the length of a number tells its
+    type, text and decimals tell all that is needed."""
+    for before in narrower if encoding == "bytes" else ():
+        mine = pc.equal(pc.binary_length(cells), int(_NUMBERS[before][1])) if before in _NUMBERS else None
+        if mine is not None and pc.any(mine).as_py():
+            mine = mine.fill_null(False)
+            read, _ = decode(encoding, before, pc.if_else(mine, cells, pa.scalar(None, pa.binary())))
+            rest, wrong = decode(encoding, type_name, pc.if_else(mine, pa.scalar(None, pa.binary()), cells), narrower)
+            fitting, failed = _rescaled(read, types.arrow(type_name))
+            if failed.any():
+                wrong = failed if wrong is None else wrong | failed
+            return pc.if_else(mine, fitting, rest), wrong
     if type_name == types.BINARY:
         return cells, None
     if type_name == types.STRING:

@@ -5,6 +5,7 @@ A table made here is `namespace:name.id`, with one family `c`:
     row key         the key columns, order-preserving (`model.keys`)
     c:              a mark that is written with every whole row
     c:<column>      one cell for each column that is not in the key (`encodings`); NULL: no cell
+    c:<00><column>  of a column that was added with a DEFAULT: it is NULL; neither cell: the row shows that default
 
 A put replaces a row whole and must not leave old values of columns that are NULL now. Deleting those would take a
 second call, between which the row is neither old nor new. So instead: **a cell that is older than its row's mark is not
@@ -28,10 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.errors import BadValue, TooLarge, Unsupported
+from viewkeeper.model import types
+from viewkeeper.model.codec import Initial, initial_of
 from viewkeeper.model.keys import encode_keys, encode_whole_key
 from viewkeeper.model.naming import key_text
-from viewkeeper.model.schema import KeyPart, Table
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.types import Type
 from viewkeeper.store.hbase import encodings
 from viewkeeper.store.hbase.batches import LARGEST_CALL
 from viewkeeper.store.hbase.cells import Cells, Positions
@@ -98,6 +102,16 @@ class Place:
 
     cell: bytes
     encoding: str
+    null: bytes | None = None
+    """The cell that says NULL, where no cell means the initial value."""
+    initial: Initial | None = None
+    """What a row shows that has neither cell."""
+    narrower: tuple[Type, ...] = ()
+    """The types with which cells were written before."""
+
+    @property
+    def cells(self) -> tuple[bytes, ...]:
+        return (self.cell,) if self.null is None else (self.cell, self.null)
 
 
 @dataclass(frozen=True)
@@ -127,7 +141,7 @@ class Layout:
         """What to ask HBase for, to read these columns. Every row of a view is marked; elsewhere a row is there if any
         of its cells is, so its families are asked for whole. So is a view's when most columns are wanted: HBase seeks
         to each column that is named."""
-        wanted = [self.places[c].cell for c in columns if c in self.places]
+        wanted = [cell for c in columns if c in self.places for cell in self.places[c].cells]
         if self.mark is not None and self.table.is_view and 2 * len(wanted) <= len(self.places):
             return (self.mark, *wanted)
         return self.families
@@ -135,7 +149,7 @@ class Layout:
     def filter(self, columns: Sequence[str]) -> bytes | None:
         """What HBase should leave out of a scan of these columns, where a row is there if any of its cells is: all but
         the columns' cells and each row's first. None when most columns are wanted."""
-        wanted = [self.places[c].cell for c in columns if c in self.places]
+        wanted = [cell for c in columns if c in self.places for cell in self.places[c].cells]
         if (self.mark is not None and self.table.is_view) or 2 * len(wanted) > len(self.places):
             return None
         names = (cell.partition(b":")[2].replace(b"'", b"''") for cell in wanted)
@@ -169,11 +183,15 @@ class Layout:
             )
 
     def encode_columns(self, rows: pa.Table) -> dict[bytes, pa.Array]:
-        return {
-            place.cell: encodings.encode(place.encoding, self.table.by_name[name.lower()].type, rows[name])
-            for name, place in self.places.items()
-            if name in rows.column_names
-        }
+        cells: dict[bytes, pa.Array] = {}
+        for name, place in self.places.items():
+            if name not in rows.column_names:
+                continue
+            values = encodings.encode(place.encoding, self.table.by_name[name.lower()].type, rows[name])
+            cells[place.cell] = values
+            if place.null is not None:
+                cells[place.null] = pc.if_else(values.is_null(), pa.scalar(MARKED), pa.scalar(None, pa.binary()))
+        return cells
 
     def row_keys(self, rows: pa.Table) -> pa.Array:
         keys = self.keys.encode(rows)
@@ -211,9 +229,20 @@ def layout_of(namespace: str, table: Table) -> Layout:
             f"{table.name}: there is no encoding {encoding!r}.", hint=f"Encodings: {', '.join(encodings.ENCODINGS)}."
         )
     in_key = {c.name for c in table.key_columns}
-    places = {c.name: Place(MARK + c.inside.encode(), encoding) for c in table.stored if c.name not in in_key}
+    places = {c.name: _place(table, c, encoding) for c in table.stored if c.name not in in_key}
     name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.first_name)}.{table.home}"
     return Layout(table, name, True, OrderedKeys(table), places, MARK, (FAMILY,))
+
+
+def _place(table: Table, column: Column, encoding: str) -> Place:
+    name, initial = table.first_inside(column.inside).encode(), initial_of(table, column.name)
+    narrower = tuple(n.type for n in table.types_before(column.inside))
+    if encoding == "text" and types.FLOAT in narrower:
+        raise Unsupported(
+            f"{table.name}.{column.name}: a FLOAT that lies in HBase as text would be another DOUBLE.",
+            hint="Add a DOUBLE column, and UPDATE it from this one.",
+        )
+    return Place(MARK + name, encoding, None if initial is None else MARK + b"\0" + name, initial, narrower)
 
 
 def read_cells(layout: Layout, cells: Cells, columns: Sequence[str]) -> Rows:
@@ -232,10 +261,16 @@ def read_cells(layout: Layout, cells: Cells, columns: Sequence[str]) -> Rows:
         values = _values(cells, place.cell, since)
         if not found.all():
             values = values.filter(pa.array(found))
-        array, wrong = encodings.decode(place.encoding, layout.table.by_name[name.lower()].type, values)
+        type_ = layout.table.by_name[name.lower()].type
+        others = (*place.narrower, *(encodings.WIDER.get(type_, ()) if layout.owned else ()))
+        array, wrong = encodings.decode(place.encoding, type_, values, others)
         if wrong is not None:
             reasons.append((wrong, f"{place.cell.decode(errors='replace')} is no {name} ({place.encoding})"))
             bad = bad | wrong
+        if place.null is not None and place.initial is not None and array.null_count:
+            nulls = _values(cells, place.null, since)
+            unset = pc.and_(array.is_null(), nulls.filter(pa.array(found)).is_null())
+            array = pc.if_else(unset, place.initial.arrow, array)
         arrays.append(array)
     schema = pa.schema([layout.table.arrow.field(name) for name in columns])
     rows = pa.Table.from_arrays(arrays, schema=schema) if columns else pa.table({"": pa.nulls(len(keys))}).select([])

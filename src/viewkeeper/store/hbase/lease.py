@@ -23,6 +23,7 @@ from viewkeeper.store.hbase.failures import OutcomeUnknown
 from viewkeeper.store.hbase.opened import Opened
 from viewkeeper.store.hbase.push.attached import Attached
 from viewkeeper.store.hbase.records import Records
+from viewkeeper.store.ordered.lease import BUSY_HINT
 from viewkeeper.store.protocols import Leasing
 
 SPAN = 10.0
@@ -136,8 +137,7 @@ def acquire(records: Records, span: float) -> RowLease:
         if held is not None and held.owner is not None and held.expiry > now:
             raise MaintainerBusy(
                 f"The database {records.namespace} is maintained by {held.owner}.",
-                hint=f"Close it there, or open it here with mode='r'. If it died, its lease ends in"
-                f" {(held.expiry - now) / 1000:.1f} s.",
+                hint=f"{BUSY_HINT} If it died, its lease ends in {(held.expiry - now) / 1000:.1f} s.",
             )
         mine = Held(owner, now + int(span * 1000), secrets.token_hex(4))
         if _swap(records, raw, mine):

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.errors import BadValue
+from viewkeeper.errors import BadValue, Unsupported
 from viewkeeper.model.rows import keys_table
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.store.hbase import encodings
@@ -40,6 +40,16 @@ def mapped(table: Table, options: Mapping[str, str]) -> Layout:
     where = f"Table {table.name}"
     if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
         raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
+    if table.initial:
+        raise Unsupported(
+            f"{where} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
+            hint="Add the column without DEFAULT; then ALTER COLUMN … SET DEFAULT for rows that are put here.",
+        )
+    if table.narrower:
+        raise Unsupported(
+            f"{where} maps {options['hbase.table']}, whose cells are as others write them.",
+            hint="Map it once more, as another table with the wider type.",
+        )
     # Options name dropped columns too, whose families still say which rows there are.
     rest = [c for c in table.places if c not in table.key_columns]
     cells = _cells(where, rest, options.get("hbase.columns", ""))

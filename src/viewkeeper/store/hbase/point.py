@@ -17,7 +17,7 @@ from viewkeeper.model import types
 from viewkeeper.model.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, scalar_reader
 from viewkeeper.model.types import Type
 from viewkeeper.store.hbase.client import Cell
-from viewkeeper.store.hbase.layout import Layout
+from viewkeeper.store.hbase.layout import Layout, Place
 
 Read = Callable[[bytes], Any]
 
@@ -31,8 +31,8 @@ class PointReader:
 
     mark: bytes | None
     keys: tuple[tuple[str, Callable[[Any], Any]], ...]
-    columns: tuple[tuple[str, bytes | None, Read | None], ...]
-    """In the table's order; those of the key have no cell."""
+    columns: tuple[tuple[str, Place | None, Read | None], ...]
+    """In the table's order; those of the key have no place."""
 
     def row(self, key: Sequence[Any], cells: Mapping[bytes, Cell]) -> dict[str, Any] | None:
         """The row, or None if one of its cells cannot be read here."""
@@ -42,12 +42,15 @@ class PointReader:
         }
         found: dict[str, Any] = {}
         try:
-            for name, column, read in self.columns:
-                if column is None or read is None:
+            for name, place, read in self.columns:
+                if place is None or read is None:
                     found[name] = named[name]
-                else:
-                    cell = cells.get(column)
-                    found[name] = read(cell.value) if cell is not None and cell.time >= since else None
+                    continue
+                cell = cells.get(place.cell)
+                found[name] = read(cell.value) if cell is not None and cell.time >= since else None
+                if place.null is not None and place.initial is not None and found[name] is None:
+                    null = cells.get(place.null)
+                    found[name] = place.initial.value if null is None or null.time < since else None
         except (struct.error, ValueError, OverflowError):
             return None
         return found
@@ -60,10 +63,10 @@ def point_reader(layout: Layout) -> PointReader | None:
     if not plain or not all(c.type in _IN_KEYS for c in table.key_columns):
         return None
     keys = tuple((c.name, scalar_reader(table.name, c.name, c.type)) for c in table.key_columns)
-    columns: list[tuple[str, bytes | None, Read | None]] = []
+    columns: list[tuple[str, Place | None, Read | None]] = []
     for column in table.stored:
         place = layout.places.get(column.name)
-        columns.append((column.name, None, None) if place is None else (column.name, place.cell, _read(column.type)))
+        columns.append((column.name, place, None if place is None else _read(column.type)))
     return PointReader(layout.mark, keys, tuple(columns))
 
 

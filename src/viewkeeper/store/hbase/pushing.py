@@ -7,6 +7,7 @@
 
 Anything else is compared here, after the scan. A row whose cell does not count because its mark is newer may come
 through; a row that satisfies the selection is never left out: a missing cell is NULL, and NULL passes no comparison.
+Where a missing cell stands for another value (`Place.initial`), or cells have several widths, nothing is left to HBase.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def push(layout: Layout, where: Sequence[Comparison]) -> Pushed:
     for one in where:
         place = layout.places.get(one.column)
         bounds = _range(layout, one)
-        text = _filter(place, one) if place is not None else None
+        plain = place is not None and place.initial is None and not place.narrower
+        text = _filter(place, one) if place is not None and plain else None
         if bounds is not None:
             start, stop = bounds
             stops = [s for s in (pushed.stop, stop) if s]

@@ -7,6 +7,7 @@
     lease       m:lease     who maintains (`lease`)
     clock       m:clock     a counter whose time is the server's clock
     note:NAME   m:note      what the maintainer wants others to see
+    request:NAME            what another process wants of the maintainer (`mailbox`)
     reject:...  m:reject    rows that could not be read
 
 HBase changes one row atomically and compares one column first. So all that must change together is in one row, and the
@@ -38,8 +39,10 @@ from viewkeeper.store.hbase.windows import Noted
 from viewkeeper.store.redo.steps import Claim, Ledger, Standing
 from viewkeeper.store.redo.streams import Streams
 
-FORMAT = 2
-"""1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view."""
+FORMAT = 4
+"""1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view. 3: the
+count of a bag's row in the cell `c:¤count`. 4: tables keep initial values and narrower types, views the names of their
+texts."""
 
 _ROW = b"database"
 _STATE, _CATALOG, _BATCH = b"m:state", b"m:catalog", b"m:batch"
@@ -134,7 +137,7 @@ class Records(Ledger[State]):
         if found is None and mode == "r":
             raise NotADatabase(
                 f"The namespace {self.namespace} of HBase at {self.client.pool.gateway.address} holds no database.",
-                hint="Open it with mode='w' to make one.",
+                hint="Make one: vk init, or open it with mode='w'.",
             )
         if found is None:
             self._create()

@@ -14,6 +14,7 @@ from viewkeeper.store.hbase.examine import examine
 from viewkeeper.store.hbase.feed import Feed
 from viewkeeper.store.hbase.lease import HBaseLeasing
 from viewkeeper.store.hbase.log import HBaseFeed
+from viewkeeper.store.hbase.mailbox import RowMailbox
 from viewkeeper.store.hbase.opened import Opened
 from viewkeeper.store.hbase.publishing import HBasePublishing
 from viewkeeper.store.hbase.push.attached import Attached
@@ -45,6 +46,7 @@ class HBaseStore(StoreOfParts):
         self.leasing = leasing = HBaseLeasing(opened, self._push)
         self.publishing = publishing = HBasePublishing(opened, leasing, feed)
         self.feed = HBaseFeed(opened, feed, self._push, publishing)
+        self.mailbox = RowMailbox(opened.records)
         owned(self, opened.said)
 
     @property

@@ -27,13 +27,14 @@ from viewkeeper.store.lmdb.failures import is_denied, translated
 from viewkeeper.store.lmdb.writing_ahead import LARGE, writing_ahead
 from viewkeeper.store.ordered.places import not_a_database
 
-FORMAT = 4
+FORMAT = 5
 """Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
 
     1   entries of the change log without a check of their header
     2   entries with one; those of format 1 stay as they are and are read without it
     3   the catalog as a record for each table and view; one whole record is read until the catalog's first change
     4   a batch record names the runs that differ from a basis; one without a basis has them all
+    5   rows may have the initial values and narrower types that their table keeps, views the names of their texts
 """
 
 MAP_SIZE = 1 << 40

@@ -21,6 +21,9 @@ from viewkeeper.store.ordered.opened import Opened
 from viewkeeper.store.protocols import Leasing
 
 _FILE = "maintainer.lock"
+BUSY_HINT = (
+    "End it there first. Reading, writing, CREATE, ALTER and DROP work beside it; `vk run --standby` takes over."
+)
 _held: set[FileLease] = set()
 
 
@@ -95,7 +98,7 @@ def acquire(directory: Path) -> FileLease:
                 os.close(descriptor)
                 raise MaintainerBusy(
                     f"The database {directory} is maintained by {name}.",
-                    hint="Close it there, or open it here with mode='r'.",
+                    hint=BUSY_HINT,
                 ) from None
             time.sleep(0.005)
     since = datetime.now(UTC).isoformat(timespec="seconds")

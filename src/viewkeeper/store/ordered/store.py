@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from viewkeeper.store.inherited import owned
+from viewkeeper.store.mailbox import FileMailbox
 from viewkeeper.store.of_parts import StoreOfParts
 from viewkeeper.store.ordered import records
 from viewkeeper.store.ordered.examine import examine
@@ -36,6 +37,7 @@ class OrderedStore(StoreOfParts):
         self.rows = OrderedRows(opened, known)
         self.feed = OrderedFeed(opened, known)
         self.publishing = OrderedPublishing(opened, known, leasing)
+        self.mailbox = FileMailbox(opened.path)
         owned(self, opened.said)
         if mode == "w":
             database.purge()

@@ -21,22 +21,24 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
-from viewkeeper.errors import BadValue, FormatTooNew, StoreError
+from viewkeeper.errors import BadValue, FormatTooNew, MaintainerBusy, StoreError
 from viewkeeper.store.files import flush_directory
 from viewkeeper.store.inherited import end_at_once, keep, module_lock
+from viewkeeper.store.ordered import lease
 from viewkeeper.store.ordered.maps import Database, PinnedMap
 from viewkeeper.store.ordered.places import check_place, not_a_database
-from viewkeeper.store.rocksdb.failures import translate, translated
+from viewkeeper.store.rocksdb.failures import is_locked_elsewhere, translate, translated
 from viewkeeper.store.rocksdb.following import Followers
 from viewkeeper.store.rocksdb.maps import META, RocksMap, RocksState, table_prefix
 from viewkeeper.store.rocksdb.sources import Live, Snapshot
 from viewkeeper.store.terms import Finding
 
-FORMAT = 2
+FORMAT = 3
 """Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
 
     1   a batch record has all its runs
     2   it names those that differ from a basis
+    3   rows may have the initial values and narrower types that their table keeps, views the names of their texts
 """
 
 LARGEST_CALL = 1 << 30
@@ -65,7 +67,12 @@ def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
         if database is None or not database.is_current():
             database = RocksDatabase(path, durability)
         if mode == "w":
-            database.open_to_write(durability)
+            try:
+                database.open_to_write(durability)
+            except StoreError as error:
+                # Beside the process that maintains, this one reads, and has that one define (`store.mailbox`).
+                if not is_locked_elsewhere(error.__cause__) or lease.holder(path) is None:
+                    raise
         database.check_format()
         _registry[path] = database
         _all.add(database)
@@ -142,9 +149,24 @@ class RocksDatabase(Database):
             return state.source.get(name)
 
     def _writable(self) -> Rdict:
-        if self._db is None:
+        if self._db is not None:
+            return self._db
+        if self.references == 0:
             raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
-        return self._db
+        until = time.monotonic() + _CLOSING_SECONDS
+        while True:
+            try:
+                return self.open_to_write(self._durability)
+            except StoreError as error:
+                holder = lease.holder(self.path)
+                if holder is not None and f"process {os.getpid()} " not in holder:
+                    raise MaintainerBusy(
+                        f"The database {self.path} is written by {holder}, and RocksDB has one writer.",
+                        hint="Write through that process (vk serve), or end it. CREATE, ALTER and DROP work beside it.",
+                    ) from error
+                if not is_locked_elsewhere(error.__cause__) or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)  # the process that maintained is about to close it
 
     def _flushing(self) -> WriteOptions:
         options = WriteOptions()

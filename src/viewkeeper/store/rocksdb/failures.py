@@ -21,6 +21,11 @@ def is_locked(error: Exception) -> bool:
     return "lock hold by current process" in text or "While lock file" in text
 
 
+def is_locked_elsewhere(error: BaseException | None) -> bool:
+    """Whether another process has the database open to be written."""
+    return "While lock file" in str(error) and "current process" not in str(error)
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     try:
@@ -39,7 +44,8 @@ def translate(error: Exception, path: Path) -> ViewkeeperError:
     if is_locked(error):
         return StoreError(
             f"The database {path} is open to be written in another process, and RocksDB has one writer.",
-            hint="Open it with mode='r', or write through that process: vk serve, viewkeeper.connect.",
+            hint="Read it here (vk get, vk scan; mode='r'), or write through that process: vk serve there,"
+            " --db http://HOST:PORT here.",
         )
     if "No space left on device" in text:
         return StoreError(f"The disk of {path} is full; nothing was written.", hint="Free some space and try again.")

@@ -1,0 +1,45 @@
+"""Strings and binaries of many rows as they lie in their bytes (`codec`), as Arrow arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import CorruptState
+
+Array = np.ndarray[Any, Any]
+
+
+class Strings:
+    """The variable sections of many rows, seen as one binary array.
+
+    Its elements are, row by row, the fixed section and then each variable column: k + 1 a row, without a gap. A
+    column is every (k + 1)-th element, which Arrow's `take` copies out.
+    """
+
+    def __init__(self, variable: Sequence[bool], width: int, data: Array, starts: Array, fixed: Array) -> None:
+        self.width, self.data, self.starts, self.fixed = width, data, starts, fixed
+        self.columns = [at for at, is_variable in enumerate(variable) if is_variable]
+        self.elements: pa.BinaryArray | None = None
+
+    def column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
+        rows, each = len(self.fixed), len(self.columns) + 1
+        if self.elements is None:
+            offsets = np.empty(rows * each + 1, np.int32)
+            offsets[0] = self.starts[0]
+            ends = offsets[1:].reshape(rows, each)
+            body = self.starts[:-1] + np.int32(self.width)
+            ends[:, 0] = body
+            for place, column in enumerate(self.columns, 1):
+                # An end beyond 2³¹, of a damaged row, becomes negative, and is refused below.
+                np.add(body, self.fixed[f"c{column}"].view(np.int32), out=ends[:, place])
+            if not (ends[:, -1] == self.starts[1:]).all() or (each > 2 and (offsets[1:] < offsets[:-1]).any()):
+                raise CorruptState("A row's strings do not end where the row ends.")
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+            self.elements = pa.Array.from_buffers(pa.binary(), rows * each, buffers)
+        first = self.columns.index(at) + 1
+        taken = self.elements.take(pa.array(np.arange(first, rows * each, each)))
+        return pa.Array.from_buffers(arrow, rows, [valid, *taken.buffers()[1:]])

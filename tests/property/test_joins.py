@@ -1,0 +1,64 @@
+"""Every kind of join with every kind of ON, nested in each other: equal to Spark's recompute after every batch.
+
+Keys are unique, repeated and NULL, tables come to be empty; joins are left-deep in one FROM, right-deep, bushy, over
+derived tables, aggregates and views. CI runs the first scenarios of the series, `VK_PROFILE=deep` many more.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from viewkeeper.plan import levels
+from viewkeeper.rounds import early, placing, reach
+
+from .nesting import Series
+from .scenario import Refused
+from .shapes import JOINS
+from .test_views import assert_views_equal_recompute
+
+DEEP = os.environ.get("VK_PROFILE") == "deep"
+PRESENCE = ("exists", "not exists", "in", "not in", "exists or", "in or", "exists value", "in value")
+INPUTS = ("project", "raising", "filter", "distinct", "group", "total", "union all")
+SERIES = Series("joins", (*JOINS, "using", "self join", *PRESENCE, *INPUTS), (2, 2, 3), (3, 4, 5, 6))
+COMPLETE = 250
+"""So many scenarios draw every pair."""
+RUN = 200 if DEEP else 4
+LONG = Series("long", JOINS, (2,), (8, 10, 12), views=4)
+"""Chains of up to twelve joins of mixed kinds."""
+LONG_RUN = 60 if DEEP else 1
+
+
+def test_every_join_is_drawn_over_every_input_with_every_condition() -> None:
+    SERIES.scenario(COMPLETE - 1)
+    print(SERIES.coverage.table())
+    assert not SERIES.coverage.missing()
+    assert not SERIES.coverage.missing_conditions()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(RUN))
+def test_joins_equal_recompute(number: int, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third scenario runs on Spark, half of those as if tasks were elsewhere; some are in RocksDB and HBase."""
+    lane = "spark" if number % 3 == 1 else "driver"
+    if lane == "spark":
+        monkeypatch.setattr(placing, "ROWS_A_TASK", 1 if number % 2 else 1_000_000)
+        monkeypatch.setattr(reach, "all_near", lambda *_: number % 4 == 0)
+        monkeypatch.setattr(levels, "BROADCAST_BYTES", 0 if number % 4 == 1 else levels.BROADCAST_BYTES)
+        monkeypatch.setattr(early, "ROWS", 1)
+    store = {2: "rocksdb", 3: "hbase"}.get(number % 6, "lmdb")
+    scenario, refused = SERIES.scenario(number), Refused()
+    assert_views_equal_recompute(scenario, spark, lane, store, refused)
+    assert all("reads no table" in why for why in refused.values()), refused  # ON FALSE may leave none
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(LONG_RUN))
+def test_many_joins_equal_recompute(number: int, spark: Any) -> None:
+    refused = Refused()
+    assert_views_equal_recompute(
+        LONG.scenario(number), spark, "spark" if number % 4 == 3 else "driver", "lmdb", refused
+    )
+    assert all("reads no table" in why for why in refused.values()), refused

@@ -1,0 +1,226 @@
+"""A request and its answer, with the process that maintains played by this one: order, progress, ends of all kinds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from viewkeeper import errors
+from viewkeeper.errors import Defect, MaintainerBusy, PublicationUnknown, Timeout, ViewkeeperError
+from viewkeeper.maintain import definition_client, definition_server
+from viewkeeper.maintain.definition_client import ask_maintainer
+from viewkeeper.maintain.definition_messages import RUNNING, Answer, error_message, received_error, to_message
+from viewkeeper.maintain.definition_server import DefinitionServer
+from viewkeeper.store.mailbox import ANSWER, REQUEST, FileMailbox
+
+
+class Place:
+    """A database that `holder` maintains; `runs`: what it does with each call."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = "lmdb:here"
+        self.mailbox = FileMailbox(directory)
+        self.mailbox.pause = 0.002
+        self.holder: str | None = "process 1"
+        self.ran: list[str] = []
+        self.runs: Callable[..., Any] = lambda call, arguments, progress: f"{arguments[0]} done"
+        self.server = DefinitionServer(self, self.mailbox, self._run)  # type: ignore[arg-type]
+
+    def lease_holder(self) -> str | None:
+        return self.holder
+
+    def _run(self, call: str, arguments: Any, progress: Any) -> Any:
+        self.ran.append(arguments[0])
+        return self.runs(call, arguments, progress)
+
+    def ask(self, name: str = "it", progress: Any = None, take_over: Any = None) -> Any:
+        def busy() -> None:
+            raise MaintainerBusy("It is maintained elsewhere.")
+
+        answer = ask_maintainer(self, "define", [name], progress, take_over or busy)  # type: ignore[arg-type]
+        return answer if answer is None else answer.result
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(definition_server, "THIS_PROCESS", "another")
+    for module in (definition_server, definition_client):
+        monkeypatch.setattr(module, "BEAT", 0.01)
+    made = Place(tmp_path)
+    yield made
+    made.server.stop()
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        time.sleep(0.002)
+    raise AssertionError("it does not come")
+
+
+def in_thread(work: Callable[[], Any]) -> SimpleNamespace:
+    found = SimpleNamespace(result=None, error=None)
+
+    def run() -> None:
+        try:
+            found.result = work()
+        except BaseException as error:
+            found.error = error
+
+    found.thread = threading.Thread(target=run)
+    found.thread.start()
+    return found
+
+
+def test_a_request_is_answered_and_nothing_is_left_of_it(place: Place) -> None:
+    place.server.start()
+    assert place.ask("a") == "a done"
+    place.runs = lambda *_: (_ for _ in ()).throw(errors.NameTaken("a is there.", hint="Take b."))
+    with pytest.raises(errors.NameTaken, match=r"a is there\. Take b\."):
+        place.ask("b")
+    place.runs = lambda *_: {}["gone"]
+    with pytest.raises(Defect, match="KeyError: 'gone'"):
+        place.ask("c")
+    assert place.mailbox.names() == []
+    assert [*place.mailbox._directory.iterdir()] == []
+
+
+def test_requests_run_in_the_order_in_which_they_were_sent(place: Place) -> None:
+    """One after the other; one that waits is told how many are before it."""
+    go, told = threading.Event(), threading.Event()
+
+    def heard(what: str, done: int, of: int) -> None:
+        assert (what, done) == ("statements run before this one by process 1", 0)
+        if of == 2:
+            told.set()
+
+    place.runs = lambda call, arguments, progress: go.wait(60)
+    senders = []
+    for count, name in enumerate("abc", 1):
+        senders.append(in_thread(lambda name=name: place.ask(name, heard if name == "c" else None)))
+        until(lambda count=count: len(place.mailbox.names()) == count)
+    place.server.start()
+    assert told.wait(60)
+    go.set()
+    for sender in senders:
+        sender.thread.join()
+    assert [s.error for s in senders] == [None] * 3
+    assert place.ran == ["a", "b", "c"]
+
+
+def loads(place: Place) -> threading.Event:
+    """Its statements load for ever; the event is set when one is broken off."""
+    broken_off = threading.Event()
+
+    def load(call: str, arguments: Any, progress: Any) -> None:
+        try:
+            for done in range(1_000_000):
+                progress("scanning items", done, 1_000_000)
+                time.sleep(0.001)
+        except BaseException:
+            broken_off.set()
+            raise
+
+    place.runs = load
+    return broken_off
+
+
+def test_ctrl_c_breaks_off_what_has_begun(place: Place) -> None:
+    broken_off = loads(place)
+    place.server.start()
+
+    def heard(what: str, done: int, of: int) -> None:
+        assert (what, of) == ("scanning items", 1_000_000)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.ask("a", heard)
+    assert broken_off.is_set()
+    until(lambda: place.mailbox.names() == [])
+    place.runs = lambda *_: "next"
+    assert place.ask("b") == "next"
+
+
+def test_a_statement_is_tried_elsewhere_when_the_process_ends_in_order(place: Place) -> None:
+    broken_off = loads(place)
+    place.server.start()
+    sender = in_thread(place.ask)
+    until(lambda: place.ran)
+    place.server.stop()
+    sender.thread.join()
+    assert broken_off.is_set()
+    assert (sender.error, sender.result) == (None, None)
+    assert place.mailbox.names() == []
+
+
+def test_when_nobody_maintains_the_sender_takes_the_lease_and_its_request_back(place: Place) -> None:
+    """Not before it has the lease: another process that takes over might run the request."""
+    attempts = []
+
+    def take_over() -> None:
+        attempts.append(place.mailbox.names())
+        if len(attempts) < 3:
+            raise MaintainerBusy("Another was faster.")
+
+    place.holder = None
+    assert place.ask("a", take_over=take_over) is None
+    assert [len(names) for names in attempts] == [1, 1, 1]
+    assert place.mailbox.names() == []
+
+
+@pytest.mark.parametrize("holder", [None, "process 2"])
+def test_the_outcome_is_open_when_the_process_is_gone_in_the_midst_of_it(place: Place, holder: str | None) -> None:
+    sender = in_thread(lambda: place.ask("a", take_over=lambda: None))
+    until(place.mailbox.names)
+    (name,) = place.mailbox.names()
+    place.mailbox.write(name, ANSWER, to_message(Answer("process 1", RUNNING)))
+    place.holder = holder
+    sender.thread.join()
+    assert isinstance(sender.error, PublicationUnknown)
+    assert "process 1" in sender.error.message
+    assert place.mailbox.names() == []
+
+
+def test_silence_is_a_timeout_and_the_request_is_never_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition_client, "SILENCE", 0.05)
+    with pytest.raises(Timeout, match=r"has not answered for 0\.05 s\. Nothing was changed\."):
+        place.ask("a")
+    place.server.look()
+    assert place.ran == []
+    assert place.mailbox.names() == []
+
+
+def test_what_nobody_waits_for_is_not_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sender that is gone; of this process itself; what another process has begun; what cannot be read."""
+    now = time.time()
+    sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
+    place.mailbox.write("gone", REQUEST, {**sent, "seen": now - 2 * definition_server.UNSEEN})
+    place.mailbox.write("mine", REQUEST, {**sent, "process": definition_server.THIS_PROCESS})
+    place.mailbox.write("begun", REQUEST, sent)
+    place.mailbox.write("begun", ANSWER, to_message(Answer("process 0", RUNNING)))
+    place.mailbox.write("newer", REQUEST, {**sent, "colour": "red"})
+    (place.mailbox._directory / "broken.request").write_text("{")
+    place.server.look()
+    assert place.ran == []
+    assert place.mailbox.names() == ["begun", "broken", "mine", "newer"]
+    refused = place.mailbox.read("newer", ANSWER)
+    assert refused is not None
+    assert (refused["state"], refused["error"]["code"]) == ("failed", "VK302")
+
+
+def test_an_error_of_every_code_arrives_as_it_was_raised() -> None:
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, ViewkeeperError)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        error = kind("What is wrong.", hint="What to do.")
+        error.view = "totals"
+        made = received_error(error_message(error))
+        assert (made.code, str(made), made.view) == (kind.code, str(error), "totals")
+        assert isinstance(error, type(made))
