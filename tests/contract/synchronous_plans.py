@@ -110,7 +110,7 @@ def _categories(tables: Mapping[str, Table]) -> Query:
 
 
 def _doubles(tables: Mapping[str, Table]) -> Query:
-    double = Expr("Cast", types.DOUBLE, (PRICE,), ["ANSI", "UTC"])
+    double = Expr("Cast", types.DOUBLE, (PRICE,), ("ANSI",))
     rows = Project(_items(tables), (Named("category", CATEGORY), Named("x", double)))
     return _query(
         Aggregate(rows, (Named("category", CATEGORY),), (_call("s", "Sum", column("x", types.DOUBLE), types.DOUBLE),))
@@ -118,7 +118,7 @@ def _doubles(tables: Mapping[str, Table]) -> Query:
 
 
 def _huge(tables: Mapping[str, Table]) -> Query:
-    wide = Expr("Cast", types.BIGINT, (PRICE,), ["ANSI", "UTC"])
+    wide = Expr("Cast", types.BIGINT, (PRICE,), ("ANSI",))
     much = Expr("Multiply", types.BIGINT, (wide, _literal(10**13, types.BIGINT)), "ANSI")
     rows = Project(_items(tables), (Named("x", much),))
     return _query(Aggregate(rows, (), (_call("s", "Sum", column("x", types.BIGINT), types.BIGINT),)))
