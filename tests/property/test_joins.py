@@ -62,3 +62,21 @@ def test_many_joins_equal_recompute(number: int, spark: Any) -> None:
         LONG.scenario(number), spark, "spark" if number % 4 == 3 else "driver", "lmdb", refused
     )
     assert all("reads no table" in why for why in refused.values()), refused
+
+
+@pytest.mark.parametrize("how", ["LEFT", "FULL"])
+def test_first_load_keeps_both_zeros_of_an_optional_side(make_db: Any, spark: Any, how: str) -> None:
+    """0.0 and −0.0 are equal keys and two values, also where rows are added up before a match is decided."""
+    db = make_db(spark=spark)
+    db.sql("CREATE TABLE f (id BIGINT PRIMARY KEY, k BIGINT)")
+    db.sql("CREATE TABLE p (id BIGINT PRIMARY KEY, k BIGINT, x DOUBLE)")
+    db.put("f", [{"id": 1, "k": 1}])
+    db.put("p", [{"id": 1, "k": 1, "x": 0.0}, {"id": 2, "k": 1, "x": -0.0}, {"id": 3, "k": 1, "x": float("nan")}])
+    both = "(SELECT k, x FROM p WHERE id = 1 UNION ALL SELECT k, x FROM p WHERE id <> 1)"
+    db.sql(
+        f"CREATE MATERIALIZED VIEW v AS SELECT f.id, CAST(u.x AS STRING) AS x FROM f {how} JOIN {both} u ON f.k = u.k"
+    )
+    assert sorted(row["x"] for row in db.read("v").to_pylist()) == ["-0.0", "0.0", "NaN"]
+    db.delete("p", [1])
+    db.refresh("driver", suspend=False)
+    assert sorted(row["x"] for row in db.read("v").to_pylist()) == ["-0.0", "NaN"]

@@ -90,12 +90,12 @@ def _code(array: pa.Array) -> Hashes | None:
     return np.where(np.asarray(array.is_null()), _NULL, found) if array.null_count else found
 
 
-def consolidation(schema: pa.Schema, order: str = "") -> str:
-    """The statement that consolidates a table `delta` of this schema."""
+def consolidation(schema: pa.Schema, order: str = "", source: str = "delta") -> str:
+    """The statement that consolidates a table of this schema."""
     columns = [name for name in schema.names if name != WEIGHT]
     groups = [quoted(c) for c in columns]
     floats = [quoted(c) for c in columns if pa.types.is_floating(schema.field(c).type)]
     groups += [f"({c} = 0 AND signbit({c}))" for c in floats]
     shown = ", ".join("sum(¤w)::BIGINT AS ¤w" if name == WEIGHT else quoted(name) for name in schema.names)
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
-    return f"SELECT {shown} FROM delta{grouped} HAVING sum(¤w) <> 0{order}"
+    return f"SELECT {shown} FROM {source}{grouped} HAVING sum(¤w) <> 0{order}"

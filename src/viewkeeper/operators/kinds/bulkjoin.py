@@ -17,6 +17,7 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.consolidate import consolidation
 from viewkeeper.operators.operator import Operator, Ports, Site
 from viewkeeper.operators.segments import Segment, where_sql
 from viewkeeper.operators.steps import stacked
@@ -61,10 +62,10 @@ class BulkJoin(Operator):
         tables = f"({' CROSS JOIN '.join(inner)})" if self.optional else ", ".join(inner)
         for one in self.optional:
             name = f"input{one.relation}"
-            rows = name if not one.summed else (
-                f"(SELECT * REPLACE (CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}) FROM {name} GROUP BY ALL"
-                f" HAVING sum({WEIGHT}) <> 0) AS {name}"
-            )  # fmt: skip
+            rows = name
+            if one.summed:
+                schema = _schema(self.relations[one.relation][0].columns)
+                rows = f"({consolidation(schema, source=name)}) AS {name}"
             tables += f" {'ANTI' if one.how == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(one.on)}"
             if one.how != "anti":
                 factors.append(f"coalesce({name}.{WEIGHT}, 1)")
@@ -88,4 +89,8 @@ class BulkJoin(Operator):
 
 
 def _nothing(columns: Sequence[Column]) -> pa.Table:
-    return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())]).empty_table()
+    return _schema(columns).empty_table()
+
+
+def _schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())])
