@@ -5,19 +5,26 @@ Counted, not timed: `benchmarks/joins.py` has the bars for time. No JVM: plans a
 
 from __future__ import annotations
 
+import inspect
+import sys
+import threading
 from collections.abc import Callable
 from random import Random
 
 import pytest
 
+from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.explain import explain
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project, Query, Scan, column
 from viewkeeper.plan.union import assemble
 
 MOST = 12
+ROOM = 90
+"""Calls that a caller leaves: enough to compile a small plan, not one of so many joins."""
 GROWTH = 5.0
 LINES = 150
 KINDS = ("inner", "left", "right", "full", "semi", "anti", "existence")
@@ -112,3 +119,32 @@ def assert_linear(made: Callable[[int], Node]) -> None:
 @pytest.mark.parametrize("chained", [False, True], ids=["star", "chain"])
 def test_explain_of_twelve_left_joins_can_be_read(chained: bool) -> None:
     assert size(joins(12, lambda _: "left", chained))[1] <= LINES
+
+
+@pytest.mark.parametrize("made", [using, lambda n, how: joins(n, how, True)], ids=["using", "chain"])
+def test_a_plan_is_compiled_however_deep_the_caller_is_in_the_stack(made: Callable[..., Node]) -> None:
+    """A script defines the view, a server opens the database again in the middle of a request."""
+    node = made(MOST, lambda _: "full")
+
+    def at(depth: int) -> tuple[int, int]:
+        return at(depth - 1) if depth else size(node)
+
+    used = len(inspect.stack(0))
+    assert at(sys.getrecursionlimit() - used - ROOM) == size(node)
+
+
+def test_what_is_too_deep_for_any_stack_is_refused_by_name() -> None:
+    def nested(depth: int) -> int:
+        return nested(depth - 1) if depth else 0
+
+    assert to_any_depth(lambda: nested(50)) == 0
+    with pytest.raises(Unsupported, match="nested too deeply"):
+        to_any_depth(lambda: nested(sys.getrecursionlimit()))
+
+
+def test_an_error_is_the_same_from_another_stack() -> None:
+    def work() -> None:
+        raise RecursionError if threading.current_thread() is threading.main_thread() else Unsupported("No.")
+
+    with pytest.raises(Unsupported, match="No"):
+        to_any_depth(work)

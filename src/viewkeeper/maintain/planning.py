@@ -24,6 +24,7 @@ from viewkeeper.model.strategies import USUAL, strategy_named
 from viewkeeper.model.views import TextNames
 from viewkeeper.operators.attempts import attempt
 from viewkeeper.plan import statements
+from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.families.lifting import lift
 from viewkeeper.plan.families.membership import opened
 from viewkeeper.plan.families.texts import lateral, parameters_name
@@ -193,10 +194,10 @@ def _made(
     scanned = (catalog.views_by_id.get(scan.table) for scan in scans(query.root))
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in scanned if v is not None))}
     presum = "none" if options.get("store") == LAZY else options.get("presum", USUAL_PRESUM).lower()
-    query = presummed(query, tables, sizes, presum)
+    query = to_any_depth(lambda: presummed(query, tables, sizes, presum))
     named = (statement.name, number, query, statement.key)
-    table, made = plan_view(*named, tables, Plans(catalog), sizes, options, attempt)
-    return View(table, statement.query, made.to_json(), options, names=_names(catalog, query))
+    table, made = to_any_depth(lambda: plan_view(*named, tables, Plans(catalog), sizes, options, attempt))
+    return View(table, statement.query, to_any_depth(made.to_json), options, names=_names(catalog, query))
 
 
 def _names(catalog: Catalog, query: Query) -> tuple[TextNames, ...]:

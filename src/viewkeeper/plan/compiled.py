@@ -16,6 +16,7 @@ from viewkeeper.operators.kinds import Image, Input, Sink
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.operator import slots as slots
 from viewkeeper.plan.compiler import Compiler, ViewPlan
+from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.narrowing import narrowing
 
 
@@ -91,7 +92,7 @@ def plan_of(view: View) -> ViewPlan:
     """A view's plan, read once."""
     stored = view.stored
     if not hasattr(stored, "made"):
-        stored.made = ViewPlan.from_json(stored)
+        stored.made = to_any_depth(lambda: ViewPlan.from_json(stored))
     made: ViewPlan = stored.made
     return made
 
@@ -104,14 +105,19 @@ def compiled(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPla
         if same and all(tables.get(i) == t for i, t in made.tables.items()):
             known: Compiled = made
             return known
+    result = to_any_depth(lambda: _compiled(view, tables, plans))
+    plan.compiled[:] = [result]
+    return result
+
+
+def _compiled(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]) -> Compiled:
     compiler = Compiler(tables, plans)
     sink = compiler.view(view)
     read = _read(view, tables, plans)
     found = {i: plans[i] for i in read if i not in tables}
     whole = Compiled(sink, _ordered(compiler.operators), {i: tables[i] for i in read if i in tables}, found)
-    result = whole if plan.lazy is None else _kept_for(view, plan.lazy, whole, plans)
-    plan.compiled[:] = [result]
-    return result
+    lazy = plans[view].lazy
+    return whole if lazy is None else _kept_for(view, lazy, whole, plans)
 
 
 def _kept_for(view: int, key: Sequence[str], made: Compiled, plans: Mapping[int, ViewPlan]) -> KeptFor:

@@ -14,6 +14,7 @@ from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model.schema import LAZY, Column, KeyPart, Table
 from viewkeeper.operators.operator import Operator
 from viewkeeper.plan.compiler import Compiler, ViewPlan
+from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.nodes import Node, Order, Project, Query, Sort
 from viewkeeper.plan.unique import unique_keys
 
@@ -47,15 +48,13 @@ def compile_plan(
 ) -> Iterable[Operator]:
     """The operators of a view's plan, which raises Unsupported if it has none. `tables`: base and view tables."""
     base = {i: t.inside for i, t in tables.items() if not t.is_view}
-    compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
-    try:
+
+    def work() -> Iterable[Operator]:
+        compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
         compiler.view(table_id)
-    except RecursionError:
-        raise Unsupported(
-            "The query is nested too deeply to be planned: joins, subqueries and views over views go too deep.",
-            hint="Make a view of an inner part, and the view over that.",
-        ) from None
-    return compiler.operators.values()
+        return compiler.operators.values()
+
+    return to_any_depth(work)
 
 
 def _key(query: Query, wanted: Sequence[str], tables: Mapping[int, Table]) -> tuple[tuple[KeyPart, ...], bool]:
