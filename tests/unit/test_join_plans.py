@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.compiler import ViewPlan
 from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.explain import explain
+from viewkeeper.plan.narrowing import Narrowing, narrowing
 from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project, Query, Scan, column
 from viewkeeper.plan.union import assemble
 
@@ -35,7 +37,7 @@ TABLES = {
         (Column("id", types.BIGINT, False), Column("ref", types.BIGINT), Column("v", types.BIGINT)),
         (KeyPart("id"),),
     )
-    for i in range(1, MOST + 2)
+    for i in range(1, 4 * MOST + 2)
 }
 
 
@@ -126,11 +128,23 @@ def test_a_plan_is_compiled_however_deep_the_caller_is_in_the_stack(made: Callab
     """A script defines the view, a server opens the database again in the middle of a request."""
     node = made(MOST, lambda _: "full")
 
-    def at(depth: int) -> tuple[int, int]:
-        return at(depth - 1) if depth else size(node)
+    used = len(inspect.stack(0))
+    assert at(sys.getrecursionlimit() - used - ROOM, lambda: size(node)) == size(node)
+
+
+def test_what_a_read_of_a_lazy_view_narrows_is_found_however_deep_the_caller_is() -> None:
+    node = using(4 * MOST, lambda _: "full")
+    plans = {90: ViewPlan(Query(node, tuple((c.name, c) for c in node.columns)), {})}
+
+    def found() -> Narrowing:
+        return narrowing(90, [node.columns[0].name], TABLES, plans)
 
     used = len(inspect.stack(0))
-    assert at(sys.getrecursionlimit() - used - ROOM) == size(node)
+    assert at(sys.getrecursionlimit() - used - ROOM, found) == found()
+
+
+def at(depth: int, work: Callable[[], Any]) -> Any:
+    return at(depth - 1, work) if depth else work()
 
 
 def test_what_is_too_deep_for_any_stack_is_refused_by_name() -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from viewkeeper.model import types
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.compiler import ViewPlan, without_sort
+from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.nodes import (
     Aggregate,
     Expand,
@@ -89,7 +90,12 @@ _Offers = Mapping[str, tuple[int, str]]
 
 def narrowing(view: int, key: Sequence[str], tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]) -> Narrowing:
     """Of a view with this key (names of its columns). `tables`: base tables; `plans`: its own, and those it reads."""
-    plan = plans[view]
+    return to_any_depth(lambda: _narrowing(plans[view], key, tables, plans))
+
+
+def _narrowing(
+    plan: ViewPlan, key: Sequence[str], tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]
+) -> Narrowing:
     shown = {name.lower(): c for name, c in plan.query.output}
     places = {shown[name.lower()].name: place for place, name in enumerate(key)}
     found = _Walk(tables, plans, 0)
