@@ -142,6 +142,25 @@ def test_sha2_of_every_length(db: Any) -> None:
     check(db, f"SELECT k, {lengths}, sha2(concat(s, '\u00e4'), CASE b WHEN 0 THEN 512 WHEN 1 THEN 7 END) AS h FROM t")
 
 
+def test_structs_and_arrays_come_in_sparks_order(db: Any) -> None:
+    """Inside of them NULL is the least; DuckDB holds it the greatest there."""
+    nested = "struct(struct(a, s), array(b, a), k)"
+    check(
+        db,
+        "SELECT k, struct(a, s) < struct(b, 'y') AS c, struct(a, k) >= struct(1, k) AS d FROM t",
+        "SELECT k, array(a, k) > array(1, k) AS c, array(a) <= array(a, b) AS d FROM t",
+        "SELECT b, min_by(k, struct(a, k)) AS c, max_by(k, struct(a, k)) AS d FROM t GROUP BY b",
+        f"SELECT b, min_by(k, {nested}) AS c, max_by(k, {nested}) AS d FROM t GROUP BY b",
+        "SELECT s, max_by(k, array(a, k)) AS c FROM t GROUP BY s",
+        "SELECT u.k, (SELECT min_by(t.k, struct(t.a, t.k)) FROM t WHERE t.s = u.s) AS c FROM u",
+    )
+    for query in ("SELECT k FROM t ORDER BY struct(a, k) LIMIT 4", "SELECT k FROM t ORDER BY array(a, k) LIMIT 4"):
+        with pytest.raises(Unsupported, match="Order by its parts"):
+            db.sql(f"CREATE MATERIALIZED VIEW w AS {query}")
+    with pytest.raises(Unsupported, match="LEAST of a STRUCT"):
+        db.sql("CREATE MATERIALIZED VIEW w AS SELECT k, greatest(struct(a, k), struct(a, k)).k AS c FROM t")
+
+
 def test_what_is_refused_says_why_and_what_to_do(db: Any) -> None:
     """A constant is not fetched before it is known to be small."""
     for query, error, says in (

@@ -36,3 +36,11 @@ def test_nested_views_equal_recompute_or_are_refused(number: int, spark: Any) ->
     scenario, refused = SERIES.scenario(number), Refused()
     assert_views_equal_recompute(scenario, spark, "spark" if number % 3 == 1 else "driver", refused=refused)
     assert len(refused) <= len(scenario.views) // 2, refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "number"), [("nestedB", 1)])
+def test_nested_views_that_once_failed_equal_recompute(name: str, number: int, spark: Any) -> None:
+    """Of other seeds. nestedB 1: a full join's changed keys, where the key is empty, had no column to select."""
+    scenario = Series(name, (*SHAPES, *JOINS), (2, 3, 3)).scenario(number)
+    assert_views_equal_recompute(scenario, spark, refused=Refused())

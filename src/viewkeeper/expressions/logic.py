@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from viewkeeper.expressions.rule import Texts, Writer
+from viewkeeper.expressions.structs import sortable
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
+from viewkeeper.model.types import Family
 
 Test = Callable[[Expr], bool]
 
@@ -52,6 +54,16 @@ def compare(operator: str) -> Writer:
     return lambda _, a: f"({a[0]} {operator} {a[1]})"
 
 
+def order(operator: str) -> Writer:
+    """Which of two values comes first; structs and arrays have an order of their own."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        left, right = (sortable(text, arg.type) for text, arg in zip(args, expr.args, strict=True))
+        return f"({left} {operator} {right})"
+
+    return write
+
+
 def case_when(expr: Expr, args: Texts) -> str:
     pairs = "".join(f" WHEN {args[i]} THEN {args[i + 1]}" for i in range(0, len(args) - 1, 2))
     otherwise = f" ELSE {args[-1]}" if len(args) % 2 else ""
@@ -79,6 +91,10 @@ def guarded_in(args: Texts) -> str:
     tests = "".join(f" WHEN {value} = {item} THEN TRUE" for item in items[:-1])
     whole = " OR ".join(f"({value} = {item})" for item in items)
     return f"(CASE WHEN {value} IS NULL THEN NULL{tests} ELSE ({whole}) END)"
+
+
+def refuse_nested_extreme(expr: Expr) -> str | None:
+    return f"GREATEST or LEAST of a {expr.type.kind.value.upper()}" if expr.type.family is Family.NESTED else None
 
 
 def extreme(comparison: str) -> Writer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from viewkeeper.expressions.decimals import digits, scaled, unscaled
 from viewkeeper.expressions.rule import Texts, parameter
 from viewkeeper.expressions.tree import Expr
+from viewkeeper.model.types import Kind, Type
 
 
 def create(expr: Expr, args: Texts) -> str:
@@ -34,3 +35,22 @@ def make_decimal(expr: Expr, args: Texts) -> str:
 
 def unscaled_value(expr: Expr, args: Texts) -> str:
     return unscaled(args[0], *digits(expr.args[0]))
+
+
+def sortable(text: str, type_: Type, depth: int = 0) -> str:
+    """A value that DuckDB orders as Spark orders this one: inside of a struct or an array NULL is the least of all.
+
+    DuckDB holds it the greatest there. So before each part stands whether it is there, and FALSE is less than TRUE.
+    """
+    name = f"part{depth}"
+    if type_.kind is Kind.ARRAY:
+        element = sortable(name, type_.element, depth + 1)
+        return f"list_transform({text}, lambda {name}: {{'n': {name} IS NOT NULL, 'v': {element}}})"
+    if type_.kind is not Kind.STRUCT:
+        return text
+    parts = []
+    for i, part in enumerate(type_.parts):
+        value = f"struct_extract({name}, 'f{i}')"
+        parts.append(f"'n{i}': {value} IS NOT NULL, 'f{i}': {sortable(value, part.type, depth + 1)}")
+    ordered = f"CASE WHEN {name} IS NOT NULL THEN {{{', '.join(parts)}}} END"
+    return f"list_transform([{text}], lambda {name}: {ordered})[1]"

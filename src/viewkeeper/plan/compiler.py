@@ -194,7 +194,10 @@ def _steady(compiler: Compiler, node: nodes.Steady, needed: frozenset[str]) -> l
 def _generate(compiler: Compiler, node: nodes.Generate, needed: frozenset[str]) -> list[Branch]:
     """Rows repeated as INTERSECT ALL and EXCEPT ALL do it: the weight is multiplied."""
     if node.generator.op != "ReplicateRows":
-        raise Unsupported(f"{node.generator.op.lower()} is not supported in a materialized view.")
+        raise Unsupported(
+            f"{node.generator.op.lower()} is not supported in a materialized view.",
+            hint="Make the rows with UNPIVOT, UNION ALL or a join of VALUES, or keep the elements in a table.",
+        )
     count, *values = node.generator.args
     kept = [Named(c.name, reference(c)) for c in node.kept if c.name in needed]
     made = [Named(c.name, v) for c, v in zip(node.output, values, strict=True) if c.name in needed]

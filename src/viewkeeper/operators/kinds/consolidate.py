@@ -43,8 +43,8 @@ class Consolidate(Operator):
                 yield self._once(site.duck, part[0]) if self.once else _consolidated(site.duck, part[0])
 
     def _once(self, duck: Duck, rows: pa.Table) -> pa.Table:
-        key = ", ".join(quoted(c.name) for c in self.columns)
-        return duck.run(f"SELECT DISTINCT {key}, 1::BIGINT AS {WEIGHT} FROM delta", delta=rows)
+        selected = ", ".join([*(quoted(c.name) for c in self.columns), f"1::BIGINT AS {WEIGHT}"])  # a key may be empty
+        return duck.run(f"SELECT DISTINCT {selected} FROM delta", delta=rows)
 
     def describe(self, told: Told) -> str:
         return "each key that changed, once" if self.once else "consolidate"

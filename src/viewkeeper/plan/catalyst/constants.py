@@ -82,4 +82,4 @@ def _scan(reader: Reader, jvm: Jvm) -> nodes.Scan:
             if TABLE in column.metadata:
                 (named,) = reader.renamed([Column("", column.type, column.nullable)])
                 return nodes.Scan(int(column.metadata[TABLE]), ((named, str(column.metadata[COLUMN])),))
-    raise Unsupported("The query reads no table.", hint="A view needs at least one table in its FROM.")
+    raise Unsupported("The query's FROM reads no table.", hint="A view needs at least one table in its FROM.")

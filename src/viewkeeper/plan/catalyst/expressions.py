@@ -17,7 +17,7 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import OPS as SUPPORTED_OPS
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.model.types import Kind, Type
+from viewkeeper.model.types import Family, Kind, Type
 from viewkeeper.plan.catalyst.tree import RawExpr
 from viewkeeper.plan.nodes import Expr, Order, column
 
@@ -168,7 +168,12 @@ class Scope:
 
     def order(self, raw: RawExpr) -> Order:
         descending = scala_name(raw.fields["direction"]) == "Descending"
-        return Order(self.read(raw.args[0]), descending, scala_name(raw.fields["nullOrdering"]) == "NullsLast")
+        by = self.read(raw.args[0])
+        if by.type.family is Family.NESTED:
+            raise Unsupported(
+                f"ORDER BY a value of type {by.type.sql} is not supported in a view.", hint="Order by its parts."
+            )
+        return Order(by, descending, scala_name(raw.fields["nullOrdering"]) == "NullsLast")
 
 
 def sql_name(raw: RawExpr) -> str:

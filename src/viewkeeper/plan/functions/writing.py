@@ -16,6 +16,7 @@ from typing import Any
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import render
+from viewkeeper.expressions.structs import sortable
 from viewkeeper.model import types
 from viewkeeper.plan.nodes import Call, Expr, column
 
@@ -196,7 +197,8 @@ def extreme_by(function: str) -> Write:
         value, order = args[:2]
         if len(args) > 2:
             raise Unsupported(f"{function.replace('arg_', '').replace('_null', '')}_by of several rows is an ARRAY.")
-        return f"{function}({value}, ROW({order}, {value})) FILTER ({order} IS NOT NULL){clause}"
+        ordered = sortable(order, call.args[1].type)
+        return f"{function}({value}, ROW({ordered}, {value})) FILTER ({order} IS NOT NULL){clause}"
 
     return write
 
