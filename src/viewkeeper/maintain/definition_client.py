@@ -158,7 +158,7 @@ class _Waiting:
             self._seen = now
             if self._mailbox.read(self._name, REQUEST) is None:  # sent once more it could run twice
                 raise _open_outcome(
-                    f"This process was silent for so long that the statement it had sent to {self._store.url} was given up."
+                    f"This process was silent for so long that the statement it sent to {self._store.url} was given up."
                 )
             self._request = replace(self._request, seen=time.time())
             self._mailbox.write(self._name, REQUEST, to_message(self._request))
