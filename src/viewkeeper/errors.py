@@ -91,8 +91,8 @@ class Unsupported(ViewkeeperError):
 
 
 class EvaluationError(ViewkeeperError):
-    """A view failed on its own rows: an expression (ANSI: division by zero, overflow, bad cast), or a row of the view
-    that its store cannot hold."""
+    """A view or query failed on its own rows: an expression (ANSI: division by zero, overflow, bad cast), or a row of
+    the view that its store cannot hold."""
 
     code = "VK401"
     default_hint = "Nothing was published. Correct or delete the row, or drop the view."

@@ -117,6 +117,7 @@ def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> 
     start = store.head()
     time.sleep(0.01)  # where positions are a clock's, the next call has a later one
     first = put(store, items((1,), (2,)))
+    time.sleep(0.01)  # or both calls for this table would have one position there
     put(store, pairs(("w", 1, "n")), PAIRS)
     end = put(store, items((3,)))
     both = store.pending(start, [ITEMS.id, PAIRS.id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -213,6 +214,69 @@ def test_what_nobody_waits_for_is_not_run(place: Place, monkeypatch: pytest.Monk
     refused = place.mailbox.read("newer", ANSWER)
     assert refused is not None
     assert (refused["state"], refused["error"]["code"]) == ("failed", "VK302")
+
+
+def test_rubbish_beside_the_requests_stops_none_of_them(place: Place) -> None:
+    now = time.time()
+    sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
+    place.mailbox.write("begun", REQUEST, sent)
+    place.mailbox.write("begun", ANSWER, to_message(Answer("process 0", RUNNING)))
+    directory = place.mailbox._directory
+    (directory / "a.request").mkdir()
+    (directory / "b.answer").mkdir()
+    for name, said in (("b", sent), ("c", {**sent, "seen": "now"}), ("d", {**sent, "arguments": None}), ("e", [])):
+        (directory / f"{name}.request").write_text(json.dumps(said))
+    (directory / "c.answer").write_text("[" * 100_000)
+    (directory / "f.request").write_bytes(b"\xff\x00")
+    (directory / "begun.answer").write_text('{"state": 5, "colour": "red"}')
+    place.runs = lambda call, arguments, progress: "done"
+    place.server.start()
+    assert place.ask("mine") == "done"
+
+
+def test_a_request_that_was_taken_back_as_it_was_to_begin_is_not_run(place: Place) -> None:
+    sender = in_thread(lambda: place.ask("a"))
+    until(place.mailbox.names)
+    (_name,) = place.mailbox.names()
+    write = place.mailbox.write
+
+    def taken_back_first(called: str, part: str, message: Any) -> None:
+        if part == ANSWER:
+            place.mailbox.remove(called)
+        write(called, part, message)
+
+    place.mailbox.write = taken_back_first  # type: ignore[method-assign]
+    place.server.look()
+    assert place.ran == []
+    assert [*place.mailbox._directory.iterdir()] == []
+    sender.thread.join()
+    assert isinstance(sender.error, PublicationUnknown)
+
+
+def test_what_runs_is_broken_off_when_its_request_is_gone(place: Place) -> None:
+    broken_off = loads(place)
+    place.server.start()
+    sender = in_thread(lambda: place.ask("a"))
+    until(lambda: place.ran)
+    place.mailbox.remove(place.mailbox.names()[0])
+    assert broken_off.wait(60)
+    sender.thread.join()
+    assert isinstance(sender.error, PublicationUnknown)
+
+
+def test_a_sender_that_was_stopped_finds_its_answer_and_never_sends_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statement ran while it was stopped; the answer waits for it, for an hour."""
+    now = time.time()
+    stopped = now - 2 * definition_server.UNSEEN
+    for name, seen in (("answered", stopped), ("forgotten", now - 2 * definition_server.KEPT)):
+        sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": seen, "seen": seen}
+        place.mailbox.write(name, REQUEST, sent)
+        place.mailbox.write(name, ANSWER, to_message(Answer("process 1", "done", result="x done")))
+    place.server.look()
+    assert place.mailbox.names() == ["answered"]
+    assert place.ran == []
 
 
 def test_an_error_of_every_code_arrives_as_it_was_raised() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkAttributeError
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
@@ -27,6 +28,7 @@ from viewkeeper.rounds.resolving import Target, by_key
 from viewkeeper.rounds.sinking import Sinking
 from viewkeeper.rounds.task import Job
 from viewkeeper.rounds.worker import Worker
+from viewkeeper.spark import register
 
 VIEW = Table(1, "v", (Column("k", types.BIGINT),), (KeyPart("k"),), is_view=True)
 NOTHING: dict[str, Any] = {key: {} for key in ("levels", "arranged", "shares")}
@@ -193,6 +195,28 @@ def test_workers_of_a_given_session_run_this_python_unless_another_is_named(
     assert thread is not None
     thread.join()
     assert context.pythonExec == used
+
+
+def test_the_data_source_is_registered_with_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark takes the interpreter of its workers from the context when a format is registered, not when it is read."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    registered: list[str] = []
+    context = Context("mine")
+    conf = SimpleNamespace(set=lambda name, value: None)
+    source = SimpleNamespace(register=lambda kind: registered.append(context.pythonExec))
+    register(SimpleNamespace(sparkContext=context, dataSource=source, conf=conf))
+    assert registered == [sys.executable]
+    elsewhere = SimpleNamespace(register=lambda kind: registered.append("of the server"))
+    register(Connected(dataSource=elsewhere, conf=conf))
+    assert registered == [sys.executable, "of the server"]
+
+
+class Connected(SimpleNamespace):
+    """A session of Spark Connect."""
+
+    @property
+    def sparkContext(self) -> Any:
+        raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "it"})
 
 
 def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(

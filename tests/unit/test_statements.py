@@ -168,6 +168,7 @@ def test_small_statements(text: str, statement: object) -> None:
         ("INSERT INTO t VALUES (1)", "'INSERT'"),
         ("SHOW TABLES t", "'t'"),
         ("DROP TABLE", "ends"),
+        ("ALTER TABLE t ALTER COLUMN a", "not by the end of the text"),
         ("SHOW TABLES; SHOW VIEWS", "2 statements"),
         ("SELECT 'open", "unclosed"),
         (" -- nothing\n;", "no statement"),

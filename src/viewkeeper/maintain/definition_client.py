@@ -7,6 +7,7 @@ What can happen to the other process meanwhile, and what the sender does:
     it is gone, nothing had begun       this process takes the lease, takes the request back, and the caller tries again
     it is gone in the midst of it       the statement may have happened: VK506
     it holds the lease and is silent    the request is taken back: VK603 (it is stopped, or its program lost its handle)
+    the request is gone                 this process was stopped for so long that it was given up: VK506
 
 Ctrl-C takes the request back, and breaks off what has begun and not happened yet.
 """
@@ -28,6 +29,7 @@ from viewkeeper.maintain.definition_messages import (
     RUNNING,
     Answer,
     Request,
+    received_answer,
     received_error,
     to_message,
 )
@@ -93,8 +95,7 @@ class _Waiting:
             time.sleep(self._mailbox.pause)
 
     def _read(self) -> Answer | None:
-        found = self._mailbox.read(self._name, ANSWER)
-        return None if found is None else Answer(**found)
+        return received_answer(self._mailbox.read(self._name, ANSWER))
 
     def _ended(self, answer: Answer) -> Answer | None:
         self._mailbox.remove(self._name)
@@ -114,9 +115,8 @@ class _Waiting:
             if last is not None and last.state in FINAL:
                 return False
             self._mailbox.remove(self._name)
-            raise PublicationUnknown(
-                f"The process that maintained {self._store.url} ({answer.by}) ended while it ran the statement.",
-                hint="Look whether it has happened (SHOW TABLES, SHOW VIEWS), and run it again if not.",
+            raise _open_outcome(
+                f"The process that maintained {self._store.url} ({answer.by}) ended while it ran the statement."
             )
         if holder is not None:
             return False
@@ -156,8 +156,17 @@ class _Waiting:
     def _be_seen(self, now: float) -> None:
         if now - self._seen > 5 * BEAT:
             self._seen = now
+            if self._mailbox.read(self._name, REQUEST) is None:  # sent once more it could run twice
+                raise _open_outcome(
+                    f"This process was silent for so long that the statement it sent to {self._store.url} was given up."
+                )
             self._request = replace(self._request, seen=time.time())
             self._mailbox.write(self._name, REQUEST, to_message(self._request))
+
+
+def _open_outcome(message: str) -> PublicationUnknown:
+    hint = "Look whether it has happened (SHOW TABLES, SHOW VIEWS), and run it again if not."
+    return PublicationUnknown(message, hint=hint)
 
 
 def _tell(answer: Answer, progress: Progress | None) -> None:

@@ -53,6 +53,22 @@ def to_message(said: Request | Answer) -> dict[str, Any]:
     return asdict(said)
 
 
+def received_request(sent: Mapping[str, Any]) -> Request:
+    """The request in a message; TypeError if it is not one of this version."""
+    made = Request(**sent)
+    if not isinstance(made.arguments, list) or not all(isinstance(t, int | float) for t in (made.sent, made.seen)):
+        raise TypeError("these are no arguments and times")
+    return made
+
+
+def received_answer(sent: Mapping[str, Any] | None) -> Answer | None:
+    """The answer in a message; None if there is none, or it is not one of this version."""
+    try:
+        return None if sent is None else Answer(**sent)
+    except TypeError:
+        return None
+
+
 def error_message(error: BaseException) -> dict[str, Any]:
     """An error as it is sent. One that nobody foresaw is a defect, as it would be over HTTP."""
     if not isinstance(error, ViewkeeperError):

@@ -5,8 +5,9 @@
     beats      once a second every sender is told that this process is alive, and how far its statement is
     answers    the result, or the error with its code; the sender removes the request
 
-A request whose sender has not been seen for a while is removed and not run: nobody waits for it. When this process
-ends, a statement that has not happened yet is broken off, and its sender told to go elsewhere (`ENDED`).
+A request whose sender has not been seen for a while is removed and not run: nobody waits for it. Its answer is kept for
+longer, since a sender that was stopped must not take a statement that has happened for one that has not. When this
+process ends, a statement that has not happened yet is broken off, and its sender told to go elsewhere (`ENDED`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from viewkeeper.errors import MaintainerBusy, StoreError, Unsupported, ViewkeeperError
@@ -30,6 +31,8 @@ from viewkeeper.maintain.definition_messages import (
     Answer,
     Request,
     error_message,
+    received_answer,
+    received_request,
     to_message,
 )
 from viewkeeper.store.base import Store
@@ -43,6 +46,8 @@ BEAT = 1.0
 """Seconds between two words to a sender that waits."""
 UNSEEN = 60.0
 """Seconds after which a sender that was not seen is taken for gone; clocks of two machines may differ by less."""
+KEPT = 3600.0
+"""Seconds after which an answer is removed that its sender has not taken."""
 _PATIENCE = 60.0
 """Seconds for which the end of this process waits for a statement that is being broken off."""
 _log = logging.getLogger("viewkeeper.batch")
@@ -107,49 +112,54 @@ class DefinitionServer:
         """Look into the mailbox once."""
         waiting: list[tuple[float, str]] = []
         names = self._mailbox.names()
-        if not names:
+        running = self._running
+        if not names and running is None:
             return
         self._by = self._by or self._store.lease_holder() or ""
+        if running is not None and (running.name not in names or self._mailbox.read(running.name, CANCEL) is not None):
+            running.unwanted.set()
         for name in names:
-            if self._running is not None and self._running.name == name:
-                if self._mailbox.read(name, CANCEL) is not None:
-                    self._running.unwanted.set()
-            elif (sent := self._when_sent(name)) is not None:
-                waiting.append((sent, name))
+            if running is not None and running.name == name:
+                continue
+            with _sparing_others(name):
+                if (sent := self._when_sent(name)) is not None:
+                    waiting.append((sent, name))
         waiting.sort()
-        if waiting and self._running is None and not self._stopping.is_set():
-            self._take(waiting.pop(0)[1])
+        while waiting and self._running is None and not self._stopping.is_set():
+            _, name = waiting.pop(0)
+            with _sparing_others(name):
+                self._take(name)
         if time.monotonic() - self._beaten >= BEAT:
             self._beat, self._beaten = self._beat + 1, time.monotonic()
             self._tell(waiting)
 
     def _when_sent(self, name: str) -> float | None:
         """When a request was sent that is to be run; None if it is not."""
-        answer, sent = self._mailbox.read(name, ANSWER), self._mailbox.read(name, REQUEST)
+        answer, sent = received_answer(self._mailbox.read(name, ANSWER)), self._mailbox.read(name, REQUEST)
         if sent is None:
             return None
         try:
-            request = Request(**sent)
+            request = received_request(sent)
         except TypeError:
-            refused = Unsupported("Another version of viewkeeper maintains the database.", hint="Use that one.")
-            self._say(name, Answer(self._by, FAILED, error=error_message(refused)))
+            if answer is None:
+                refused = Unsupported("Another version of viewkeeper maintains the database.", hint="Use that one.")
+                self._say(name, Answer(self._by, FAILED, error=error_message(refused)))
             return None
-        if time.time() - request.seen > UNSEEN:
+        if time.time() - request.seen > (UNSEEN if answer is None or answer.state == WAITING else KEPT):
             self._mailbox.remove(name)
             return None
         if request.process == THIS_PROCESS or self._mailbox.read(name, CANCEL) is not None:
             return None
         # What another process has begun is its sender's to find out: it may have happened.
-        return request.sent if answer is None or answer["state"] == WAITING else None
+        return request.sent if answer is None or answer.state == WAITING else None
 
     def _take(self, name: str) -> None:
         sent = self._mailbox.read(name, REQUEST)
-        if sent is None:
+        if sent is None or not self._say(name, Answer(self._by, RUNNING, self._beat)):
             return
         self._running = running = _Running(name)
-        self._say(name, Answer(self._by, RUNNING, self._beat))
         running.thread = threading.Thread(
-            target=self._work, args=(running, Request(**sent)), name="viewkeeper-definition", daemon=True
+            target=self._work, args=(running, received_request(sent)), name="viewkeeper-definition", daemon=True
         )
         running.thread.start()
 
@@ -176,15 +186,31 @@ class DefinitionServer:
         running = self._running
         if running is not None:
             with self._answering:
-                there = self._mailbox.read(running.name, ANSWER)
-                if there is not None and there["state"] == RUNNING:
+                there = received_answer(self._mailbox.read(running.name, ANSWER))
+                if there is not None and there.state == RUNNING:
                     self._say(running.name, Answer(self._by, RUNNING, self._beat, progress=running.progress))
         for before, (_, name) in enumerate(waiting, 1 if running is not None else 0):
-            self._say(name, Answer(self._by, WAITING, self._beat, before))
+            with _sparing_others(name):
+                self._say(name, Answer(self._by, WAITING, self._beat, before))
 
-    def _say(self, name: str, answer: Answer) -> None:
-        if self._mailbox.read(name, REQUEST) is not None:  # else its sender has taken it back
-            self._mailbox.write(name, ANSWER, to_message(answer))
+    def _say(self, name: str, answer: Answer) -> bool:
+        """Answer a request. False, and nothing is left of it, if its sender has taken it back."""
+        if self._mailbox.read(name, REQUEST) is None:
+            return False
+        self._mailbox.write(name, ANSWER, to_message(answer))
+        if self._mailbox.read(name, REQUEST) is None:
+            self._mailbox.remove(name)
+            return False
+        return True
+
+
+@contextmanager
+def _sparing_others(name: str) -> Iterator[None]:
+    """A request that cannot be read or answered stands in the way of no other."""
+    try:
+        yield
+    except Exception as error:
+        _log.debug("the request %s was left: %s", name, error)
 
 
 def _join(thread: threading.Thread | None) -> None:

@@ -107,7 +107,8 @@ def alter_table(words: Words) -> AlterTable:
         words.take("COLUMN")
         return _add(words, name)
     raise BadStatement(
-        f"A table is altered by ADD, DROP, RENAME or ALTER COLUMN, not by {words.shown()}.", hint="Write one of them."
+        f"A table is altered by ADD, DROP, RENAME or ALTER COLUMN, not by {words.shown(begins=False)}.",
+        hint="Write one of them.",
     )
 
 
@@ -133,7 +134,7 @@ def _alter_column(words: Words, table: str, column: str) -> SetDefault | AlterTy
         return SetDefault(table, column, None)
     if not words.take("SET", "DEFAULT"):
         raise BadStatement(
-            f"A column is altered by TYPE, SET DEFAULT or DROP DEFAULT, not by {words.shown()}.",
+            f"A column is altered by TYPE, SET DEFAULT or DROP DEFAULT, not by {words.shown(begins=False)}.",
             hint="Write one of them; RENAME COLUMN, ADD and DROP stand behind the table.",
         )
     rest = Words(words.text, words.tokens[words.next :])
@@ -151,5 +152,6 @@ def alter_view(words: Words) -> AlterView | Rename:
         if words.take(action):
             return AlterView(name, action.lower())
     raise BadStatement(
-        f"A view is altered by SUSPEND, RESUME or RENAME TO, not by {words.shown()}.", hint="Write one of them."
+        f"A view is altered by SUSPEND, RESUME or RENAME TO, not by {words.shown(begins=False)}.",
+        hint="Write one of them.",
     )

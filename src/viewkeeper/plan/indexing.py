@@ -104,7 +104,9 @@ def drop_index(words: Words) -> DropIndex:
 def alter_index(words: Words) -> RenameIndex:
     name = words.name("index")
     if not words.take("RENAME", "TO"):
-        raise BadStatement(f"An index is altered by RENAME TO, not by {words.shown()}.", hint="Write RENAME TO name.")
+        raise BadStatement(
+            f"An index is altered by RENAME TO, not by {words.shown(begins=False)}.", hint="Write RENAME TO name."
+        )
     return RenameIndex(name, words.new_name("index"))
 
 

@@ -51,9 +51,10 @@ class Words:
         token = self.tokens[self.next + ahead]
         return self.text[token.start : token.end]
 
-    def shown(self) -> str:
+    def shown(self, *, begins: bool = True) -> str:
+        """What comes next, for an error. `begins`: the sentence begins with it."""
         if self.done():
-            return "The end of the text"
+            return "The end of the text" if begins else "the end of the text"
         token = self.tokens[self.next]
         return f"{quoted(self.written())} (line {token.line})"
 

@@ -34,8 +34,21 @@ def register(spark: Any) -> None:
 
         directory = str(Path.cwd())
 
+    _use_this_python(spark)  # a format keeps the interpreter that it was registered with
     spark.dataSource.register(Source)
     spark.conf.set(PUSHDOWN, "true")
+
+
+def _use_this_python(spark: Any) -> None:
+    from pyspark.errors import PySparkException
+
+    from viewkeeper.plan.catalyst.launch import use_this_python
+
+    try:
+        context = spark.sparkContext
+    except PySparkException:  # one of Spark Connect: its workers are the server's
+        return
+    use_this_python(context)
 
 
 def session(master: str | None = None, settings: Mapping[str, str] | None = None) -> Any:

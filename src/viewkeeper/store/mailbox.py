@@ -62,16 +62,17 @@ class FileMailbox(Mailbox):
     def names(self) -> list[str]:
         try:
             with os.scandir(self._directory) as found:
-                return sorted(e.name.removesuffix(".request") for e in found if e.name.endswith(".request"))
+                files = [e.name for e in found if e.name.endswith(".request") and e.is_file()]
+                return sorted(name.removesuffix(".request") for name in files)
         except FileNotFoundError:
             return []
 
     def read(self, name: str, part: str) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = json.loads((self._directory / f"{name}.{part}").read_bytes())
-        except (FileNotFoundError, ValueError):  # what is no message is as good as none
+            found = json.loads((self._directory / f"{name}.{part}").read_bytes())
+        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):  # no message is as good as none
             return None
-        return found
+        return found if isinstance(found, dict) else None
 
     def write(self, name: str, part: str, message: Mapping[str, Any]) -> None:
         file = self._directory / f"{name}.{part}"
@@ -87,5 +88,5 @@ class FileMailbox(Mailbox):
 
     def remove(self, name: str) -> None:
         for part in PARTS:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, IsADirectoryError):
                 (self._directory / f"{name}.{part}").unlink()
