@@ -83,7 +83,7 @@ def places(store: str) -> Iterator[Place]:
         if store != "hbase":
             yield lambda name: vk.open(f"{store}:{directory}/{name}", durability="none")
             return
-        from viewkeeper.store.hbase.server import Server
+        from viewkeeper_hbase.devserver.server import Server
 
         server = Server(os.environ.get("VK_HBASE") or f"{directory}/hbase")
         ran = server.status().hbase

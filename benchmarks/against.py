@@ -66,9 +66,9 @@ class Side:
 def side(options: argparse.Namespace) -> None:
     """The process of one side: makes everything, then does what it is told."""
     import viewkeeper as vk
-    from viewkeeper import tpch
-    from viewkeeper.tpch.changes import TpchModel, generate
-    from viewkeeper.verify.yardstick import apply, create_views, load
+    from viewkeeper.verify.benchmark_check import apply, create_views, load
+    from viewkeeper.workloads import tpch
+    from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
     queries = tpch.views(map(int, options.views)) if options.views else tpch.views()
     with tempfile.TemporaryDirectory(prefix="vk-against-") as scratch:

@@ -37,8 +37,8 @@ import pyarrow as pa
 
 import viewkeeper as vk
 from bars.setting import Peak, Setting, machine, opened, session, settled
-from viewkeeper.tpch import SCHEMAS, views
-from viewkeeper.verify.yardstick import create_views, named
+from viewkeeper.verify.benchmark_check import create_views, named
+from viewkeeper.workloads.tpch import SCHEMAS, views
 
 LOADED = (1, 3, 5, 6, 10, 12, 14)
 SUMS = {
@@ -92,11 +92,11 @@ def main() -> None:
 
 def measured(asked: Any) -> dict[str, Any]:
     """In a process of its own, before Spark is started there."""
-    from viewkeeper.maintain import lanes
+    from viewkeeper.runtime import cost_model
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.inside])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    lanes.Lanes.choose = lambda *_: lanes.Choice("spark", "it is measured")  # type: ignore[method-assign]
+    cost_model.Lanes.choose = lambda *_: cost_model.Choice("spark", "it is measured")  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory(prefix="vk-cluster-") as place:
         found: dict[str, Any] = MEASURES[asked.part[0]](asked, place)
     return found
@@ -162,11 +162,11 @@ def batch(asked: Any, place: str) -> dict[str, Any]:
 
 
 def skew(asked: Any, place: str) -> dict[str, Any]:
-    from viewkeeper.plan import levels
-    from viewkeeper.rounds import reach
+    from viewkeeper.plan.dataflow import dataflow
+    from viewkeeper.runtime.spark import sessions
 
-    reach.all_near = lambda *_: False
-    levels.BROADCAST_BYTES = 0
+    sessions.all_near = lambda *_: False
+    dataflow.BROADCAST_BYTES = 0
     found: dict[str, Any] = {}
     count, noted = asked.changes[0], Path(place) / "tasks"
     random = np.random.default_rng(4)
@@ -211,7 +211,7 @@ def prepare(db: Any, rows: int) -> None:
 
 def listening() -> list[int]:
     """Bytes that the tasks of each job told the driver."""
-    from viewkeeper.rounds import spark as lane
+    from viewkeeper.runtime.spark import scheduler as lane
 
     heard: list[int] = []
     collected = lane._collected
@@ -233,7 +233,7 @@ class Counted:
     def __call__(self, arrived: Any) -> Any:
         from pyspark import TaskContext
 
-        from viewkeeper.rounds.messages import unpacked
+        from viewkeeper.runtime.spark.placement import unpacked
 
         messages = list(arrived)
         rows = sum(unpacked(m[3]).num_rows for m in messages if m[3] and not m[1].startswith("!"))
@@ -245,7 +245,7 @@ class Counted:
 
 
 def counting(noted: Path) -> None:
-    from viewkeeper.rounds import spark as lane
+    from viewkeeper.runtime.spark import scheduler as lane
 
     noted.mkdir()
     results = lane._results

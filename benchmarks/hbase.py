@@ -36,11 +36,11 @@ import pyarrow as pa
 import viewkeeper as vk
 from bars import push
 from bars.asked import some_of
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway, idl
-from viewkeeper.store.hbase.push import admin
-from viewkeeper.store.hbase.server import Server
-from viewkeeper.store.hbase.tables import Family
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.push import admin
+from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway, idl
 
 BARS = {
     "load": (">=", 0.7),
@@ -228,10 +228,10 @@ def capture(db: Any, client: Client, layout: Any, changes: int, rows: int) -> tu
 
 
 def tpch(server: Server, scratch: Path, scale: float) -> dict[str, tuple[float, float, str]]:
-    from viewkeeper.tpch import views
-    from viewkeeper.tpch.changes import TpchModel, generate
-    from viewkeeper.verify.yardstick import apply, create_views
-    from viewkeeper.verify.yardstick import load as load_tables
+    from viewkeeper.verify.benchmark_check import apply, create_views
+    from viewkeeper.verify.benchmark_check import load as load_tables
+    from viewkeeper.workloads.tpch import views
+    from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
     results: dict[str, tuple[float, float, str]] = {}
     model = TpchModel(generate(scale, scratch / "tpch"), 1)

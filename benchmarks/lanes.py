@@ -33,7 +33,7 @@ from bars.check import recomputed
 from bars.lanes import timed
 from bars.setting import Setting, machine, session, settled
 from bars.views import viewed
-from viewkeeper.verify.yardstick import apply
+from viewkeeper.verify.benchmark_check import apply
 
 BARS = {"all": 2.5, "one": 0.4, "first": 5.0}
 

@@ -39,8 +39,8 @@ import pyarrow as pa
 
 import viewkeeper as vk
 from bars.asked import some_of
-from viewkeeper.tpch import QUERIES, SCHEMAS
-from viewkeeper.tpch.changes import TpchModel, generate
+from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
+from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
 MODES = ("none", "local", "global", "auto")
 STORES = ("table", "lazy", "none")

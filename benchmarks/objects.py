@@ -32,7 +32,7 @@ from tests.contract import planned
 from tests.contract.small_hbase import SmallHBase
 from tests.objects import ObjectStore, serve
 
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.store.registry import open_store
 
 BAR = 0.4

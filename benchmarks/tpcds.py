@@ -34,12 +34,11 @@ from bars.batch import shares
 from bars.report import table
 from bars.setting import Peak, machine, session, settled
 from bars.why import WHY
-from viewkeeper.tpcds import QUERIES, views
-from viewkeeper.tpcds.changes import TpcdsModel
-from viewkeeper.tpcds.data import generate
-from viewkeeper.verify.model import Change
-from viewkeeper.verify.recompute import SparkOracle, differences, is_in_no_order
-from viewkeeper.verify.yardstick import apply, create_views, load
+from viewkeeper.verify.benchmark_check import SparkOracle, apply, create_views, differences, is_in_no_order, load
+from viewkeeper.verify.reference_model import Change
+from viewkeeper.workloads.tpcds import QUERIES, views
+from viewkeeper.workloads.tpcds.changes import TpcdsModel
+from viewkeeper.workloads.tpcds.data import generate
 
 SMALL = ("3", "19", "42", "55", "96")
 WORST = 10

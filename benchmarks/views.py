@@ -49,8 +49,8 @@ from bars import many
 from bars.asked import some_of
 from bars.many import Line, show
 from bars.setting import Peak, machine, settled
-from viewkeeper.tpch import SCHEMAS
-from viewkeeper.tpch.changes import generate
+from viewkeeper.workloads.tpch import SCHEMAS
+from viewkeeper.workloads.tpch.changes import generate
 
 CHANGES = 25_000
 BATCHES = 3

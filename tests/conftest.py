@@ -71,7 +71,7 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     reason, but in CI that is a failure.
     """
     from viewkeeper.errors import MissingDependency
-    from viewkeeper.store.hbase.server import Server
+    from viewkeeper_hbase.devserver.server import Server
 
     server = Server(os.environ.get("VK_HBASE") or tmp_path_factory.mktemp("hbase"))
     ran = server.status().hbase
@@ -93,7 +93,7 @@ def spark() -> Iterator[Any]:
     """One quiet local session for the whole run: two cores, and a task that dies is retried."""
     from pyspark.sql import SparkSession
 
-    from viewkeeper.plan.catalyst import local
+    from viewkeeper.plan.catalyst import jvm
 
     session = (
         SparkSession.builder.master("local[2,4]")
@@ -101,7 +101,7 @@ def spark() -> Iterator[Any]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
-        .config(map=local.SMALL_HEAP)
+        .config(map=jvm.SMALL_HEAP)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")

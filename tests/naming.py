@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import viewkeeper
 from viewkeeper.model.names import MARK, backticked
-from viewkeeper.plan.tokens import tokens
+from viewkeeper.syntax.lexer import tokens
 
 _SOURCE = Path(viewkeeper.__file__).parent
 _SPOKEN = re.compile(r"\b(?:AS|FROM|JOIN|WITH|UPDATE|INTO|TABLE) \"?([A-Za-z_¤]\w*)|\.run\([^)]*?\b(\w+)=")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.maintain import company
-from viewkeeper.maintain.company import Company, Share
-from viewkeeper.maintain.driving import Driving
-from viewkeeper.maintain.hands import PROCESSES, Hands
-from viewkeeper.plan.parts import divided
-from viewkeeper.plan.paths import shared
-from viewkeeper.rounds import driver
+from viewkeeper.plan.dataflow.shared_paths import shared
+from viewkeeper.runtime.batch_work import Driving
+from viewkeeper.runtime.cost_model import PROCESSES, Hands
+from viewkeeper.runtime.local import scheduler as local_scheduler
+from viewkeeper.runtime.processes import scheduler
+from viewkeeper.runtime.processes.scheduler import Company, Share, divided
 
 
 def always(patch: pytest.MonkeyPatch, most: int = 2) -> list[str]:
@@ -49,9 +48,9 @@ def always(patch: pytest.MonkeyPatch, most: int = 2) -> list[str]:
         ran += [self.way] if self.way else []
         return found
 
-    patch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
-    patch.setattr(company.Company, "shares", shares)
-    patch.setattr(company.Company, "note", lambda *_: None)
+    patch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
+    patch.setattr(scheduler.Company, "shares", shares)
+    patch.setattr(scheduler.Company, "note", lambda *_: None)
     patch.setattr(Hands, "way", lambda self, sort, ways: PROCESSES if PROCESSES in ways else ways[0])
     patch.setattr(Driving, "run", noting)
     return ran

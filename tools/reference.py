@@ -158,15 +158,16 @@ def _doc(value: Any) -> str:
 def sql() -> Iterator[str]:
     from viewkeeper.expressions import SUPPORTED
     from viewkeeper.model import types
-    from viewkeeper.plan import alterations, clustering, functions, indexing, statements, values
+    from viewkeeper.plan import functions
     from viewkeeper.sql import statements as rows
+    from viewkeeper.syntax import alter, indexes, literals, statements
 
     yield "# SQL\n"
     yield "A view's query is Spark SQL, read by Spark's own optimiser: names, types, NULLs, overflow and rounding are"
     yield "Spark's in ANSI mode, in UTC. What is not listed here is refused when the view is created, by name.\n"
     yield "## Statements\n"
     yield "`db.sql`, `vk sql` and the server take:\n"
-    for module in (statements, clustering, alterations, indexing, rows, values):
+    for module in (statements, indexes, alter, indexes, rows, literals):
         yield _grammar(module.__doc__ or "")
     yield '`:name` stands for a value that is given beside the statement: `db.sql("… WHERE k = :k", k=3)`.\n'
     yield "## Types\n"

@@ -17,8 +17,8 @@ import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, anonymous_bytes, settled
 from bars.views import FULL, TENTH, scales, viewed
-from viewkeeper.verify.model import Change, Model
-from viewkeeper.verify.yardstick import apply
+from viewkeeper.verify.benchmark_check import apply
+from viewkeeper.verify.reference_model import Change, Model
 
 
 def measure(setting: Setting) -> dict[str, Any]:

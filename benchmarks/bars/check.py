@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 import viewkeeper as vk
-from viewkeeper.tpch import QUERIES, SCHEMAS
-from viewkeeper.verify.model import Model
-from viewkeeper.verify.recompute import differences
+from viewkeeper.verify.benchmark_check import differences
+from viewkeeper.verify.reference_model import Model
+from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
 
 APPROXIMATE = {1: ("avg_qty", "avg_price", "avg_disc"), 8: ("mkt_share",), 14: ("promo_revenue",), 17: ("avg_yearly",)}
 """Columns that DuckDB computes as DOUBLE where Spark, and so we, have exact decimals."""

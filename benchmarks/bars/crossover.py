@@ -15,9 +15,9 @@ from typing import Any
 import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, opened, settled
-from viewkeeper.tpch import QUERIES, views
-from viewkeeper.verify.model import Change, Model
-from viewkeeper.verify.yardstick import apply, create_views
+from viewkeeper.verify.benchmark_check import apply, create_views
+from viewkeeper.verify.reference_model import Change, Model
+from viewkeeper.workloads.tpch import QUERIES, views
 
 TABLE = {1: "lineitem", 3: "lineitem", 6: "lineitem", 13: "orders"}
 """The views, and the table whose rows change."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import viewkeeper as vk
 from bars.setting import Peak, settled
 from bars.shared import _apart, _counted
-from viewkeeper.maintain import stage
+from viewkeeper.runtime import executor
 
 JOINS = {
     "orders": ("lineitem", "l_orderkey = o_orderkey"),
@@ -161,7 +161,7 @@ def measure(db: vk.Database, counts: Sequence[int], changes: Iterator[pa.Table],
 def _batch(db: vk.Database, lines: pa.Table, way: str) -> tuple[float, float, int, int]:
     db.put("lineitem", lines)
     settled(db)
-    with _counted() as counts, patch.object(stage, "shared", stage.shared if way == "together" else _apart):
+    with _counted() as counts, patch.object(executor, "shared", executor.shared if way == "together" else _apart):
         wall, cpu = time.perf_counter(), time.process_time()
         db.refresh("driver")
         return time.perf_counter() - wall, time.process_time() - cpu, counts["statements"], counts["lookups"]

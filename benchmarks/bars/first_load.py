@@ -14,8 +14,8 @@ from typing import Any
 import viewkeeper as vk
 from bars.check import SparkFiles, recomputed
 from bars.setting import Setting, opened, session
-from viewkeeper.tpch import views
-from viewkeeper.verify.yardstick import create_views
+from viewkeeper.verify.benchmark_check import create_views
+from viewkeeper.workloads.tpch import views
 
 FIRST, LATER = 1, 6
 _TIMES, _WARM = 3, 5

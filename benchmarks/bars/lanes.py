@@ -14,9 +14,9 @@ import viewkeeper as vk
 from bars.check import SparkFiles, compare, recomputed
 from bars.setting import Setting, opened, session, settled
 from bars.views import FULL, viewed
-from viewkeeper.tpch import QUERIES, views
-from viewkeeper.tpch.changes import TpchModel
-from viewkeeper.verify.yardstick import apply, create_views
+from viewkeeper.verify.benchmark_check import apply, create_views
+from viewkeeper.workloads.tpch import QUERIES, views
+from viewkeeper.workloads.tpch.changes import TpchModel
 
 _TIMES = 3
 

@@ -32,12 +32,12 @@ import pyarrow as pa
 
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.layout import MARKED
-from viewkeeper.store.hbase.push import admin, settings
-from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.server import Server, free_port
+from viewkeeper_hbase.devserver.server import Server, free_port
+from viewkeeper_hbase.layout.layout import MARKED
+from viewkeeper_hbase.push import admin, settings
+from viewkeeper_hbase.push.settings import Agreed
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
 
 TABLE = "CREATE TABLE events (id BIGINT PRIMARY KEY, writer INT, number BIGINT)"
 NEWEST = "CREATE MATERIALIZED VIEW newest AS SELECT writer, max(number) AS number FROM events GROUP BY writer"

@@ -22,9 +22,9 @@ import psutil
 import pyarrow.parquet as pq
 
 import viewkeeper as vk
-from viewkeeper.tpch import QUERIES, SCHEMAS
-from viewkeeper.tpch.changes import TpchModel, generate
-from viewkeeper.verify.yardstick import load
+from viewkeeper.verify.benchmark_check import load
+from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
+from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
 Q3 = QUERIES[3].split("ORDER BY")[0]
 """The third query without its limit: a row for each order, read by its key."""

@@ -24,14 +24,14 @@ import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, settled
 from bars.views import FULL, viewed
-from viewkeeper.maintain import stage
-from viewkeeper.maintain.company import Company
-from viewkeeper.operators.arrangement import Arrangement
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.places import Lying
-from viewkeeper.tpch.changes import TpchModel
-from viewkeeper.verify.model import Change
-from viewkeeper.verify.yardstick import apply
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime import executor
+from viewkeeper.runtime.processes.scheduler import Company
+from viewkeeper.state.cursor import Lying
+from viewkeeper.state.run import Arrangement
+from viewkeeper.verify.benchmark_check import apply
+from viewkeeper.verify.reference_model import Change
+from viewkeeper.workloads.tpch.changes import TpchModel
 
 WAYS = ("apart", "together")
 
@@ -81,7 +81,7 @@ def _one(db: vk.Database, model: TpchModel, changes: Sequence[Change], way: str)
 def _apart() -> Iterator[None]:
     """Lookups of views by themselves, and all of them here."""
     with (
-        patch.object(stage, "shared", lambda flow, *_: flow),
+        patch.object(executor, "shared", lambda flow, *_: flow),
         patch.object(Company, "shares", lambda *_: ()),
         patch.object(Company, "note", lambda *_: None),
     ):

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from bars.setting import Q3
-from viewkeeper.tpch.changes import TpchModel
-from viewkeeper.verify.model import Change
+from viewkeeper.verify.reference_model import Change
+from viewkeeper.workloads.tpch.changes import TpchModel
 
 BASE = {
     "customer": "SELECT c_custkey FROM customer WHERE c_mktsegment = 'BUILDING'",

@@ -9,9 +9,9 @@ from typing import Any
 
 import viewkeeper as vk
 from bars.setting import Setting, anonymous_bytes, opened
-from viewkeeper.tpch import views
-from viewkeeper.tpch.changes import TpchModel
-from viewkeeper.verify.yardstick import create_views
+from viewkeeper.verify.benchmark_check import create_views
+from viewkeeper.workloads.tpch import views
+from viewkeeper.workloads.tpch.changes import TpchModel
 
 FULL, TENTH = "full", "tenth"
 

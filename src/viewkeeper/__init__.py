@@ -25,18 +25,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viewkeeper.client.asynchronous import AsyncClient, connect_async
-    from viewkeeper.client.connection import Client, connect
+    from viewkeeper.client.async_client import AsyncClient, connect_async
+    from viewkeeper.client.client import Client, connect
     from viewkeeper.commit.backup import restore
-    from viewkeeper.commit.report import BatchReport
-    from viewkeeper.engine import Database
+    from viewkeeper.commit.batch_history import BatchReport
+    from viewkeeper.database import Database
     from viewkeeper.errors import ViewkeeperError
     from viewkeeper.maintain.continuous import Maintenance
     from viewkeeper.model.token import Token
     from viewkeeper.opening import open_database as open
-    from viewkeeper.read.doctor import Examination
-    from viewkeeper.read.findings import Audit
-    from viewkeeper.read.levels import ANY, LATEST
+    from viewkeeper.read.audit.doctor import Examination
+    from viewkeeper.read.audit.report import Audit
+    from viewkeeper.read.freshness import ANY, LATEST
     from viewkeeper.read.snapshot import Snapshot
     from viewkeeper.read.status import Status
     from viewkeeper.read.subscribe import Delta
@@ -67,18 +67,18 @@ __all__ = [
 ]
 
 _PLACES = {
-    "ANY": ("viewkeeper.read.levels", "ANY"),
-    "STALE": ("viewkeeper.read.levels", "STALE"),
-    "LATEST": ("viewkeeper.read.levels", "LATEST"),
-    "Audit": ("viewkeeper.read.findings", "Audit"),
-    "AsyncClient": ("viewkeeper.client.asynchronous", "AsyncClient"),
-    "Client": ("viewkeeper.client.connection", "Client"),
-    "connect": ("viewkeeper.client.connection", "connect"),
-    "connect_async": ("viewkeeper.client.asynchronous", "connect_async"),
-    "BatchReport": ("viewkeeper.commit.report", "BatchReport"),
-    "Database": ("viewkeeper.engine", "Database"),
+    "ANY": ("viewkeeper.read.freshness", "ANY"),
+    "STALE": ("viewkeeper.read.freshness", "STALE"),
+    "LATEST": ("viewkeeper.read.freshness", "LATEST"),
+    "Audit": ("viewkeeper.read.audit.report", "Audit"),
+    "AsyncClient": ("viewkeeper.client.async_client", "AsyncClient"),
+    "Client": ("viewkeeper.client.client", "Client"),
+    "connect": ("viewkeeper.client.client", "connect"),
+    "connect_async": ("viewkeeper.client.async_client", "connect_async"),
+    "BatchReport": ("viewkeeper.commit.batch_history", "BatchReport"),
+    "Database": ("viewkeeper.database", "Database"),
     "Delta": ("viewkeeper.read.subscribe", "Delta"),
-    "Examination": ("viewkeeper.read.doctor", "Examination"),
+    "Examination": ("viewkeeper.read.audit.doctor", "Examination"),
     "Maintenance": ("viewkeeper.maintain.continuous", "Maintenance"),
     "Snapshot": ("viewkeeper.read.snapshot", "Snapshot"),
     "Status": ("viewkeeper.read.status", "Status"),

@@ -7,11 +7,11 @@ import warnings
 from typing import Any
 
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.engine import RETENTION, Database
+from viewkeeper.database import RETENTION, Database
 from viewkeeper.errors import BadValue
-from viewkeeper.model import arguments
-from viewkeeper.rounds.sessions import refuse_inherited
-from viewkeeper.store.budget import LEAST, budget, parse_size
+from viewkeeper.model.intake import arguments
+from viewkeeper.resources.process_budget import LEAST, budget, parse_size
+from viewkeeper.runtime.spark.sessions import refuse_inherited
 from viewkeeper.store.registry import open_store
 
 

@@ -23,9 +23,9 @@ from tests.contract.limited import LIMITED
 
 import viewkeeper as vk
 from viewkeeper.model import types
-from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.store.base import Store, Written
+from viewkeeper.store.contract.store import Store, Written
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.registry import open_store
 
@@ -47,8 +47,8 @@ def _rocksdb(directory: Path, request: pytest.FixtureRequest) -> Opener:
 
 
 def _hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
-    from viewkeeper.store.hbase.client import Client
-    from viewkeeper.store.hbase.connection import Gateway
+    from viewkeeper_hbase.thrift.client import Client
+    from viewkeeper_hbase.thrift.connection import Gateway
 
     server = request.getfixturevalue("hbase")
     namespace = f"vk_{secrets.token_hex(4)}"
@@ -130,7 +130,7 @@ def planned_shop(request: pytest.FixtureRequest, directory: Path, monkeypatch: p
     """An empty database of the kind that the test's parameter says, maybe with state behind a URL; no JVM starts."""
     from tests.contract import planned
 
-    from viewkeeper.engine import Database
+    from viewkeeper.database import Database
 
     kind, _, remote = request.param.partition(", ")
     planned.install(monkeypatch.setattr)

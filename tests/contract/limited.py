@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.delta import weighted
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import Table
-from viewkeeper.store.arrow import column_names
-from viewkeeper.store.base import Changed, Pinned, Seen
+from viewkeeper.store.contract.store import Changed, Pinned, Seen
+from viewkeeper.store.contract.tables import column_names
 from viewkeeper.store.lmdb import LmdbStore
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.compile.compiler import ViewPlan
 
 TABLES = (
     "CREATE TABLE items (item_id BIGINT, category STRING, price INT, PRIMARY KEY (item_id))",
@@ -23,7 +23,7 @@ def read_query(_spark: Any, text: str, _tables: Any) -> Any:
 
 def install(patch: Any = setattr) -> None:
     """`patch`: a monkeypatch's setattr, or none in a process that ends anyway."""
-    from viewkeeper.engine import Database
+    from viewkeeper.database import Database
     from viewkeeper.plan import catalyst
 
     patch(catalyst, "read_query", read_query)

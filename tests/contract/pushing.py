@@ -18,11 +18,10 @@ import pyarrow as pa
 import pytest
 from tests.contract.small_hbase import SmallHBase, Table
 
-from viewkeeper.store.hbase.push import settings, touched, wire
-from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.push.touched import Touched
-from viewkeeper.store.hbase.push.wire import Caller, Wire
-from viewkeeper.store.hbase.server import free_port
+from viewkeeper_hbase.devserver.server import free_port
+from viewkeeper_hbase.push import protocol, settings
+from viewkeeper_hbase.push.protocol import Caller, Touched, Wire
+from viewkeeper_hbase.push.settings import Agreed
 
 PEER = "vk_small"
 NAME = "small,16020,1"
@@ -62,9 +61,9 @@ class Pushing:
 
     def _serve(self, role: str, work: Callable[[Wire, str], None]) -> None:
         while not self.stopped.is_set():
-            with suppress(OSError, EOFError, wire.Refused):
+            with suppress(OSError, EOFError, protocol.Refused):
                 caller = Caller(role, NAME, PEER, self.epoch)
-                with closing(wire.call(settings.address(self.receiver), self.secret, caller, timeout=60)) as opened:
+                with closing(protocol.call(settings.address(self.receiver), self.secret, caller, timeout=60)) as opened:
                     work(opened, caller.epoch)
             time.sleep(0.01)
 
@@ -90,7 +89,7 @@ class Pushing:
         while self.loads:
             none = np.empty(0, np.int64)
             tables[self.loads.pop()] = Touched(pa.array([], pa.binary()), none, none, 0, loaded=True)
-        return touched.write(tables)
+        return protocol.write(tables)
 
     def _control(self, opened: Wire, epoch: str) -> None:
         while not self.stopped.is_set() and epoch == self.epoch:

@@ -25,8 +25,8 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
-from viewkeeper.store.hbase.cells import DELETE_COLUMN, DELETE_FAMILY, PUT
-from viewkeeper.store.hbase.connection import idl
+from viewkeeper_hbase.thrift.cells import DELETE_COLUMN, DELETE_FAMILY, PUT
+from viewkeeper_hbase.thrift.connection import idl
 
 HBASE = idl()
 ALL = (0, 2**63 - 1)

@@ -14,7 +14,7 @@ from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Type
-from viewkeeper.plan.nodes import Aggregate, Call, Filter, Join, Node, Project, Query, Scan
+from viewkeeper.plan.logical.nodes import Aggregate, Call, Filter, Join, Node, Project, Query, Scan
 
 Row = dict[str, Any]
 ANSI = (("evalMode", "ANSI"),)

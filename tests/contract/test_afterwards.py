@@ -17,12 +17,13 @@ import pytest
 from tests.contract.conftest import planned_shop
 from tests.contract.planned import BOSSES, DEAR, check, fill, item
 
-from viewkeeper import faults
-from viewkeeper.commit import merge, state, tidying
-from viewkeeper.engine import Database
+from viewkeeper import failpoints
+from viewkeeper.commit import cleanup, compactor
+from viewkeeper.database import Database
 from viewkeeper.errors import PublicationUnknown, StoreError
-from viewkeeper.store import sweeping
-from viewkeeper.store.files import Directory
+from viewkeeper.resources import unlisted_files
+from viewkeeper.resources.directory import Directory
+from viewkeeper.state import open_state
 
 KINDS = ["lmdb", "rocksdb", "atomic rows only", "atomic rows only, state behind a URL"]
 REAL = pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.deep])
@@ -32,7 +33,7 @@ MANY = ["lmdb", *(pytest.param(kind, marks=pytest.mark.deep) for kind in KINDS[1
 
 @pytest.fixture(params=[*KINDS, REAL])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    monkeypatch.setattr(tidying, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup, "_TIDY_SECONDS", 0.0)
     with planned_shop(request, tmp_path, monkeypatch) as db:
         fill(db, 30, "totals")
         yield db
@@ -63,7 +64,7 @@ def test_a_step_after_publication_that_fails(shop: Database, point: str, caplog:
     for step in range(3):
         shop.put("items", [item(step, 100 + step)])
         before = shop.status().epoch
-        with faults.failing(point, errno.EIO), caplog.at_level(logging.WARNING, "viewkeeper"):
+        with failpoints.failing(point, errno.EIO), caplog.at_level(logging.WARNING, "viewkeeper"):
             report = shop.refresh()
         assert report.epoch == before + 1
         assert report.changes
@@ -86,7 +87,7 @@ def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest
     """As an S3 bucket does for which DELETE is not granted: from the first batch on, and when it is opened again."""
     with monkeypatch.context() as denied:
         denied.setattr(Directory, "remove", _refused)
-        denied.setattr(merge, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
+        denied.setattr(compactor, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
         for step in range(12):
             shop.put("items", [item(step, 50 + step)])
             before = shop.status().epoch
@@ -123,7 +124,7 @@ def test_files_go_beside_what_comes_next_and_before_the_maintainer_ends(
         remove(directory, name)
 
     monkeypatch.setattr(Directory, "remove", slowly)
-    monkeypatch.setattr(merge, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
+    monkeypatch.setattr(compactor, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
     steps = 0
     while not going.is_set():
         shop.put("items", [item(steps, 50 + steps)])
@@ -164,7 +165,7 @@ def test_the_last_batch_before_the_end_tells_of_files_that_cannot_be_deleted(
         maintainer.tidying.after((), now=True)
         shop._holding.end()
         told(shop, "DELETE was refused")
-        sweeping._sweep.cache_clear()  # another process knows nothing of it but the note
+        unlisted_files._sweep.cache_clear()  # another process knows nothing of it but the note
         shop._maintain()
         told(shop, "DELETE was refused")
         shop._holding.end()
@@ -186,9 +187,9 @@ def test_a_file_that_goes_while_it_is_looked_at_is_no_damage(shop: Database) -> 
 @pytest.mark.parametrize("shop", MANY, indirect=True)
 @pytest.mark.parametrize("point", ["merge.write.before", "merge.write.after", "merge.adopted"])
 def test_a_merge_that_fails_fails_no_batch(shop: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    monkeypatch.setattr(merge, "MOST_RUNS", 0)  # each batch waits for the merge before it
-    monkeypatch.setattr(merge, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
-    with faults.failing(point, errno.ENOSPC):
+    monkeypatch.setattr(compactor, "MOST_RUNS", 0)  # each batch waits for the merge before it
+    monkeypatch.setattr(compactor, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
+    with failpoints.failing(point, errno.ENOSPC):
         for step in range(4):
             shop.put("items", [item(step, 30 + step)])
             report = shop.refresh()
@@ -207,16 +208,16 @@ def test_a_merge_that_fails_fails_no_batch(shop: Database, monkeypatch: pytest.M
 def test_a_view_that_is_dropped_before_its_runs_are_merged(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merge's thread opens them, later: nobody lists them any more, and nothing is damaged."""
     shop.sql(f"CREATE MATERIALIZED VIEW bosses AS {BOSSES}")
-    monkeypatch.setattr(merge, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
-    monkeypatch.setattr(state, "KEPT_ROWS", 0)  # as if every run was long
-    opens, begun, dropped = merge.side_by_side, threading.Event(), threading.Event()
+    monkeypatch.setattr(compactor, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
+    monkeypatch.setattr(open_state, "KEPT_ROWS", 0)  # as if every run was long
+    opens, begun, dropped = compactor.side_by_side, threading.Event(), threading.Event()
 
     def opened(*given: Any) -> Any:
         begun.set()
         dropped.wait(60)
         return opens(*given)
 
-    monkeypatch.setattr(merge, "side_by_side", opened)
+    monkeypatch.setattr(compactor, "side_by_side", opened)
     for step in range(3):
         shop.put("items", [item(n, 30 + step) for n in range(30)])
         shop.refresh()
@@ -256,9 +257,9 @@ def test_a_statement_whose_clean_up_fails(
     before = shop.status().epoch
     with monkeypatch.context() as fault:
         if broken == "forget":
-            fault.setattr("viewkeeper.capture.kept.Kept.forget", _refused)
+            fault.setattr("viewkeeper.capture.partition_store.Kept.forget", _refused)
         elif broken == "points":
-            fault.setattr(faults, "point", _after_publication(faults.point))
+            fault.setattr(failpoints, "point", _after_publication(failpoints.point))
         else:
             fault.setattr(shop._store, broken, _refused)
         shop.sql(text)

@@ -12,9 +12,9 @@ from tests.contract import planned
 from tests.contract import synchronous_plans as plans
 
 import viewkeeper as vk
-from viewkeeper import faults
+from viewkeeper import failpoints
 from viewkeeper.errors import EvaluationError
-from viewkeeper.operators import tally
+from viewkeeper.operators.aggregation import row_sums
 
 VIEWS = ("sums", "means", "huge")
 
@@ -69,7 +69,7 @@ def test_a_write_that_fails_leaves_nothing(db: Any, monkeypatch: pytest.MonkeyPa
             if name == "write.kept":
                 raise OSError("The disk is full.")
 
-        failing.setattr(faults, "point", fails)
+        failing.setattr(failpoints, "point", fails)
         with pytest.raises(OSError, match="full"):
             db.put("items", [_item(1, "a", 500), _item(20, "new", 1)])
     assert _shown(db) == before
@@ -110,8 +110,8 @@ def test_a_column_that_is_added_changes_nothing(db: Any) -> None:
 
 
 def test_no_more_than_some_stay(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "_MOST", 3)
-    monkeypatch.setattr(tally, "_LONGEST", 30)
+    monkeypatch.setattr(row_sums, "_MOST", 3)
+    monkeypatch.setattr(row_sums, "_LONGEST", 30)
     for turn in range(6):
         names = [f"{'long' * 9 if n % 2 else 'g'}{n + turn}" for n in range(5)]
         db.put("items", [_item(n, name, n) for n, name in enumerate(names)])

@@ -10,7 +10,7 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
-from viewkeeper import faults
+from viewkeeper import failpoints
 from viewkeeper.errors import ViewkeeperError
 
 
@@ -99,7 +99,7 @@ def test_an_interrupted_backup_leaves_nothing(shop: Any, tmp_path: Path, monkeyp
         if name == "backup.copied":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(faults, "point", interrupted)
+    monkeypatch.setattr(failpoints, "point", interrupted)
     with pytest.raises(KeyboardInterrupt):
         shop.backup(tmp_path / "target")
     assert not list(tmp_path.glob("target*"))

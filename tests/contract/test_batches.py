@@ -8,12 +8,12 @@ from tests.contract.conftest import ITEMS, PAIRS, Opener, items, no_change, pair
 
 from viewkeeper.errors import MaintainerBusy, NameTaken
 from viewkeeper.model import types
-from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import WEIGHT, Column, KeyPart, Table
-from viewkeeper.operators.duck import Duck
-from viewkeeper.rounds.sink import resolve
-from viewkeeper.store.base import Batch, Store, ViewChange
-from viewkeeper.store.memory import Memory
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime.upserts import resolve
+from viewkeeper.store.contract.store import Batch, Store, ViewChange
 
 TOTALS = Table(
     7, "totals", (Column("category", types.STRING), Column("n", types.BIGINT)), (KeyPart("category"),), is_view=True

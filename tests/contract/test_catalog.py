@@ -13,9 +13,9 @@ import pytest
 from tests.contract.conftest import ITEMS, Opener
 
 from viewkeeper.errors import CorruptState
-from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import Table
-from viewkeeper.store.base import Batch, Store
+from viewkeeper.store.contract.store import Batch, Store
 from viewkeeper.store.lmdb import LmdbStore
 
 
@@ -120,7 +120,7 @@ def test_one_record_of_version_0_1_in_lmdb_is_read_and_divided_by_the_first_chan
 
 @pytest.mark.parametrize("opener", ["atomic rows only"], indirect=True)
 def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_change(store: Any, opener: Opener) -> None:
-    from viewkeeper.store.hbase.records import FORMAT, seal
+    from viewkeeper_hbase.metadata import FORMAT, seal
 
     store.acquire_lease()
     commit(store, 1, lambda c: c.with_view(view(c, "old")))

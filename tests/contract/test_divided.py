@@ -18,16 +18,18 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
-from viewkeeper.capture import parts
-from viewkeeper.maintain.lanes import Choice
-from viewkeeper.maintain.stage import Stage
-from viewkeeper.plan import levels
-from viewkeeper.rounds import early, given, messages, placing, reach, sessions
-from viewkeeper.rounds import spark as lane
-from viewkeeper.rounds.messages import SINK, task_of, unpacked
-from viewkeeper.rounds.sessions import Cluster
-from viewkeeper.rounds.worker import Worker
-from viewkeeper.store.ordered import calls, publishing
+from viewkeeper.capture import partitions
+from viewkeeper.plan.dataflow import dataflow
+from viewkeeper.runtime import inputs
+from viewkeeper.runtime.cost_model import Choice
+from viewkeeper.runtime.executor import Stage
+from viewkeeper.runtime.spark import pipelined_commit, placement, sessions
+from viewkeeper.runtime.spark import scheduler as lane
+from viewkeeper.runtime.spark import sessions as spark_sessions
+from viewkeeper.runtime.spark.placement import SINK, task_of, unpacked
+from viewkeeper.runtime.spark.sessions import Cluster
+from viewkeeper.runtime.spark.worker_cache import Worker
+from viewkeeper.store.ordered import commits, write_call
 
 VIEWS = {
     "totals": planned.TOTALS,
@@ -103,11 +105,11 @@ def pair(
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
     monkeypatch.setattr(lane, "_results", exchanged)
-    monkeypatch.setattr(calls, "_SLICE_ROWS", 3)  # so that one call is several shares of the log
-    monkeypatch.setattr(reach, "all_near", lambda *_: request.param == "near")
-    monkeypatch.setattr(levels, "BROADCAST_BYTES", 0 if request.param == "fully partitioned" else 1 << 20)
+    monkeypatch.setattr(write_call, "_SLICE_ROWS", 3)  # so that one call is several shares of the log
+    monkeypatch.setattr(spark_sessions, "all_near", lambda *_: request.param == "near")
+    monkeypatch.setattr(dataflow, "BROADCAST_BYTES", 0 if request.param == "fully partitioned" else 1 << 20)
     if request.param == "fully partitioned":  # two rows of a key are dealt out
-        monkeypatch.setattr(messages, "_HOT_ROWS", 1)
+        monkeypatch.setattr(placement, "_HOT_ROWS", 1)
     if request.param != "near":  # runs are opened where a task's hashes are in them
         made = Worker.__init__
 
@@ -132,8 +134,8 @@ def pair(
 def test_divided_batches_are_those_of_the_driver(
     pair: tuple[vk.Database, vk.Database], monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(placing, "FEW_ROWS", few)
-    monkeypatch.setattr(given, "PIECE_ROWS", 4)  # a task reads the log in several pieces
+    monkeypatch.setattr(placement, "FEW_ROWS", few)
+    monkeypatch.setattr(inputs, "PIECE_ROWS", 4)  # a task reads the log in several pieces
     fewer: list[bool] = []
 
     def noted(spark: Any, messages: Any, rounds: Any, parts: int, later: int) -> list[Any]:
@@ -168,12 +170,12 @@ def test_rows_of_a_key_that_are_one_tasks_already_do_not_travel(
 ) -> None:
     """Groups have come to their owners, and a share of the log has all changes of a key; of several calls from the
     round on in which they meet. What the driver deals out is cut anywhere; equal rows of a bag have different keys."""
-    monkeypatch.setattr(placing, "FEW_ROWS", few)
-    monkeypatch.setattr(early, "ROWS", 1)
+    monkeypatch.setattr(placement, "FEW_ROWS", few)
+    monkeypatch.setattr(pipelined_commit, "ROWS", 1)
     sent: set[int] = set()
     given_early: set[int] = set()
-    close = early.Early.close
-    monkeypatch.setattr(early.Early, "close", lambda self: (given_early.update(self.rows), close(self)))
+    close = pipelined_commit.Early.close
+    monkeypatch.setattr(pipelined_commit.Early, "close", lambda self: (given_early.update(self.rows), close(self)))
 
     def noted(spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:
         def heard(work: Any, arrived: Any) -> Any:
@@ -202,10 +204,10 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
 ) -> None:
     """A job that fails after its tasks have reported publishes nothing, and lets writers go on; a store that refuses
     rows ahead, or has waited for too long, is given them again, with all others."""
-    monkeypatch.setattr(placing, "FEW_ROWS", 0)
-    monkeypatch.setattr(early, "ROWS", 1)
+    monkeypatch.setattr(placement, "FEW_ROWS", 0)
+    monkeypatch.setattr(pipelined_commit, "ROWS", 1)
     applied: list[int] = []
-    apply = publishing._Begun.apply
+    apply = commits._Begun.apply
 
     def noted(self: Any, table: Any, encoded: Any) -> None:
         apply(self, table, encoded)
@@ -213,11 +215,11 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
         if wrong == "the store":
             raise vk.errors.StoreError("It is full.", hint="")
 
-    monkeypatch.setattr(publishing._Begun, "apply", noted)
+    monkeypatch.setattr(commits._Begun, "apply", noted)
     if wrong == "the time":
-        monkeypatch.setattr(early, "_PATIENCE", -1_000.0)
-        given_up, give_up = threading.Event(), publishing._Begun.give_up
-        monkeypatch.setattr(publishing._Begun, "give_up", lambda self: (give_up(self), applied and given_up.set()))
+        monkeypatch.setattr(pipelined_commit, "_PATIENCE", -1_000.0)
+        given_up, give_up = threading.Event(), commits._Begun.give_up
+        monkeypatch.setattr(commits._Begun, "give_up", lambda self: (give_up(self), applied and given_up.set()))
 
         def late(*given: Any) -> Any:
             found = exchanged(*given)
@@ -225,7 +227,7 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
             return found
 
         monkeypatch.setattr(lane, "_results", late)
-    looked = early.Early.left
+    looked = pipelined_commit.Early.left
 
     def failing(self: Any, changes: Any) -> Any:
         found = looked(self, changes)
@@ -237,7 +239,7 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
     pair[0].refresh("driver")
     if wrong == "the job":
         with monkeypatch.context() as patched:
-            patched.setattr(early.Early, "left", failing)
+            patched.setattr(pipelined_commit.Early, "left", failing)
             with pytest.raises(RuntimeError):
                 pair[1].refresh("spark")
         assert applied
@@ -273,10 +275,10 @@ def test_a_hot_key_is_no_single_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
 
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
-    monkeypatch.setattr(reach, "all_near", lambda *_: False)
-    monkeypatch.setattr(levels, "BROADCAST_BYTES", 0)
-    monkeypatch.setattr(placing, "FEW_ROWS", 5)
-    monkeypatch.setattr(messages, "_HOT_ROWS", 16 if spread else 1_000_000)
+    monkeypatch.setattr(spark_sessions, "all_near", lambda *_: False)
+    monkeypatch.setattr(dataflow, "BROADCAST_BYTES", 0)
+    monkeypatch.setattr(placement, "FEW_ROWS", 5)
+    monkeypatch.setattr(placement, "_HOT_ROWS", 16 if spread else 1_000_000)
     worked: list[list[int]] = []
 
     def counted(*given: Any) -> list[Any]:
@@ -311,20 +313,20 @@ def test_a_load_that_was_interrupted_goes_on_with_what_its_tasks_had_read(
 
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
-    monkeypatch.setattr(parts, "ROWS", 100)
-    monkeypatch.setattr(placing, "FEW_ROWS", 5)
+    monkeypatch.setattr(partitions, "ROWS", 100)
+    monkeypatch.setattr(placement, "FEW_ROWS", 5)
     monkeypatch.setattr(Stage, "choose", lambda *asked: Choice("spark" if asked[-1] == "load" else "driver", "a test"))
     session = SimpleNamespace(sparkContext=Context(200))
     monkeypatch.setattr(sessions.Sessions, "__call__", lambda _: session)
     read: list[int] = []
-    table_at = given.table_at
+    table_at = inputs.table_at
 
     def counted(*asked: Any) -> Any:
         found = table_at(*asked)
         read.append(found[0].num_rows)
         return found
 
-    monkeypatch.setattr(given, "table_at", counted)
+    monkeypatch.setattr(inputs, "table_at", counted)
     begun: list[int] = []
 
     def interrupted(_spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:

@@ -29,9 +29,9 @@ from tests.contract.conftest import (
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_whole_key
+from viewkeeper.model.encoding.keys import encode_whole_key
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.store.base import Store
+from viewkeeper.store.contract.store import Store
 
 
 @pytest.fixture(autouse=True)

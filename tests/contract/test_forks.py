@@ -184,7 +184,7 @@ def test_a_child_collects_no_garbage_of_its_parent() -> None:
     """A DuckDB that is ended in a child joins threads that are none, and crashes."""
     code = """
         import gc, os, sys
-        from viewkeeper.operators.duck import Duck
+        from viewkeeper.resources.prepared_statements import Duck
 
         gc.disable()
         duck = Duck(threads=4)

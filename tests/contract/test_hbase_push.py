@@ -15,12 +15,12 @@ pytest.importorskip("thriftpy2")
 from tests.contract import planned
 from tests.contract.pushing import NAME, PEER, Pushing, pushing
 
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.errors import Unsupported
-from viewkeeper.model.rows import rows_table
-from viewkeeper.store.hbase import windows
-from viewkeeper.store.hbase.push import settings
+from viewkeeper.model.intake.rows import rows_table
 from viewkeeper.store.registry import open_store
+from viewkeeper_hbase.capture import time_windows
+from viewkeeper_hbase.push import settings
 
 HOUR = 3_600_000
 
@@ -95,14 +95,14 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables that windows were scanned of."""
-    original = windows.look
+    original = time_windows.scan_window
     names: list[str] = []
 
-    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> windows.Look:
+    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> time_windows.Look:
         names.append(layout.name)
         return original(client, layout, after, upto, **options)
 
-    monkeypatch.setattr(windows, "look", look)
+    monkeypatch.setattr(time_windows, "scan_window", look)
     return names
 
 
@@ -408,8 +408,8 @@ def test_capture_is_as_the_url_says(shop: Shop, looked: list[str]) -> None:
 
 def test_a_receiver_in_another_process_is_asked(shop: Shop, looked: list[str]) -> None:
     """`vk hbase listen` has the address: who maintains reads the spool, and asks there whether all has come."""
-    from viewkeeper.store.hbase.push.inflow import listening
-    from viewkeeper.store.hbase.push.spool import Spool
+    from viewkeeper_hbase.push.inflow import listening
+    from viewkeeper_hbase.push.spool import Spool
 
     shop.db._holding.end()
     directory = settings.place(shop.store.state_path)
@@ -458,6 +458,6 @@ def test_the_commands_say_what_is_wrong(
     assert "HBase pushes nothing" in vk("status", "--db", url, "--conf", str(tmp_path))[1]
     jar = tmp_path / "made.jar"
     jar.write_bytes(b"jar")
-    monkeypatch.setattr("viewkeeper.store.hbase.push.jar.jar", lambda: jar)
+    monkeypatch.setattr("viewkeeper_hbase.push.endpoint_jar.jar", lambda: jar)
     assert vk("install", str(tmp_path / "ext"))[0] == 0
     assert (tmp_path / "ext" / "viewkeeper-push.jar").read_bytes() == b"jar"

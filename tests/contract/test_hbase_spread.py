@@ -13,16 +13,17 @@ pytest.importorskip("thriftpy2")
 from tests.contract import planned
 from tests.contract.conftest import STORES
 
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.store.hbase import commit, regions
-from viewkeeper.store.hbase.url import parse
+from viewkeeper_hbase import commit_steps
+from viewkeeper_hbase.capture import region_scan
+from viewkeeper_hbase.url import parse
 
 
 @pytest.fixture
 def shop(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(commit, "_PIECE_ROWS", 3)
+    monkeypatch.setattr(commit_steps, "_PIECE_ROWS", 3)
     store = STORES["atomic rows only"](tmp_path, request)(overlap=0.2)
     with Database(store, mode="w", spark=None, progress=None) as db:
         for statement in planned.TABLES:
@@ -45,7 +46,7 @@ class Others:
         self.fails = fails
 
     def __call__(self, work: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
-        if work is not commit._write_piece:
+        if work is not commit_steps._write_piece:
             self.asked.append((work, [piece.table.name for piece in pieces]))
             return [work(piece) for piece in pieces]
         self.pieces += pieces
@@ -79,7 +80,7 @@ def test_the_windows_of_all_tables_are_one_piece_of_work(shop: Database) -> None
     others = Others()
     shop._store.work_by(others)
     shop.refresh()
-    assert [sorted(tables) for work, tables in others.asked if work is regions._look] == [["items", "kinds"]]
+    assert [sorted(tables) for work, tables in others.asked if work is region_scan._look] == [["items", "kinds"]]
     assert shop.audit().differences == 0
 
 
@@ -102,30 +103,30 @@ def test_a_piece_that_comes_late_writes_nothing(shop: Database, monkeypatch: pyt
     shop.refresh()
     shop.delete("items", list(range(20)))
     shop.refresh()
-    monkeypatch.setattr(commit, "write_cells", lambda *_: pytest.fail("cells were written"))
+    monkeypatch.setattr(commit_steps, "write_cells", lambda *_: pytest.fail("cells were written"))
     for piece in others.pieces:
-        commit._write_piece(piece)
+        commit_steps._write_piece(piece)
 
 
 def test_who_slept_through_a_commit_writes_nothing(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = shop._store
     wrote: list[int] = []
-    write_cells = commit.write_cells
+    write_cells = commit_steps.write_cells
 
     def asleep(*how: Any) -> None:
         wrote.append(1)
-        monkeypatch.setattr(commit, "_ASLEEP", -1.0)  # from here on, time has passed
+        monkeypatch.setattr(commit_steps, "_ASLEEP", -1.0)  # from here on, time has passed
         write_cells(*how)
 
-    monkeypatch.setattr(commit, "write_cells", asleep)
+    monkeypatch.setattr(commit_steps, "write_cells", asleep)
     shop.put("items", [item(1), item(2)])
-    finish = commit.finish
+    finish = commit_steps.finish
 
     def twice(*how: Any, **named: Any) -> Any:
         finish(*how, **named)  # a successor
         return finish(*how, **named)
 
-    monkeypatch.setattr(commit, "finish", twice)
+    monkeypatch.setattr(commit_steps, "finish", twice)
     shop.refresh()
     assert wrote == [1]
     assert store.published().number == shop.status().epoch

@@ -14,13 +14,13 @@ pytest.importorskip("thriftpy2")
 from tests.contract import planned
 from tests.contract.conftest import ITEMS, STORES, ids, items, put
 
-from viewkeeper import faults
-from viewkeeper.engine import Database
-from viewkeeper.maintain import loader
-from viewkeeper.model.rows import rows_table
-from viewkeeper.store.base import Store
-from viewkeeper.store.hbase import windows
-from viewkeeper.store.hbase.tables import Family
+from viewkeeper import failpoints
+from viewkeeper.database import Database
+from viewkeeper.maintain.load import loader
+from viewkeeper.model.intake.rows import rows_table
+from viewkeeper.store.contract.store import Store
+from viewkeeper_hbase.capture import time_windows
+from viewkeeper_hbase.thrift.admin import Family
 
 NAMES = [column.name for column in ITEMS.columns]
 
@@ -36,14 +36,14 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The time after which each look asked for cells."""
-    original = windows.look
+    original = time_windows.scan_window
     times: list[int] = []
 
-    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> windows.Look:
+    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> time_windows.Look:
         times.append(after)
         return original(client, layout, after, upto, **options)
 
-    monkeypatch.setattr(windows, "look", look)
+    monkeypatch.setattr(time_windows, "scan_window", look)
     return times
 
 
@@ -128,7 +128,7 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
             left.clear()
             appear(shop, item(number, 7), maintainer.publisher.batch.cut)
 
-    original, load, catch_up = faults.point, loader.load, loader.catch_up
+    original, load, catch_up = failpoints.point, loader.load, loader.catch_up
 
     def point(name: str) -> None:
         original(name)
@@ -143,7 +143,7 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
 
         return call
 
-    monkeypatch.setattr(faults, "point", point)
+    monkeypatch.setattr(failpoints, "point", point)
     monkeypatch.setattr(loader, "load", watched("load.1", load))
     monkeypatch.setattr(loader, "catch_up", watched("catch_up", catch_up))
     shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
@@ -228,7 +228,7 @@ def test_what_is_written_beside_a_create_over_a_table_without_versions_reaches_e
             write(weak, item(3, next(prices)), item(77, next(prices)))
         reached.append(name)
 
-    original, work = faults.point, {"load.1": loader.load, "catch_up": loader.catch_up}
+    original, work = failpoints.point, {"load.1": loader.load, "catch_up": loader.catch_up}
 
     def point(name: str) -> None:
         original(name)
@@ -243,7 +243,7 @@ def test_what_is_written_beside_a_create_over_a_table_without_versions_reaches_e
 
         return call
 
-    monkeypatch.setattr(faults, "point", point)
+    monkeypatch.setattr(failpoints, "point", point)
     monkeypatch.setattr(loader, "load", watched("load.1"))
     monkeypatch.setattr(loader, "catch_up", watched("catch_up"))
     weak.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")

@@ -19,9 +19,9 @@ from tests.contract import planned
 from tests.contract.limited import OnlyKeys, OnlyNow, OnlyPages, OnlyScans
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
-from viewkeeper.capture import parts
+from viewkeeper.capture import partitions
 from viewkeeper.capture.snapshot import scan_live
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.errors import Unsupported
 from viewkeeper.store.lmdb import LmdbStore
 
@@ -100,8 +100,8 @@ def truth(query: str, items: dict[int, Any], kinds: dict[str, Any]) -> list[tupl
 @pytest.fixture
 def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(parts, "ROWS", 50)
-    monkeypatch.setattr(parts, "FEWEST", 2)
+    monkeypatch.setattr(partitions, "ROWS", 50)
+    monkeypatch.setattr(partitions, "FEWEST", 2)
     made: list[Shop] = []
 
     def make(kind: Any, seed: int = 1) -> Shop:
@@ -202,8 +202,8 @@ def test_a_part_is_brought_to_a_cut_or_to_none(make_shop: Any) -> None:
     store, table = shop.store, shop.store.catalog().table("kinds")
     columns = ["category", "boss"]
 
-    def brought(part: parts.Part, cut: int) -> Any:
-        found = parts.at_cut(store, table, columns, part, cut, lambda delta: delta)
+    def brought(part: partitions.Part, cut: int) -> Any:
+        found = partitions.at_cut(store, table, columns, part, cut, lambda delta: delta)
         return None if found is None else sorted(map(tuple, (row.values() for row in found.to_pylist())), key=str)
 
     before = store.head()

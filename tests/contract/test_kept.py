@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.contract.conftest import ITEMS, items
 
-from viewkeeper.capture.kept import Kept
-from viewkeeper.capture.parts import Part
+from viewkeeper.capture.partition_store import Kept
+from viewkeeper.capture.partitions import Part
 from viewkeeper.model import types
+from viewkeeper.model.filtered_table import Comparison, selected
 from viewkeeper.model.schema import Table
-from viewkeeper.model.selection import Comparison, selected
 from viewkeeper.store.lmdb import LmdbStore
 
 DEAR = selected(ITEMS, (Comparison("price", types.decimal(12, 2), ">", ("9.99",)),))

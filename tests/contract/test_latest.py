@@ -12,7 +12,7 @@ from tests.contract import planned
 
 import viewkeeper as vk
 from viewkeeper.errors import BadToken, Timeout
-from viewkeeper.operators.few import Groups
+from viewkeeper.operators.aggregation.row_groups import Groups
 
 VIEWS = {"totals": planned.TOTALS, "dear": planned.DEAR, "bosses": planned.BOSSES}
 ALONE = ("totals", "dear", "by_category")

@@ -36,13 +36,13 @@ from viewkeeper.errors import (
     StoreError,
 )
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_whole_key
+from viewkeeper.model.encoding.keys import encode_whole_key
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.store.base import Batch
+from viewkeeper.store.contract.store import Batch
 from viewkeeper.store.lmdb import LmdbStore
-from viewkeeper.store.lmdb import rows as rows_module
+from viewkeeper.store.lmdb import table_rows as rows_module
 from viewkeeper.store.lmdb.environment import FORMAT
-from viewkeeper.store.ordered.log import entries, images, raw
+from viewkeeper.store.ordered.log_format import entries, images, raw
 
 WORDS = Table(5, "words", (Column("word", types.STRING), Column("n", types.BIGINT)), (KeyPart("word"),))
 
@@ -662,7 +662,7 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
     """It is the same call to whoever reads it: whole, in order, and never cut."""
     put(store, items(*((n, "a") for n in range(10))))
     for name, found in (("LEAST", 80_000), ("budget", lambda: 160_000)):
-        monkeypatch.setattr(f"viewkeeper.store.ordered.calls.{name}", found)
+        monkeypatch.setattr(f"viewkeeper.store.ordered.write_call.{name}", found)
     put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
     put(store, items((1, "c")))
     with store._opened.read() as state:
@@ -680,15 +680,15 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
 
 def test_the_log_of_a_call_is_the_same_however_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noted after all rows, by two threads; by one; and at once, slice by slice."""
-    monkeypatch.setattr("viewkeeper.store.ordered.calls.time", SimpleNamespace(time=lambda: 5.0))
-    monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICE_ROWS", 40)
-    monkeypatch.setattr("viewkeeper.store.ordered.calls._BYTES_FOR_MORE", 0)
+    monkeypatch.setattr("viewkeeper.store.ordered.write_call.time", SimpleNamespace(time=lambda: 5.0))
+    monkeypatch.setattr("viewkeeper.store.ordered.write_call._SLICE_ROWS", 40)
+    monkeypatch.setattr("viewkeeper.store.ordered.write_call._BYTES_FOR_MORE", 0)
     logs = []
     for number, (least, many) in enumerate([(1 << 40, 4), (1 << 40, 1000), (0, 1000)]):
-        monkeypatch.setattr("viewkeeper.store.ordered.calls.LEAST", least)
-        monkeypatch.setattr("viewkeeper.store.ordered.calls.budget", lambda: 0)
-        monkeypatch.setattr("viewkeeper.store.ordered.calls._is_much", lambda size: False)
-        monkeypatch.setattr("viewkeeper.store.ordered.calls._SLICES_FOR_MORE", many)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call.LEAST", least)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call.budget", lambda: 0)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call._is_much", lambda size: False)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call._SLICES_FOR_MORE", many)
         with closing(LmdbStore(tmp_path / str(number))) as store:
             store.change_catalog(lambda catalog: catalog.with_table(ITEMS))
             put(store, items(*((n, f"a{n}") for n in range(0, 800, 2))))

@@ -12,16 +12,16 @@ from tests.contract import planned
 from tests.contract.planned import DEAR, TABLES, TOTALS
 
 import viewkeeper as vk
-from viewkeeper import faults
-from viewkeeper.commit import publisher, tidying
-from viewkeeper.maintain import loader
+from viewkeeper import failpoints
+from viewkeeper.commit import cleanup, publisher
+from viewkeeper.maintain.load import loader
 
 
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(loader, "_FINAL_ROWS", 0)
-    monkeypatch.setattr(tidying, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup, "_TIDY_SECONDS", 0.0)
     with vk.open(f"lmdb:{tmp_path / 'db'}", retention=0) as opened:
         for statement in TABLES:
             opened.sql(statement)
@@ -39,7 +39,7 @@ def test_rebuilds_beside_a_load_do_not_take_its_files(db: Any, monkeypatch: pyte
     """The load has caught up once, and waits with files that no batch lists while others load, publish and tidy."""
     monkeypatch.setattr(publisher, "id", lambda _: 7, raising=False)  # numbers of objects are given again
     caught_up, go_on = threading.Event(), threading.Event()
-    original = faults.point
+    original = failpoints.point
 
     def point(name: str) -> None:
         original(name)
@@ -60,7 +60,7 @@ def test_rebuilds_beside_a_load_do_not_take_its_files(db: Any, monkeypatch: pyte
             caught_up.set()
 
     creation = threading.Thread(target=create)
-    monkeypatch.setattr(faults, "point", point)
+    monkeypatch.setattr(failpoints, "point", point)
     creation.start()
     assert caught_up.wait(60)
     state = Path(db._store.state_path)

@@ -10,7 +10,7 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
-from viewkeeper.cli.logs import JsonLines
+from viewkeeper.cli.app import JsonLines
 
 
 def test_a_batch_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

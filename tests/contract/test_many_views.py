@@ -14,11 +14,11 @@ from tests.contract import planned
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
 import viewkeeper
-from viewkeeper import faults
-from viewkeeper.engine import Database
+from viewkeeper import failpoints
+from viewkeeper.database import Database
 from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperError
-from viewkeeper.plan.statements import split, together
 from viewkeeper.sql.statements import create_together
+from viewkeeper.syntax.statements import split, together
 
 VIEWS = {"totals": TOTALS, "bosses": BOSSES, "dear": DEAR}
 BEFORE = ["view.planned", "load.1.after", "load.2.after", "run.write.middle", "commit.3.middle", "commit.4.before"]
@@ -119,7 +119,7 @@ def test_a_script_that_is_run_again_makes_what_is_missing(url: str) -> None:
 @pytest.mark.parametrize("point", BEFORE)
 def test_a_step_that_fails_leaves_none(url: str, point: str) -> None:
     with viewkeeper.open(url) as db:
-        with faults.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+        with failpoints.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
             db.create_views(VIEWS)
         assert names(db) == []
         db.create_views(VIEWS)

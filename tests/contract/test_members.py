@@ -20,13 +20,13 @@ from tests.contract.conftest import databases
 from tests.contract.planned import TABLES
 
 import viewkeeper
-from viewkeeper import STALE, faults
-from viewkeeper.engine import Database
+from viewkeeper import STALE, failpoints
+from viewkeeper.database import Database
 from viewkeeper.errors import BadValue, InUse, ViewkeeperError
-from viewkeeper.maintain import gathering
+from viewkeeper.maintain.definitions import families
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.families import costs
+from viewkeeper.plan.compile.compiler import ViewPlan
+from viewkeeper.plan.families import cost
 
 ROWS = "SELECT item_id, category, price FROM items WHERE price > {}"
 SUMS = "SELECT category, count(*) AS n, sum(price) AS total FROM items WHERE price > {} GROUP BY category"
@@ -83,7 +83,7 @@ def read_query(_spark: Any, text: str, tables: Any) -> Any:
 def install(patch: Any = setattr) -> None:
     patch(catalyst, "read_query", read_query)
     patch(Database, "_spark", lambda self: None)
-    patch(gathering, "worthwhile", lambda views, different, rows: different >= 4)
+    patch(families, "worthwhile", lambda views, different, rows: different >= 4)
 
 
 @pytest.fixture(params=["lmdb", pytest.param("rocksdb", marks=pytest.mark.deep), "hbase"])
@@ -167,7 +167,7 @@ def test_members_are_the_views_that_they_would_be_by_themselves(open_db: Callabl
 
 def test_many_equal_views_are_names_of_the_same_few_rows(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three different ones are no family; where each is there fifty times, a family keeps its rows once."""
-    monkeypatch.setattr(gathering, "worthwhile", costs.worthwhile)
+    monkeypatch.setattr(families, "worthwhile", cost.worthwhile)
     rng = Random(2)
     with viewkeeper.open(url, durability="none") as db:
         db.create_views(_views(SUMS, 3, "few"))
@@ -446,13 +446,13 @@ def test_many_are_dropped_at_once_or_none(open_db: Callable[..., Any]) -> None:
 def test_a_step_that_fails_leaves_nothing(url: str, point: str) -> None:
     views = _views(SUMS)
     with viewkeeper.open(url) as db:
-        with faults.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+        with failpoints.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
             db.create_views(views)
         assert db.sql("SHOW VIEWS").to_pylist() == []
         assert [t.name for t in db._store.catalog().tables] == ["items", "kinds"]
         db.create_views(views)
         assert _families(db) == [6]
-        with faults.failing(point, errno.EIO):
+        with failpoints.failing(point, errno.EIO):
             try:
                 db.sql(f"CREATE MATERIALIZED VIEW joins AS {SUMS.format(19)}")
             except (OSError, ViewkeeperError):

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from tests.contract.conftest import ITEMS, PAIRS, delete, ids, items, pairs, put, read, summed
 
-from viewkeeper.model.keys import key_range
-from viewkeeper.store.base import Pinned, Store
-from viewkeeper.store.ordered.opened import OrderedRecords
+from viewkeeper.model.encoding.keys import key_range
+from viewkeeper.store.contract.store import Pinned, Store
+from viewkeeper.store.ordered.handle import OrderedRecords
 
 ROWS = 600
 OLD = {2 * n: "old" for n in range(ROWS)}

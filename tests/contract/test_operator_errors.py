@@ -27,10 +27,10 @@ from viewkeeper.errors import (
     UnknownName,
     Unsupported,
 )
-from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Aggregate
-from viewkeeper.rounds.failures import Failed
-from viewkeeper.rounds.site import Site
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime.context import Site
+from viewkeeper.runtime.operator_errors import Failed
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "without text": ValueError,

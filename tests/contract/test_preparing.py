@@ -13,20 +13,22 @@ import pytest
 from tests.contract.conftest import planned_shop
 from tests.contract.planned import fill, item
 
-from viewkeeper.engine import Database
-from viewkeeper.maintain import preparing
-from viewkeeper.operators import adding, consolidate, passing
-from viewkeeper.store.files import Directory
+from viewkeeper.database import Database
+from viewkeeper.operators import segment_execution
+from viewkeeper.operators.aggregation import preaggregate
+from viewkeeper.resources.directory import Directory
+from viewkeeper.runtime import statement_warmup
+from viewkeeper.state import consolidate
 
 KINDS = ["lmdb", "atomic rows only, state behind a URL"]
 
 
 @pytest.fixture(params=KINDS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    monkeypatch.setattr(preparing, "_AFTER", 0.0)
-    for module in (adding, consolidate):  # few rows need few statements: these shall need theirs
+    monkeypatch.setattr(statement_warmup, "_AFTER", 0.0)
+    for module in (preaggregate, consolidate):  # few rows need few statements: these shall need theirs
         monkeypatch.setattr(module, "_MOST_ROWS", -1)
-    monkeypatch.setattr(passing, "quickly_passed", lambda *_: None)
+    monkeypatch.setattr(segment_execution, "quickly_passed", lambda *_: None)
     with planned_shop(request, tmp_path, monkeypatch) as db:
         fill(db, 30, "totals", "bosses")
         change(db, 1)
@@ -42,7 +44,7 @@ def change(db: Database, price: int) -> int:
     return crew.first.made - before
 
 
-def anew(db: Database) -> preparing.Preparing:
+def anew(db: Database) -> statement_warmup.Preparing:
     """Another maintainer, that has prepared what it could."""
     db._holding.end()
     found = db._maintain().preparing
@@ -52,7 +54,7 @@ def anew(db: Database) -> preparing.Preparing:
 
 def test_the_first_batch_finds_its_statements_prepared(shop: Database) -> None:
     shop._holding.end()
-    Directory(shop._store.state_path).remove(preparing.FILE)
+    Directory(shop._store.state_path).remove(statement_warmup.FILE)
     anew(shop)
     cold = change(shop, 2)
     anew(shop)
@@ -65,13 +67,13 @@ def test_the_first_batch_finds_its_statements_prepared(shop: Database) -> None:
 def test_what_is_noted_is_no_truth(shop: Database, damage: str) -> None:
     shop._holding.end()
     directory = Directory(shop._store.state_path)
-    path = directory.fetch(preparing.FILE)
+    path = directory.fetch(statement_warmup.FILE)
     if damage == "no statement":
         said = json.loads(path.read_text())
         said["statements"] = [["SELEKT 1", []], ["SELECT x FROM nowhere", []]]
         damage = json.dumps(said)
     path.write_text(damage)
-    directory.save(preparing.FILE)
+    directory.save(statement_warmup.FILE)
     anew(shop)
     assert change(shop, 3) > 0
     assert {r["total"] for r in shop.read("totals").to_pylist()} == {5 * 3 + 5 * 5}
@@ -102,7 +104,7 @@ def test_a_directory_that_takes_nothing_keeps_no_batch(shop: Database, monkeypat
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as denied:
-        denied.setattr(preparing.Preparing, "_write", full)
+        denied.setattr(statement_warmup.Preparing, "_write", full)
         anew(shop)
         shop.sql("DROP MATERIALIZED VIEW bosses")
         change(shop, 7)

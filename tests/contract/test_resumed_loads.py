@@ -17,8 +17,8 @@ from tests.contract import planned
 from tests.contract.limited import OnlyNow
 from tests.contract.planned import DEAR, TABLES, TOTALS
 
-from viewkeeper.capture import kept, parts
-from viewkeeper.engine import Database
+from viewkeeper.capture import partition_store, partitions
+from viewkeeper.database import Database
 from viewkeeper.store.lmdb import LmdbStore
 
 PART, ROWS = 1000, 10_000
@@ -28,7 +28,7 @@ CREATE = f"CREATE MATERIALIZED VIEW totals AS {TOTALS}"
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(parts, "ROWS", PART)
+    monkeypatch.setattr(partitions, "ROWS", PART)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_load_that_is_killed_goes_on_with_the_parts_it_had(path: Path) -> None
         assert db.said[-1][0] == "scanning items"
         check(db)
         assert db.files() == []
-        assert [h for h in db._store.holds() if h.name == kept.HOLD] == []
+        assert [h for h in db._store.holds() if h.name == partition_store.HOLD] == []
         changes(db)
         db.refresh()
         check(db)
@@ -170,7 +170,7 @@ def test_parts_that_do_not_help_are_read_again(path: Path, monkeypatch: pytest.M
         db.interrupt_after, db.scanned = 4, 0
         with pytest.raises(KeyboardInterrupt):
             db.sql(CREATE)
-        db._store.release_hold(kept.HOLD)
+        db._store.release_hold(partition_store.HOLD)
         changes(db)
         db._maintain().tidying.retention = 0.0
         db.refresh()
@@ -186,7 +186,7 @@ def test_parts_are_forgotten_after_a_day(path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             db.sql(CREATE)
         assert db.files()
-    monkeypatch.setattr(kept, "SECONDS", -1.0)
+    monkeypatch.setattr(partition_store, "SECONDS", -1.0)
     with Watched(path) as db:
         db.refresh()
         assert db.files() == []

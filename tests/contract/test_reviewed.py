@@ -18,25 +18,26 @@ from tests.contract import test_members as members
 
 import viewkeeper as vk
 from viewkeeper import expressions
-from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.state import State
 from viewkeeper.expressions.tree import Expr, Named, column
-from viewkeeper.maintain import driving, gathering, loader
+from viewkeeper.maintain.definitions import families
+from viewkeeper.maintain.load import loader
 from viewkeeper.model import types
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
-from viewkeeper.operators import runs
-from viewkeeper.operators.arrangement import Run
-from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.nodes import Aggregate, Filter, Project
-from viewkeeper.rounds import sink
-from viewkeeper.rounds.resolving import Target
-from viewkeeper.rounds.sinking import changes_of
-from viewkeeper.rounds.staged import Staging, Taken
-from viewkeeper.store import elsewhere
-from viewkeeper.store.base import ViewChange
-from viewkeeper.store.files import Directory
-from viewkeeper.store.memory import Memory
+from viewkeeper.plan.logical.nodes import Aggregate, Filter, Project
+from viewkeeper.resources import object_store
+from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime import batch_work, upserts
+from viewkeeper.runtime.spark.sink_tasks import changes_of
+from viewkeeper.runtime.spark.staged_changes import Staging, Taken
+from viewkeeper.runtime.spark.upsert_tasks import Target
+from viewkeeper.state import run_file
+from viewkeeper.state.manifest import Manifest
+from viewkeeper.state.open_state import State
+from viewkeeper.state.run import Run
+from viewkeeper.store.contract.store import ViewChange
 
 
 def test_a_table_that_is_empty_for_a_moment_while_views_are_loaded(
@@ -93,7 +94,7 @@ def test_the_row_of_a_view_without_a_key_goes_through_staged_files(tmp_path: Pat
     table = Table(7, "v", (Column("n", types.BIGINT),), (), is_view=True)
     delta = pa.table({"n": pa.array([5], pa.int64()), WEIGHT: pa.array([-1], pa.int64())})
     with Duck(expressions.setup, threads=1) as duck:
-        change = sink.resolve(duck, None, table, [delta], Memory(1 << 28))
+        change = upserts.resolve(duck, None, table, [delta], Memory(1 << 28))
     assert isinstance(change, ViewChange)
     staging = Staging(Directory(tmp_path), 3)
     where = [staging.add(rows) for rows in (change.puts, change.deletes)]
@@ -107,7 +108,7 @@ def test_the_row_of_a_view_without_a_key_goes_through_staged_files(tmp_path: Pat
 
 def test_many_long_runs_are_opened_from_afar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(elsewhere, "_RANGE", 1 << 12)
+    monkeypatch.setattr(object_store, "_RANGE", 1 << 12)
     monkeypatch.setattr(Directory, "is_far", True)
     place = (tmp_path / "state").as_uri()
     rows = pa.table({"x": np.arange(2_000), HASH: np.arange(2_000, dtype=np.uint64)}).combine_chunks()
@@ -127,7 +128,7 @@ def test_a_sweep_that_is_owed_leaves_members_alone_that_are_being_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members.install(monkeypatch.setattr)
-    monkeypatch.setattr("viewkeeper.commit.tidying._TIDY_SECONDS", 0.0)
+    monkeypatch.setattr("viewkeeper.commit.cleanup._TIDY_SECONDS", 0.0)
     url = f"lmdb:{tmp_path / 'shop'}"
     with vk.open(url, durability="none") as db:
         for statement in planned.TABLES:
@@ -135,7 +136,7 @@ def test_a_sweep_that_is_owed_leaves_members_alone_that_are_being_made(
         db.put("items", [{"item_id": n, "category": "a", "price": n} for n in range(9)])
         for n in range(6):
             db.sql(f"CREATE MATERIALIZED VIEW v{n} AS {members.ROWS.format(n)}")
-    encode, left = gathering.encode_keys, [1]
+    encode, left = families.encode_keys, [1]
 
     def failing(*what: Any) -> Any:
         if left:
@@ -143,7 +144,7 @@ def test_a_sweep_that_is_owed_leaves_members_alone_that_are_being_made(
             raise OSError("a moment's outage")
         return encode(*what)
 
-    monkeypatch.setattr(gathering, "encode_keys", failing)
+    monkeypatch.setattr(families, "encode_keys", failing)
     with vk.open(url, durability="none") as db:
         db.refresh()  # it is the maintainer now, and owes a sweep
         db.sql(f"CREATE MATERIALIZED VIEW w AS {members.ROWS.format(7)}")
@@ -162,8 +163,8 @@ def test_a_load_writes_long_runs_in_pieces_where_the_state_is_behind_a_url(
 
     planned.install(monkeypatch.setattr)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(runs, "PIECE_ROWS", 16)
-    monkeypatch.setattr(driving, "_ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(run_file, "PIECE_ROWS", 16)
+    monkeypatch.setattr(batch_work, "_ROWS_AT_ONCE", 16)
     server = SmallHBase()
     state = (tmp_path / "state").as_uri()
     try:
@@ -184,7 +185,7 @@ def test_members_that_could_not_be_forgotten_are_with_the_next_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members.install(monkeypatch.setattr)
-    monkeypatch.setattr("viewkeeper.commit.tidying._TIDY_SECONDS", 0.0)
+    monkeypatch.setattr("viewkeeper.commit.cleanup._TIDY_SECONDS", 0.0)
     with vk.open(f"lmdb:{tmp_path / 'shop'}", durability="none") as db:
         for statement in planned.TABLES:
             db.sql(statement)
@@ -199,13 +200,13 @@ def test_members_that_could_not_be_forgotten_are_with_the_next_ones(
 
         assert values() == set(range(8)) - {int(n[1:]) for n in alone(db)}
         gone = [m.table.name for m in db._store.catalog().members[family.table.id]][:3]
-        forget = gathering.rows_of
-        monkeypatch.setattr(gathering, "rows_of", _fails)
+        forget = families.rows_of
+        monkeypatch.setattr(families, "rows_of", _fails)
         db.sql(f"DROP MATERIALIZED VIEW {gone[0]}")
         db.sql(f"DROP MATERIALIZED VIEW {gone[1]}")
         assert "forgetting members" in (db.status().afterwards or "")
         assert int(gone[0][1:]) in values()
-        monkeypatch.setattr(gathering, "rows_of", forget)
+        monkeypatch.setattr(families, "rows_of", forget)
         db.sql(f"DROP MATERIALIZED VIEW {gone[2]}")
         assert db.status().afterwards is None
         assert values().isdisjoint({int(n[1:]) for n in gone})

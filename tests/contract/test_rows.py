@@ -30,9 +30,9 @@ from tests.contract.conftest import (
 
 from viewkeeper.errors import BadValue, ReadOnly, RowAbsent, UnknownName
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_whole_key, key_range, prefix_range
+from viewkeeper.model.encoding.keys import encode_whole_key, key_range, prefix_range
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.store.base import Store
+from viewkeeper.store.contract.store import Store
 
 WHEN = dt.datetime(2024, 2, 29, 12, 30)
 

@@ -10,9 +10,9 @@ import pytest
 from tests.contract import planned
 
 from viewkeeper.errors import SnapshotGone, StoreError, Unsupported
-from viewkeeper.store.files import Directory
-from viewkeeper.store.hbase import commit
-from viewkeeper.store.sweeping import sweep
+from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.unlisted_files import sweep
+from viewkeeper_hbase import commit_steps
 
 STREAM = "CREATE MATERIALIZED VIEW {name} WITH (store = 'none') AS {query}"
 
@@ -154,7 +154,7 @@ def test_a_batch_that_a_successor_finishes_is_told_once(
         raise StoreError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "finish", fail)
+        patch.setattr(commit_steps, "finish", fail)
         with pytest.raises(StoreError):
             shop.refresh()
         shop._holding.end()

@@ -26,8 +26,8 @@ import viewkeeper as vk
 from viewkeeper.cli import main
 from viewkeeper.errors import Suspended, UnknownName, ViewkeeperError
 from viewkeeper.read.suspension import MARK
+from viewkeeper.server.context import Settings
 from viewkeeper.server.process import serve
-from viewkeeper.server.serving import Settings
 
 OLD = [{"category": c, "n": 2, "total": 10} for c in "abc"]
 NEW = [{"category": c, "n": 3, "total": 15} for c in "abc"]

@@ -17,9 +17,9 @@ from tests.contract import synchronous_plans as plans
 from tests.contract.conftest import databases
 
 import viewkeeper as vk
-from viewkeeper.commit.keeping import Keeper
+from viewkeeper.commit.write_observer import Keeper
 from viewkeeper.errors import EvaluationError, InUse, Suspended, Unsupported
-from viewkeeper.store.ordered import keeping
+from viewkeeper.store.ordered import observed_writes
 
 ANY = 10**9
 WAYS = {
@@ -97,8 +97,8 @@ def test_a_view_is_right_after_every_call(db: Any) -> None:
 
 def _go(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     able, few, some = WAYS[way]
-    monkeypatch.setattr(keeping, "_FEW", few)
-    monkeypatch.setattr(keeping, "_SOME", some)
+    monkeypatch.setattr(observed_writes, "_FEW", few)
+    monkeypatch.setattr(observed_writes, "_SOME", some)
     for name, does in ABLE.items():
         monkeypatch.setattr(Keeper, name, does if name in able else lambda *_: None)
 

@@ -18,11 +18,11 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper
-from viewkeeper import LATEST, faults
-from viewkeeper.engine import Database
+from viewkeeper import LATEST, failpoints
+from viewkeeper.database import Database
 from viewkeeper.errors import InUse, ViewkeeperError
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.compile.compiler import ViewPlan
 
 Table = dict[int, tuple[Any, Any]]
 
@@ -302,7 +302,7 @@ def test_a_step_that_fails_moves_nobody(url: str) -> None:
         create(db, "totals", f"SELECT category, sum(price) AS s {BY}")
         before = states(db)
         for point in BEFORE:
-            with faults.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+            with failpoints.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
                 create(db, "counts", f"SELECT category, count(*) AS n {BY}")
             assert states(db) == before
         create(db, "counts", f"SELECT category, count(*) AS n {BY}")

@@ -72,8 +72,8 @@ class Servers:
 
     def start(self, url: str, maintain: bool) -> None:
         import viewkeeper
+        from viewkeeper.server.context import Settings
         from viewkeeper.server.process import serve
-        from viewkeeper.server.serving import Settings
 
         told: Queue[Any] = Queue()
         db = self._ended.enter_context(viewkeeper.open(url))

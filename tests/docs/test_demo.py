@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import viewkeeper
-from viewkeeper.cli import demo_tpch
-from viewkeeper.cli.demo import demo
-from viewkeeper.cli.shop import VIEWS
+from viewkeeper.cli.demo import tpch as demo_tpch
+from viewkeeper.cli.demo.shop import demo
+from viewkeeper.workloads.shop import VIEWS
 
 
 def run(*, terminal: bool) -> str:

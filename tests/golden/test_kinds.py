@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from viewkeeper.explain.diagram import picture
+from viewkeeper.explain.explain import explain
+from viewkeeper.explain.render import to_mermaid
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import KINDS
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.drawing import to_mermaid
-from viewkeeper.plan.explain import explain
-from viewkeeper.plan.nodes import (
+from viewkeeper.plan.compile.compiler import ViewPlan
+from viewkeeper.plan.dataflow.build import assemble
+from viewkeeper.plan.logical.nodes import (
     Aggregate,
     Call,
     Expr,
@@ -36,8 +38,6 @@ from viewkeeper.plan.nodes import (
     Sort,
     column,
 )
-from viewkeeper.plan.picture import picture
-from viewkeeper.plan.union import assemble
 
 TABLES = {
     i: Table(i, name, (Column("id", types.BIGINT, False), Column("ref", types.BIGINT)), (KeyPart("id"),))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Query, Scan, column
+from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Query, Scan, column
 
 GOLDEN = Path(__file__).parent / "notes.txt"
 TABLES = {"users": ("id", "zone"), "follows": ("id", "who", "whom"), "tweets": ("id", "author")}

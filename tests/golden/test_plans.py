@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.tpch import QUERIES, SCHEMAS
+from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
 
 
 @pytest.mark.parametrize("number", QUERIES)

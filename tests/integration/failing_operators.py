@@ -95,7 +95,7 @@ LANES = {"driver": None, "whole": 1_000_000, "divided": 1}
 
 def main(directory: Path) -> None:
     import viewkeeper as vk
-    from viewkeeper.rounds import placing
+    from viewkeeper.runtime.spark import placement
 
     with vk.open(f"lmdb:{tempfile.mkdtemp(dir=directory)}", durability="none") as db:
         db.sql("CREATE TABLE t (id BIGINT, g BIGINT, x BIGINT, s STRING, PRIMARY KEY (id))")
@@ -104,7 +104,7 @@ def main(directory: Path) -> None:
         db.sql(f"CREATE MATERIALIZED VIEW bad AS {BAD}")
         number = 10
         for lane, rows in LANES.items():
-            placing.ROWS_A_TASK = rows or placing.ROWS_A_TASK
+            placement.ROWS_A_TASK = rows or placement.ROWS_A_TASK
             for step in ("run", "arriving"):
                 for error in ERRORS:
                     (directory / "break.json").write_text(json.dumps({"step": step, "error": error}))

@@ -7,16 +7,16 @@ import sys
 from pyspark.sql import SparkSession
 
 import viewkeeper as vk
-from viewkeeper.capture import parts
-from viewkeeper.maintain import lanes
+from viewkeeper.capture import partitions
+from viewkeeper.runtime import cost_model
 
 PART, ROWS = 1_000, 12_000
 VIEW = "CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n, sum(price) AS total FROM items GROUP BY kind"
 
 
 def main(url: str) -> None:
-    parts.ROWS = PART  # a table of so few is read in parts
-    lanes.Lanes.choose = lambda *_: lanes.Choice("spark", "it is asked for")  # type: ignore[method-assign]
+    partitions.ROWS = PART  # a table of so few is read in parts
+    cost_model.Lanes.choose = lambda *_: cost_model.Choice("spark", "it is asked for")  # type: ignore[method-assign]
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from viewkeeper.model import types
-from viewkeeper.plan import nodes
-from viewkeeper.plan.nodes import Call, Expr, Node, Order
+from viewkeeper.plan.logical import nodes
+from viewkeeper.plan.logical.nodes import Call, Expr, Node, Order
 
 _INFIX = {
     "Add": "+",

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from viewkeeper import tpch
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.plan import nodes
 from viewkeeper.plan.catalyst import SETTINGS, front_session, read_query
-from viewkeeper.plan.nodes import Query, node_from_json, node_to_json
-from viewkeeper.plan.text import plan_text
+from viewkeeper.plan.logical import nodes
+from viewkeeper.plan.logical.nodes import Query, node_from_json, node_to_json
+from viewkeeper.plan.logical.text import plan_text
+from viewkeeper.workloads import tpch
 
 from . import replay
 

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from viewkeeper.engine import Database
-from viewkeeper.verify import yardstick
+from viewkeeper.database import Database
+from viewkeeper.verify import benchmark_check
 
 Run = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("spark")
@@ -160,7 +160,7 @@ def test_verify_finds_all_views_of_tpch_equal_after_every_batch(vk: Run, tmp_pat
 
 def test_verify_shows_the_first_difference(vk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong row is written into the view's table behind the maintainer's back."""
-    made = yardstick.create_views
+    made = benchmark_check.create_views
 
     def spoilt(db: Database, *arguments: object) -> None:
         made(db, *arguments)
@@ -170,7 +170,7 @@ def test_verify_shows_the_first_difference(vk: Run, tmp_path: Path, monkeypatch:
             table, pa.Table.from_pylist([wrong], table.arrow), table.arrow.empty_table().select(["o_orderpriority"])
         )
 
-    monkeypatch.setattr(yardstick, "create_views", spoilt)
+    monkeypatch.setattr(benchmark_check, "create_views", spoilt)
     code, _, err = vk(*("verify", "tpch", "--views", "6,4", "--batches", "1", "--data", str(tmp_path)))
     assert code == 1
     first, key, expected, got = err.splitlines()[-4:]

@@ -13,7 +13,7 @@ import pytest
 from tests import clusters
 
 import viewkeeper
-from viewkeeper.rounds.reach import MACHINE, Reach, _marked, check_reach, machine
+from viewkeeper.runtime.spark.sessions import MACHINE, Reach, _marked, check_reach, machine
 
 pytestmark = pytest.mark.deep
 cluster = clusters.cluster

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.maintain import crossover
+from viewkeeper.runtime import cost_model
 
 ROWS = 5_000
 
 
 @pytest.fixture
 def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(crossover, "_FEW", 1_000)
+    monkeypatch.setattr(cost_model, "_MIN_REBUILD_ROWS", 1_000)
     db = make_db(spark=spark, durability="none")
     db.sql("CREATE TABLE sales (id BIGINT, shop INT, price INT, PRIMARY KEY (id))")
     db.sql("CREATE MATERIALIZED VIEW by_shop AS SELECT shop, count(*) AS n, max(price) AS top FROM sales GROUP BY shop")

@@ -22,7 +22,7 @@ from viewkeeper.expressions import can_raise, error_code, render, setup
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.nodes import Expr, Node, Project, Scan
+from viewkeeper.plan.logical.nodes import Expr, Node, Project, Scan
 
 from .expression_cases import GROUPS, Group
 

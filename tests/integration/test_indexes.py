@@ -107,7 +107,7 @@ def test_a_suspended_index_is_not_used(db: Any) -> None:
 
 
 def test_sparks_filters_take_an_index(db: Any, spark: Any) -> None:
-    from viewkeeper.spark.rows import RowReader, pushed
+    from viewkeeper.spark.batch_reader import RowReader, pushed
 
     register(spark)
     db.sql("CREATE INDEX by_shop ON sales (shop, item)")

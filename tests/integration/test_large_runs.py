@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.maintain import driving
+from viewkeeper.runtime import batch_work
 
 
 def test_views_are_right_when_runs_are_written_as_they_are_made(
     make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(batch_work, "_ROWS_AT_ONCE", 50)
     db = make_db(spark=spark)
     db.sql("CREATE TABLE t (id INT, g INT, n INT, PRIMARY KEY (id))")
     db.sql("CREATE TABLE names (g INT, name STRING, PRIMARY KEY (g))")

@@ -12,9 +12,9 @@ import pytest
 from tests.contract.limited import LIMITED
 from tests.contract.small_hbase import SmallHBase
 
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.errors import BadValue, InUse
-from viewkeeper.store.base import Store
+from viewkeeper.store.contract.store import Store
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.registry import open_store
 

@@ -210,7 +210,7 @@ def test_writers_wait_when_the_views_are_too_far_behind(shop: Any, monkeypatch: 
     go = threading.Event()
     commit = maintainer.store.commit
     monkeypatch.setattr(maintainer.store, "commit", lambda *args: (go.wait(30), commit(*args)))
-    monkeypatch.setattr("viewkeeper.read.levels.TIMEOUT", 0.2)
+    monkeypatch.setattr("viewkeeper.read.freshness.TIMEOUT", 0.2)
     with shop.maintain(max_lag=10):
         shop.put("items", [item(i) for i in range(11)])
         with pytest.raises(Timeout, match="more than 10 changes behind"):

@@ -104,13 +104,13 @@ def test_a_snapshot_over_different_cuts_is_refused_with_the_cuts(shop: Any) -> N
 
 
 def test_incremental_snapshots_read_only_the_keys_that_changed(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from viewkeeper.maintain import scheduler
+    from viewkeeper.maintain.strategies import scheduled
 
     shop.put("items", [item(i) for i in range(1000)])
     shop.sql(f"CREATE MATERIALIZED VIEW v WITH (strategy = 'ISN', interval = 3600) AS {TOTALS}")
     made: list[Any] = []
-    remake = scheduler.remake
-    monkeypatch.setattr(scheduler, "remake", lambda *args: made.append(remake(*args)) or made[-1])
+    remake = scheduled.remake
+    monkeypatch.setattr(scheduled, "remake", lambda *args: made.append(remake(*args)) or made[-1])
     shop.put("items", [item(i, "books") for i in (5, 6, 7, 500)])
     shop.refresh()
     assert [(m.whole, m.tracked) for m in made] == [(False, 4)]

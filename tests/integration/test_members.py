@@ -16,7 +16,7 @@ import pytest
 
 from viewkeeper import STALE
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper.maintain import gathering
+from viewkeeper.maintain.definitions import families as definitions_families
 from viewkeeper.spark import register
 from viewkeeper.sql.statements import create_together
 
@@ -96,7 +96,7 @@ def order(rng: Random) -> dict[str, Any]:
 
 @pytest.fixture
 def shop(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(gathering, "worthwhile", lambda views, different, rows: different >= 4)
+    monkeypatch.setattr(definitions_families, "worthwhile", lambda views, different, rows: different >= 4)
     db = make_db(spark=spark, durability="none")
     db.sql(
         "CREATE TABLE line (orderkey BIGINT, nr INT, qty INT, price DECIMAL(9,2), disc DECIMAL(4,2), shipped DATE,"

@@ -19,8 +19,7 @@ from tests.anonymous import Peak, watched
 from tests.integration import fanning_out, many_changes, yardsticks
 
 import viewkeeper as vk
-from viewkeeper.verify.recompute import SparkOracle, differences, is_in_no_order
-from viewkeeper.verify.yardstick import key_of
+from viewkeeper.verify.benchmark_check import SparkOracle, differences, is_in_no_order, key_of
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -110,7 +109,7 @@ def test_five_million_changed_rows_of_a_view_on_spark_leave_the_driver_small(tmp
 @pytest.fixture(scope="module")
 def tpcds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of scale 0.01; VK_TPCDS names a directory that keeps them from run to run."""
-    from viewkeeper.tpcds.data import generate
+    from viewkeeper.workloads.tpcds.data import generate
 
     return generate(0.01, Path(os.environ.get("VK_TPCDS") or tmp_path_factory.mktemp("tpcds")))
 
@@ -153,7 +152,7 @@ def test_batches_of_all_tpc_ds_views_stay_within_four_gigabytes(tmp_path: Path, 
 @pytest.mark.timeout(7_200)
 def test_the_tpc_h_views_at_scale_one_are_loaded_within_four_gigabytes(tmp_path: Path) -> None:
     """VK_TPCH names a directory that keeps the files from run to run."""
-    from viewkeeper.tpch.changes import generate
+    from viewkeeper.workloads.tpch.changes import generate
 
     files, url = str(generate(1, Path(os.environ.get("VK_TPCH") or tmp_path))), f"lmdb:{tmp_path / 'h'}"
     run("yardsticks.py", "load", "tpch", files, url, most=6_000)

@@ -19,7 +19,7 @@ from viewkeeper.cli import main
 from viewkeeper.errors import BadStatement
 from viewkeeper.model.names import COUNT, HASH, MARK, WEIGHT, backticked
 from viewkeeper.spark import register
-from viewkeeper.store.base import ViewChange
+from viewkeeper.store.contract.store import ViewChange
 
 VALUES = [n for n in NAMES if n.lower() != "id"]
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from tests.partners import always
 
-from viewkeeper.maintain import company
-from viewkeeper.maintain.hands import ONE, PROCESSES, SEVERAL
-from viewkeeper.rounds import driver, partners
+from viewkeeper.runtime.cost_model import ONE, PROCESSES, SEVERAL
+from viewkeeper.runtime.local import scheduler as local_scheduler
+from viewkeeper.runtime.processes import pool, scheduler
 
 VIEWS = {
     "by_category": "SELECT category, count(*) AS n, sum(price) AS total FROM items GROUP BY category",
@@ -93,8 +93,8 @@ def test_batches_with_partners_are_those_without(
 @pytest.mark.spark
 def test_partners_come_by_themselves_when_batches_are_long(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are started after the second batch alike, rehearse, and are tried; the report says who ran a batch."""
-    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
-    monkeypatch.setattr(company, "_LONG", 0.0)
+    monkeypatch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
+    monkeypatch.setattr(scheduler, "_LONG", 0.0)
     told: list[str] = []
     deadline = time.monotonic() + 60
     while not (told and PROCESSES in told[-1]) and time.monotonic() < deadline:
@@ -111,8 +111,8 @@ def test_partners_come_by_themselves_when_batches_are_long(shop: Any, monkeypatc
 def test_one_thread_is_no_process_more(
     make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
-    monkeypatch.setattr(company, "_LONG", 0.0)
+    monkeypatch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
+    monkeypatch.setattr(scheduler, "_LONG", 0.0)
     shop = made(make_db("shop", spark=spark, threads=1))
     for number in range(1, 5):
         change(shop, number)
@@ -160,7 +160,7 @@ def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.
     ran = always(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")  # on a busy machine that takes it longer
-    monkeypatch.setattr(partners, "_LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr(pool, "_LEAST_PATIENCE", 0.5)
     partner = partner_of(shop)
     partner.suspend()
     change(shop, 2)
@@ -175,21 +175,21 @@ def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.Mon
     """Whoever is interrupted when work is on its way, or is answered what was not asked, goes on without partners."""
     ran = always(monkeypatch)
     given: list[Any] = []
-    run = partners.Partners.run
+    run = pool.Partners.run
     monkeypatch.setattr(
-        partners.Partners, "run", lambda self, tasks, mine: (given.append(tasks), run(self, tasks, mine))[1]
+        pool.Partners, "run", lambda self, tasks, mine: (given.append(tasks), run(self, tasks, mine))[1]
     )
     change(shop, 1)
     shop.refresh("driver")
     company_of = shop._maintain().stage.driving._company
-    send = partners.send
+    send = pool.send
 
     def interrupted(*args: Any) -> None:
         send(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(partners, "send", interrupted)
+        patched.setattr(pool, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             company_of._partners.rehearse(given[0])
     assert company_of._partners._each == []
@@ -207,7 +207,7 @@ def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.Mon
 @pytest.mark.spark
 def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = always(monkeypatch)
-    monkeypatch.setattr(partners, "_PROGRAM", "raise SystemExit(3)")
+    monkeypatch.setattr(pool, "_PROGRAM", "raise SystemExit(3)")
     for number in range(1, 6):
         change(shop, number)
         shop.refresh("driver")
@@ -217,13 +217,13 @@ def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch
 
 @pytest.mark.spark
 def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 1)
-    monkeypatch.setattr(company, "_LONG", 0.0)
-    broken = "from viewkeeper.rounds import partner; partner._run = None; "
-    monkeypatch.setattr(partners, "_PROGRAM", broken + partners._PROGRAM)
+    monkeypatch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
+    monkeypatch.setattr(scheduler, "_LONG", 0.0)
+    broken = "from viewkeeper.runtime import partner; partner._run = None; "
+    monkeypatch.setattr(pool, "_PROGRAM", broken + pool._PROGRAM)
     tried: list[int] = []
-    run = partners.Partners.run
-    monkeypatch.setattr(partners.Partners, "run", lambda *args: (tried.append(1), run(*args))[1])
+    run = pool.Partners.run
+    monkeypatch.setattr(pool.Partners, "run", lambda *args: (tried.append(1), run(*args))[1])
     for number in range(100):
         price = Decimal(number) / 4
         shop.put("items", [{"id": i, "category": "toys", "price": price + i % 7} for i in range(20)])
@@ -324,8 +324,8 @@ for number in range(1, 100_000):
 @pytest.mark.spark
 def test_files_that_were_removed_are_let_go_of(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partner without work holds no space of files that merges have replaced."""
-    sooner = "from viewkeeper.rounds import partner; partner._LOOKS = 0.2; "
-    monkeypatch.setattr(partners, "_PROGRAM", sooner + partners._PROGRAM)
+    sooner = "from viewkeeper.runtime import partner; partner._LOOKS = 0.2; "
+    monkeypatch.setattr(pool, "_PROGRAM", sooner + pool._PROGRAM)
     always(monkeypatch)
     for number in range(1, 9):
         change(shop, number)

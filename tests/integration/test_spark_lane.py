@@ -11,12 +11,12 @@ import pytest
 
 from viewkeeper.capture.snapshot import Stopped
 from viewkeeper.errors import StoreError, Unsupported
-from viewkeeper.maintain.lanes import Choice
-from viewkeeper.maintain.stage import Stage
-from viewkeeper.plan import levels as plan_levels
-from viewkeeper.rounds import placing, reach
-from viewkeeper.rounds import spark as lane
-from viewkeeper.rounds.sessions import Cluster
+from viewkeeper.plan.dataflow import dataflow as plan_levels
+from viewkeeper.runtime.cost_model import Choice
+from viewkeeper.runtime.executor import Stage
+from viewkeeper.runtime.spark import placement, sessions
+from viewkeeper.runtime.spark import scheduler as lane
+from viewkeeper.runtime.spark.sessions import Cluster
 
 VIEW = """CREATE MATERIALIZED VIEW by_zone AS
           SELECT z.name, count(*) AS n, sum(o.amount) AS total
@@ -27,8 +27,8 @@ VIEW = """CREATE MATERIALIZED VIEW by_zone AS
 @pytest.fixture
 def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Three tables, of which only the zones are small; the tasks are many, and held to be on other machines."""
-    monkeypatch.setattr(placing, "ROWS_A_TASK", 1)
-    monkeypatch.setattr(reach, "all_near", lambda *_: False)
+    monkeypatch.setattr(placement, "ROWS_A_TASK", 1)
+    monkeypatch.setattr(sessions, "all_near", lambda *_: False)
     monkeypatch.setattr(plan_levels, "BROADCAST_BYTES", 4_096)
     db = make_db(spark=spark, durability="none")
     db.sql("CREATE TABLE zones (id INT, name STRING, open BOOLEAN, PRIMARY KEY (id))")
@@ -41,8 +41,8 @@ def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    placed: list[placing.Placing] = []
-    monkeypatch.setattr(lane, "place", lambda *given: placed.append(placing.place(*given)) or placed[-1])
+    placed: list[placement.Placing] = []
+    monkeypatch.setattr(lane, "place", lambda *given: placed.append(placement.place(*given)) or placed[-1])
     db.sql(VIEW.replace(" AS\n", " WITH (share = false) AS\n", 1))  # each lookup by itself
     told = db.explain("by_zone")
     assert "broadcast: with 5 rows every task reads it whole" in told
@@ -68,8 +68,8 @@ def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest
 @pytest.mark.parametrize("near", [True, False])
 def test_tasks_read_their_shares_of_the_log(db: Any, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
     """One call names a key once; the shares of several calls meet by key before the first expression sees them."""
-    monkeypatch.setattr(reach, "all_near", lambda *_: near)
-    monkeypatch.setattr(placing, "FEW_ROWS", 5)
+    monkeypatch.setattr(sessions, "all_near", lambda *_: near)
+    monkeypatch.setattr(placement, "FEW_ROWS", 5)
     db.sql(VIEW)
     db.sql("CREATE MATERIALIZED VIEW parts AS SELECT id, 100 / amount AS part FROM orders WHERE id > 0")
     stage, tables = db._maintain().stage, {t.id: t.name for t in db._maintain().publisher.catalog.tables}
@@ -129,14 +129,14 @@ def test_a_worker_that_does_not_see_the_state_is_an_error_and_no_damage(
 ) -> None:
     """As an executor that joins a session later, on a machine where the directory is not mounted."""
     db.sql(VIEW)
-    absent = reach.Reach(db._store.url, str(tmp_path / "not mounted"), None, None)
-    monkeypatch.setattr(reach, "reach_of", lambda *_: absent)
+    absent = sessions.Reach(db._store.url, str(tmp_path / "not mounted"), None, None)
+    monkeypatch.setattr(sessions, "reach_of", lambda *_: absent)
     db.put("orders", [{"id": i, "shop": i % 410, "amount": 7} for i in range(50)])
     epoch = db.status().epoch
     with pytest.raises(Unsupported, match="ran where that directory is not"):
         db.refresh("spark")
     assert (db.status().epoch, db.status().rebuilds) == (epoch, 0)
-    monkeypatch.setattr(reach, "reach_of", lambda *_: None)
+    monkeypatch.setattr(sessions, "reach_of", lambda *_: None)
     assert db.refresh("spark").mended == ()
     assert db.audit().differences == 0
 
@@ -145,7 +145,7 @@ def test_a_small_batch_is_one_stage_that_leaves_the_session_as_it_was(
     db: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its plan is sent with the first one, and its name is the batch's; the caller's own jobs keep theirs."""
-    monkeypatch.setattr(placing, "ROWS_A_TASK", 1_000)
+    monkeypatch.setattr(placement, "ROWS_A_TASK", 1_000)
     db.sql(VIEW)
     context = spark.sparkContext
     context.setJobDescription("the caller's")
@@ -169,7 +169,7 @@ def test_a_small_batch_is_one_stage_that_leaves_the_session_as_it_was(
 def test_an_error_in_a_task_stops_the_view_whose_row_it_is(
     db: Any, monkeypatch: pytest.MonkeyPatch, rows_a_task: int
 ) -> None:
-    monkeypatch.setattr(placing, "ROWS_A_TASK", rows_a_task)
+    monkeypatch.setattr(placement, "ROWS_A_TASK", rows_a_task)
     db.sql(VIEW)
     db.delete("orders", 0)
     db.sql("CREATE MATERIALIZED VIEW shares AS SELECT id, 100 / shop AS share FROM orders WHERE shop > 0 OR id < 9")

@@ -13,7 +13,7 @@ import pytest
 
 from viewkeeper.errors import EvaluationError
 from viewkeeper.spark import register
-from viewkeeper.store.ordered import keeping
+from viewkeeper.store.ordered import observed_writes
 
 TABLE = """CREATE TABLE t (k BIGINT PRIMARY KEY, s STRING, i INT, l BIGINT, m DECIMAL(9,2), w DECIMAL(30,4), d DOUBLE,
     f FLOAT, day DATE, at TIMESTAMP, b BOOLEAN, x BINARY)"""
@@ -71,8 +71,8 @@ def test_spark_says_the_same_after_calls_of_all_sizes(db: Any, spark: Any, monke
     db.sql(f"CREATE MATERIALIZED VIEW above AS {ABOVE}")
     chance = random.Random(2)
     for few, some in ((1_000, 1_000), (0, -1), (1_000, -1)):  # one by one, by columns, by the operators
-        monkeypatch.setattr(keeping, "_FEW", few)
-        monkeypatch.setattr(keeping, "_SOME", some)
+        monkeypatch.setattr(observed_writes, "_FEW", few)
+        monkeypatch.setattr(observed_writes, "_SOME", some)
         for _ in range(8):
             keys = [chance.randrange(60) for _ in range(chance.choice((1, 2, 25)))]
             if chance.random() < 0.3:

@@ -8,7 +8,7 @@ import pytest
 
 from viewkeeper.errors import BadStatement
 from viewkeeper.plan.catalyst import front_session, read_query
-from viewkeeper.plan.tokens import tokens
+from viewkeeper.syntax.lexer import tokens
 
 TEXTS = [
     "'it''s'",

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from viewkeeper.operators import threshold
+from viewkeeper.operators.kinds import lookup as kinds_lookup
 
 _SCALARS = {
     "avg": "SELECT avg(d) FROM levels",
@@ -79,14 +79,14 @@ def test_a_small_move_reads_few_rows(make_db: Callable[..., Any], spark: Any, mo
     db.sql("CREATE MATERIALIZED VIEW above AS SELECT id FROM facts WHERE v > (SELECT max(v) FROM levels)")
     db.refresh()
     read: list[int] = []
-    lookup = threshold.lookup
+    lookup = kinds_lookup.range_lookup
 
     def watched(*given: Any) -> Iterator[pa.Table]:
         for found in lookup(*given):
             read.append(found.num_rows)
             yield found
 
-    monkeypatch.setattr(threshold, "lookup", watched)
+    monkeypatch.setattr(kinds_lookup, "range_lookup", watched)
     db.put("levels", [{"id": 1, "v": 3_004}])
     assert db.refresh(lane="driver").views == {"above": 4}
     assert 0 < sum(read) < 20

@@ -14,11 +14,10 @@ import pytest
 
 from viewkeeper.cli import main
 from viewkeeper.errors import MissingDependency
-from viewkeeper.tpcds import QUERIES, SCHEMAS
-from viewkeeper.tpcds.changes import TpcdsModel, references
-from viewkeeper.tpcds.data import columns_of, generate
-from viewkeeper.verify.recompute import SparkOracle
-from viewkeeper.verify.yardstick import named
+from viewkeeper.verify.benchmark_check import SparkOracle, named
+from viewkeeper.workloads.tpcds import QUERIES, SCHEMAS
+from viewkeeper.workloads.tpcds.changes import TpcdsModel, references
+from viewkeeper.workloads.tpcds.data import columns_of, generate
 
 Verify = Callable[..., tuple[int, str]]
 
@@ -97,8 +96,8 @@ def test_views_of_each_kind_equal_spark_in_its_lane(verify_apart: Verify) -> Non
 
 OUT_OF_MEMORY = """
 from viewkeeper.errors import OutOfMemory
-from viewkeeper.plan.catalyst.local import local_spark
-from viewkeeper.verify.recompute import SparkOracle
+from viewkeeper.plan.catalyst.jvm import local_spark
+from viewkeeper.verify.benchmark_check import SparkOracle
 
 oracle = SparkOracle(local_spark())
 endless = {v: f"SELECT {v} AS v, collect_list(repeat(id, 99)) AS rows FROM range(0, 1000000000, 1, 1)" for v in (1, 2)}

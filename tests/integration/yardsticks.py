@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import viewkeeper as vk
-from viewkeeper import tpcds, tpch
-from viewkeeper.tpcds.changes import TpcdsModel
-from viewkeeper.tpch.changes import TpchModel
-from viewkeeper.verify.model import Model
-from viewkeeper.verify.yardstick import apply, create_views, load, named
+from viewkeeper.verify.benchmark_check import apply, create_views, load, named
+from viewkeeper.verify.reference_model import Model
+from viewkeeper.workloads import tpcds, tpch
+from viewkeeper.workloads.tpcds.changes import TpcdsModel
+from viewkeeper.workloads.tpch.changes import TpchModel
 
 SHARE, MOST, SEED = 0.015, 1_000_000, 5
 

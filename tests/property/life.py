@@ -17,7 +17,7 @@ from typing import Any
 
 from viewkeeper import ANY, LATEST
 from viewkeeper.errors import BadStatement, InUse, Timeout, Unsupported
-from viewkeeper.plan.catalyst.own import own_session
+from viewkeeper.plan.catalyst.session import own_session
 
 from .compare import rows_difference
 from .oracle import SETTINGS

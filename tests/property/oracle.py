@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.plan.catalyst.own import own_session
+from viewkeeper.plan.catalyst.session import own_session
 
 from .changes import State, to_arrow
 from .query import View

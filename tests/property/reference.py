@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model.types import VOID, decimal_digits
-from viewkeeper.operators.spec import AggregateSpec, Measure
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
 
 Row = tuple[Any, ...]
 Rows = Counter[Row]

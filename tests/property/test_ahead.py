@@ -15,22 +15,22 @@ import pytest
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.operators.ahead import Ahead
-from viewkeeper.operators.alive import Alive, _Door
-from viewkeeper.operators.arrangement import Run, arrange, merge
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import hashes
-from viewkeeper.operators.outlooks import Modes, outlooks
-from viewkeeper.operators.places import Lying, Probe
-from viewkeeper.operators.stretches import Check, Exit, Step, Stretch, referred
+from viewkeeper.operators.delta_join.plan import Check, Exit, PathStep, Stretch, referred
+from viewkeeper.operators.delta_join.semijoin import Ahead
+from viewkeeper.operators.delta_join.semijoin_bitmaps import Alive, _Door
+from viewkeeper.operators.delta_join.semijoin_graph import Modes, outlooks
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.cursor import Lying, Probe
+from viewkeeper.state.key_hash import hashes
+from viewkeeper.state.run import Run, arrange, merge
 
 COLUMNS = {"a": ("k", "x"), "b": ("x", "y"), "c": ("y", "v")}
 LARGE = Expr(
     "GreaterThan", types.BOOLEAN, (referred(3, "v", types.BIGINT, True), Expr("literal", types.BIGINT, value=2))
 )
-C = Step(3, "c", True, ((2, "y"),), ("y",), 0b11, (Check((((LARGE,), 0b10),)),))
-B = Step(2, "b", True, ((1, "x"),), ("x",), 0b11)
-A = Step(1, "a", True, ((0, "k"),), ("k",), 0b11)
+C = PathStep(3, "c", True, ((2, "y"),), ("y",), 0b11, (Check((((LARGE,), 0b10),)),))
+B = PathStep(2, "b", True, ((1, "x"),), ("x",), 0b11)
+A = PathStep(1, "a", True, ((0, "k"),), ("k",), 0b11)
 EXITS = (Exit(0, "", ()), Exit(1, "", ()))
 PATH = Stretch((), (), (), ((A, Stretch((), (), (), ((B, Stretch((), (), (), ((C, Stretch((), (), EXITS, ())),))),))),))
 

@@ -18,16 +18,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.engine import Database
-from viewkeeper.maintain import altering, planning
+from viewkeeper.database import Database
+from viewkeeper.maintain.definitions import alter_table, planning
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.operators.cells.axes import Axis, Bits, Range, ranged
-from viewkeeper.operators.cells.codes import coded, numbered
-from viewkeeper.operators.cells.recompose import recompose
+from viewkeeper.operators.family.axes import Axis, Bits, Range, ranged
+from viewkeeper.operators.family.recompose import recompose
+from viewkeeper.operators.family.value_codes import coded, numbered
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.families import lifting
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Members, Named, Node, Project, Query, Scan, Seeded
+from viewkeeper.plan.families import lift
+from viewkeeper.plan.logical.nodes import (
+    Aggregate,
+    Call,
+    Expr,
+    Filter,
+    Members,
+    Named,
+    Node,
+    Project,
+    Query,
+    Scan,
+    Seeded,
+)
 
 NAN = float("nan")
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -212,7 +224,7 @@ def by_rows(node: Node) -> Node:
 def made(make_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
     """A database with the family of a template, by cells (`c`) and by rows (`r`)."""
     monkeypatch.setattr(Database, "_spark", lambda self: None)
-    known = lifting.lift
+    known = lift.lift
 
     def make(seed: int) -> Any:
         query = template(Random(seed))
@@ -225,7 +237,7 @@ def made(make_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
             found = known(query, table)
             return replace(found, root=by_rows(found.root)) if table.name.startswith("r") else found
 
-        for module in (altering, planning):
+        for module in (alter_table, planning):
             monkeypatch.setattr(module, "lift", lifted)
         listed = ", ".join(f"{name} {kind.upper()}" for name, (kind, _) in MEMBERS.items())
         used = ", ".join(f":{name}" for name in MEMBERS)

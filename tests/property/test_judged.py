@@ -9,9 +9,9 @@ import pytest
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.operators import stretches
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.stretches import Check, judged, referred, words_of
+from viewkeeper.operators.delta_join import plan
+from viewkeeper.operators.delta_join.plan import Check, judged, referred, words_of
+from viewkeeper.resources.prepared_statements import Duck
 
 X = referred(2, "x", types.BIGINT, True)
 
@@ -36,9 +36,9 @@ def meets(condition: Expr, value: int | None) -> bool:
 def test_bits_are_those_of_each_conjunction_alone(
     monkeypatch: pytest.MonkeyPatch, at_once: int, statements: bool
 ) -> None:
-    monkeypatch.setattr(stretches, "_JUDGED", at_once)
+    monkeypatch.setattr(plan, "_JUDGED", at_once)
     if statements:
-        monkeypatch.setattr(stretches, "comparison", lambda condition: None)
+        monkeypatch.setattr(plan, "comparison", lambda condition: None)
     rng = Random(at_once)
     with Duck(threads=1) as duck:
         for _ in range(15):

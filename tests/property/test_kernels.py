@@ -20,17 +20,18 @@ from hypothesis import strategies as st
 from viewkeeper.errors import EvaluationError
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import extremes, threshold
-from viewkeeper.operators.arrangement import Arrangement, arrange, merge
-from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.aggregation import extremes
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
 from viewkeeper.operators.kinds import Recompute, aggregate, recompute
+from viewkeeper.operators.kinds import lookup as kinds_lookup
 from viewkeeper.operators.kinds.lookup import lookup
-from viewkeeper.operators.ranges import in_ranges
-from viewkeeper.operators.segments import ORDERED, Segment
-from viewkeeper.operators.spec import AggregateSpec, Measure
-from viewkeeper.plan.nodes import Expr, Named, column
-from viewkeeper.store.memory import Memory
+from viewkeeper.operators.segment import ORDERED, Segment
+from viewkeeper.plan.logical.nodes import Expr, Named, column
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.compaction import in_ranges
+from viewkeeper.state.consolidate import consolidate
+from viewkeeper.state.run import Arrangement, arrange, merge
 
 from . import reference
 from .reference import Row, Rows
@@ -244,11 +245,11 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str)
     hashes = [0, 1, 2**63, 2**63 + 1, 2**64 - 1, 2**53 + 1, *(rng.getrandbits(64) for _ in range(5))]
     with pytest.MonkeyPatch.context() as patch:
         if how != "bisected":
-            patch.setattr("viewkeeper.operators.finding._GUESSED_ROWS", 1)
-            patch.setattr("viewkeeper.operators.finding._GUESSED_PROBES", 1)
-            patch.setattr("viewkeeper.operators.finding._ASKED", 10**9 if how == "directory" else 0)
-            patch.setattr("viewkeeper.operators.finding._NARROW", rng.choice([1, 2, 64]))
-            patch.setattr("viewkeeper.operators.finding._BUCKET_ROWS", rng.choice([1, 3]))
+            patch.setattr("viewkeeper.state.hash_index._GUESSED_ROWS", 1)
+            patch.setattr("viewkeeper.state.hash_index._GUESSED_PROBES", 1)
+            patch.setattr("viewkeeper.state.hash_index._ASKED", 10**9 if how == "directory" else 0)
+            patch.setattr("viewkeeper.state.hash_index._NARROW", rng.choice([1, 2, 64]))
+            patch.setattr("viewkeeper.state.hash_index._BUCKET_ROWS", rng.choice([1, 3]))
         tables = [consolidate(duck, _hashed(rng, rng.choice([0, 1, 5, 40]), hashes)) for _ in range(4)]
         arrangement = Arrangement().plus(*(arrange(t) for t in tables))
         everything = [row for t in tables for row in t.to_pylist()]
@@ -342,7 +343,9 @@ def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) ->
         probe = _placed(duck, "s", kind, moves).rename_columns(["p", "s", "¤w", "¤h"])
         reach = "above" if ">" in op else "below"
         pieces = list(
-            threshold.lookup(probe, "s", Arrangement(tuple(runs)), ["id", "v"], reach, rng.choice([1, 5, 1000]))
+            kinds_lookup.range_lookup(
+                probe, "s", Arrangement(tuple(runs)), ["id", "v"], reach, rng.choice([1, 5, 1000])
+            )
         )
         none = duck.run("SELECT id, v, s, r.¤w FROM r, p LIMIT 0", r=runs[0].weighted, p=probe)
         found = pa.concat_tables([none, *pieces], promote_options="permissive")

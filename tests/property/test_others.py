@@ -18,17 +18,17 @@ from viewkeeper import expressions
 from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange, merge
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import hashes
+from viewkeeper.operators.exists_other_value import others
+from viewkeeper.operators.exists_other_value_step import other_values, step_of_others
 from viewkeeper.operators.kinds import Recompute, recompute
 from viewkeeper.operators.operator import slots
-from viewkeeper.operators.others import others
-from viewkeeper.operators.others_step import other_values, step_of_others
-from viewkeeper.operators.passing import passed
-from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.tables import Tables
-from viewkeeper.plan.nodes import Expr, Named, column
+from viewkeeper.operators.segment import Segment
+from viewkeeper.operators.segment_execution import passed
+from viewkeeper.operators.table_slices import Tables
+from viewkeeper.plan.logical.nodes import Expr, Named, column
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.key_hash import hashes
+from viewkeeper.state.run import Arrangement, Run, arrange, merge
 
 from . import reference
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.rounds import driver
-from viewkeeper.store import memory
+from viewkeeper.resources import memory
+from viewkeeper.runtime.local import scheduler
 
 from .scenario import generate
 from .test_views import assert_views_equal_recompute
@@ -27,5 +27,5 @@ def test_views_made_piece_by_piece_equal_recompute(seed: int, spark: Any, monkey
     monkeypatch.setattr(memory.Memory, "waiting", 1 if seed % 3 else 1 << 20)
     monkeypatch.setattr(memory, "_SMALL", 0)
     monkeypatch.setattr(memory, "_LEAST_ROWS", 0)
-    monkeypatch.setattr(driver, "_CROWD", 4)
+    monkeypatch.setattr(scheduler, "_CROWD", 4)
     assert_views_equal_recompute(generate(seed, views=5, batches=2), spark)

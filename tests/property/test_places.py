@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.operators.arrangement import Run, arrange, merge
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import hashes
-from viewkeeper.operators.places import Lying, Probe
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.cursor import Lying, Probe
+from viewkeeper.state.key_hash import hashes
+from viewkeeper.state.run import Run, arrange, merge
 
 KEYS = {
     "one number": ([("k", pa.int64())], lambda rng: (rng.choice([None, *range(-4, 9)]),)),

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Query, Scan, column
-from viewkeeper.plan.presums import presummed, summed_first
+from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Query, Scan, column
+from viewkeeper.plan.rules.preaggregation import presummed, summed_first
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 KEYS = {"orders": "o_id", "line": "l_id", "customer": "c_id"}

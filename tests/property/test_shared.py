@@ -16,8 +16,8 @@ import pytest
 from tests.partners import always
 
 import viewkeeper as vk
-from viewkeeper.maintain.hands import PROCESSES
-from viewkeeper.operators import routes, stretches, underway
+from viewkeeper.operators.delta_join import operator, partial_rows, plan
+from viewkeeper.runtime.cost_model import PROCESSES
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 SEEDS = range(1, 61) if DEEP else range(1, 4)
@@ -147,9 +147,9 @@ def test_views_together_are_those_apart_and_sparks(
     way = ("driver", "spark", "partners")[seed % 3]
     lane = "spark" if way == "spark" else "driver"
     if way == "driver":  # so few views need several words too; tasks and partners are other processes
-        monkeypatch.setattr(stretches, "BITS", 3)
-        monkeypatch.setattr(underway, "_ROWS_FOR_BITS", rng.choice([2, 1000]))
-        monkeypatch.setattr(underway, "_STATEMENT", 50_000 if seed % 2 else 0)
+        monkeypatch.setattr(plan, "BITS", 3)
+        monkeypatch.setattr(partial_rows, "_ROWS_FOR_BITS", rng.choice([2, 1000]))
+        monkeypatch.setattr(partial_rows, "_STATEMENT", 50_000 if seed % 2 else 0)
     ran = always(monkeypatch, 2 + seed % 2) if way == "partners" else []
     queries: dict[str, str] = {}
     with (
@@ -223,7 +223,7 @@ def test_what_fails_together_is_done_apart(make_db: Any, spark: Any, monkeypatch
     before = rows_of(db, "counts")
     db.put("line", [random_row(Random(99), "line", 0) | {"l_order": 1, "l_number": 77}])
     with monkeypatch.context() as patched:
-        patched.setattr(routes, "followed", broken)
+        patched.setattr(operator, "followed", broken)
         db.refresh("driver")
     assert rows_of(db, "counts") != before
     assert db.audit("prices", "counts", "alone").is_right

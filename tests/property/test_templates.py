@@ -16,11 +16,11 @@ import pytest
 
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model import types
-from viewkeeper.model.catalog import Catalog
+from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.catalyst import front_session, read_query
-from viewkeeper.plan.constants import template_of
-from viewkeeper.plan.templates import Templates
+from viewkeeper.plan.families.plan_templates import Templates
+from viewkeeper.plan.families.text_templates import template_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.plan.catalyst.own import own_session
+from viewkeeper.plan.catalyst.session import own_session
 
 from .oracle import SETTINGS
 

@@ -123,9 +123,9 @@ def listed(db: Any) -> set[str]:
 
 def planned(url: str) -> None:
     """Take plans from the library instead of asking Spark."""
-    from viewkeeper.engine import Database
+    from viewkeeper.database import Database
     from viewkeeper.plan import catalyst
-    from viewkeeper.plan.compiler import ViewPlan
+    from viewkeeper.plan.compile.compiler import ViewPlan
 
     library = json.loads((Path(url.removeprefix("lmdb:")).parent / "plans.json").read_text())
     catalyst.read_query = lambda _spark, text, _tables: ViewPlan.from_json(library[text]).query  # type: ignore[assignment]

@@ -18,14 +18,14 @@ import pyarrow as pa
 from viewkeeper.cli.load import load
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model import types
-from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
-from viewkeeper.model.keys import encode_keys, encode_whole_key, key_range, prefix_range
-from viewkeeper.model.rows import keys_table, rows_table
+from viewkeeper.model.encoding.keys import encode_keys, encode_whole_key, key_range, prefix_range
+from viewkeeper.model.encoding.rows import decode_row, decode_rows, encode_rows
+from viewkeeper.model.intake.rows import keys_table, rows_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.token import Token
-from viewkeeper.operators.arrangement import arrange
-from viewkeeper.operators.runs import RunEntry, open_run, write_container
-from viewkeeper.plan import statements as sql
+from viewkeeper.state.run import arrange
+from viewkeeper.state.run_file import RunEntry, open_run, write_container
+from viewkeeper.syntax import statements as sql
 
 TYPES = [
     "boolean",

@@ -15,9 +15,9 @@ import pytest
 
 import viewkeeper as vk
 from viewkeeper.cli import main
-from viewkeeper.commit.manifest import Manifest
-from viewkeeper.read.audit import compare
-from viewkeeper.store.base import ViewChange
+from viewkeeper.read.audit.audit import compare
+from viewkeeper.state.manifest import Manifest
+from viewkeeper.store.contract.store import ViewChange
 
 from . import shop
 from .harness import Ledger
@@ -199,7 +199,7 @@ def test_an_audit_beside_the_batches_that_fails_is_seen(url: str, caplog: Any, m
     def broken(*_: Any) -> None:
         raise RuntimeError("Spark is gone")
 
-    monkeypatch.setattr("viewkeeper.read.auditing.audit", broken)
+    monkeypatch.setattr("viewkeeper.read.audit.background.audit", broken)
     with vk.open(url) as db:
         with db.maintain(audit_every=0.1):
             _wait_for(lambda: db.status().error)
@@ -222,7 +222,7 @@ def _wait_for(condition: Callable[[], object]) -> None:
 
 def test_floats_that_differ_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     from viewkeeper.cli.commands.health import _print_audit
-    from viewkeeper.read.findings import Audit, Difference, ViewAudit
+    from viewkeeper.read.audit.report import Audit, Difference, ViewAudit
 
     one, other = {"k": 1, "x": 0.1234567890123}, {"k": 1, "x": 0.1234567890124}
     _print_audit(Audit(7, 0.1, (ViewAudit("v", 1, 1, examples=(Difference({"k": 1}, one, other),)),)))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import viewkeeper as vk
-from viewkeeper import faults
+from viewkeeper import failpoints
 
 from . import shop
 from .harness import DEEP, Ledger, asleep, killed, wake
@@ -81,10 +81,10 @@ TASKS = ["task.before", "run.write.before", "run.write.middle", "run.sync", "run
 
 
 def test_every_point_is_listed_and_used() -> None:
-    source = Path(faults.__file__).parent
+    source = Path(failpoints.__file__).parent
     spoken = re.compile(r'(?:faults\.point|fterwards(?:\(store\))?\.drop)\((?:[\w.]+, )?"([^"]+)"\)')
     passed = {name for path in source.rglob("*.py") for name in spoken.findall(path.read_text())}
-    assert passed == set(faults.POINTS)
+    assert passed == set(failpoints.POINTS)
     struck = {*BATCH, *MERGE, *(point.partition("@")[0] for _, point in DDL)}
     # tests/contract: test_resumed_loads.py, test_backup.py, test_synchronous.py, test_members.py;
     # tests/integration: test_families.py

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 import viewkeeper as vk
-from viewkeeper import faults
+from viewkeeper import failpoints
 from viewkeeper.errors import ReadOnly, StoreError
-from viewkeeper.maintain import driving
-from viewkeeper.rounds import driver
+from viewkeeper.runtime import batch_work
+from viewkeeper.runtime.local import scheduler
 
 from . import shop
 from .harness import DEEP, Ledger
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_written(url: str, ledger: Ledger, point: str, num
     with vk.open(url) as db:
         shop.change(db, 1)
         epoch, files = db.status().epoch, shop.state_files(url)
-        with faults.failing(point, number):
+        with failpoints.failing(point, number):
             for _ in range(2):
                 with pytest.raises(StoreError, match=os.strerror(number)):
                     db.refresh("driver")
@@ -179,8 +179,8 @@ def test_a_file_that_cannot_be_written_beside_the_batch(
     url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a large batch of many views, whose rows are resolved meanwhile."""
-    monkeypatch.setattr(driver, "_OPERATORS_FOR_MORE", 0)
-    monkeypatch.setattr(driving, "ROWS_FOR_MORE", 0)
+    monkeypatch.setattr(scheduler, "_OPERATORS_FOR_MORE", 0)
+    monkeypatch.setattr(batch_work, "ROWS_FOR_MORE", 0)
     test_a_file_that_cannot_be_written(url, ledger, "run.write.middle", errno.ENOSPC)
 
 
@@ -193,7 +193,7 @@ def test_a_merge_that_cannot_be_written(url: str, ledger: Ledger) -> None:
             db.refresh("driver")
             work = db._maintainer.publisher.merger._work
             if failed < 2 and work is not None:
-                with faults.failing("run.write.before", errno.ENOSPC):
+                with failpoints.failing("run.write.before", errno.ENOSPC):
                     shop.change(db, 1000 + step)
                     with pytest.raises(StoreError):
                         db.refresh("driver")
@@ -306,10 +306,10 @@ def test_a_clock_that_jumps(url: str, ledger: Ledger, monkeypatch: pytest.Monkey
 def test_a_scheduled_view_does_not_wait_for_a_clock_that_was_put_back() -> None:
     from dataclasses import replace
 
-    from viewkeeper.maintain.schedule import due
-    from viewkeeper.model.catalog import View
+    from viewkeeper.maintain.strategies.remake import due
+    from viewkeeper.model.catalog.catalog import View
+    from viewkeeper.model.catalog.view import OwnCut
     from viewkeeper.model.schema import Table
-    from viewkeeper.model.views import OwnCut
 
     view = View(Table(1, "v", (), ()), "", {}, {"strategy": "SN", "interval": "10"}, at=OwnCut(1, 0, 0, 1000.0))
     assert due([view], 1005.0) == []

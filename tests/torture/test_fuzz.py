@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 import viewkeeper as vk
 from viewkeeper.cli.load import load
 from viewkeeper.errors import CorruptState, TooLarge, ViewkeeperError
-from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
-from viewkeeper.model.keys import encode_keys, encode_whole_key, key_range, prefix_range
-from viewkeeper.model.rows import keys_table, rows_table, updates_table
+from viewkeeper.model.encoding.keys import encode_keys, encode_whole_key, key_range, prefix_range
+from viewkeeper.model.encoding.rows import decode_row, decode_rows, encode_rows
+from viewkeeper.model.intake.rows import keys_table, rows_table, updates_table
 from viewkeeper.model.token import Token
-from viewkeeper.operators.arrangement import arrange
-from viewkeeper.operators.runs import open_run, write_container
-from viewkeeper.plan import statements
-from viewkeeper.store.lmdb import rows as lmdb_rows
-from viewkeeper.store.lmdb.database import LmdbDatabase
-from viewkeeper.store.ordered import images
+from viewkeeper.state.run import arrange
+from viewkeeper.state.run_file import open_run, write_container
+from viewkeeper.store.lmdb import table_rows as lmdb_rows
+from viewkeeper.store.lmdb.maps import LmdbDatabase
+from viewkeeper.store.ordered import row_images
+from viewkeeper.syntax import statements
 
 from . import shop
 from .targets import CORPUS, TABLE, TARGETS
@@ -248,7 +248,7 @@ def test_limits_have_clear_errors_and_write_nothing(db: Any, monkeypatch: pytest
     db.put("t", {"k": "x" * lmdb_rows.LONGEST_KEY * 2, "v": b"v"})
     with pytest.raises(TooLarge, match="64 KB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "x" * 70_000, "v": b""}])
-    monkeypatch.setattr(images, "LARGEST_ROW", 1 << 20)
+    monkeypatch.setattr(row_images, "LARGEST_ROW", 1 << 20)
     with pytest.raises(TooLarge, match="1 MB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "b", "v": bytes(2 << 20)}])
     monkeypatch.setattr(LmdbDatabase, "largest_call", 1 << 20)
@@ -263,7 +263,7 @@ def test_nothing_is_unpickled() -> None:
     process what it hands to one that it has started itself, in a file that nobody else can open."""
     source = Path(vk.__file__).parent
     used = [p for p in source.rglob("*.py") if any(w in p.read_text() for w in ("pickle", "marshal", "eval(", "exec("))]
-    assert [p.relative_to(source).as_posix() for p in used if "eval(" not in p.name] == ["rounds/parcels.py"]
+    assert [p.relative_to(source).as_posix() for p in used if "eval(" not in p.name] == ["runtime/processes/worker.py"]
 
 
 def test_a_row_of_an_unknown_version_is_damage() -> None:

@@ -18,22 +18,21 @@ import pytest
 import viewkeeper as vk
 from viewkeeper.capture import changes
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.maintain import fitting
-from viewkeeper.operators.duck import Duck
-from viewkeeper.store.base import Pending
-from viewkeeper.store.budget import budget, machine_share, parse_size
-from viewkeeper.store.ducks import connect
-from viewkeeper.store.lmdb.store import LmdbStore
-from viewkeeper.store.memory import Memory
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck, connect
+from viewkeeper.resources.process_budget import budget, machine_share, parse_size
+from viewkeeper.runtime import cost_model
+from viewkeeper.store.contract.store import Pending
+from viewkeeper.store.lmdb import LmdbStore
 
 from . import shop
 from .harness import DEEP, Ledger
 
 
 def test_what_fits() -> None:
-    assert fitting.fitting(Pending(10, 1_000, 0.0, size=1_000), 1 << 20) is None
-    assert fitting.fitting(Pending(10, 1_000, 0.0, size=1 << 20), 1 << 20) == 1_000 // fitting.EXPANSION
-    assert fitting.fitting(Pending(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
+    assert cost_model.fitting(Pending(10, 1_000, 0.0, size=1_000), 1 << 20) is None
+    assert cost_model.fitting(Pending(10, 1_000, 0.0, size=1 << 20), 1 << 20) == 1_000 // cost_model.EXPANSION
+    assert cost_model.fitting(Pending(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_what_a_killed_process_spilled_is_removed(make_db: Callable[..., Any]) -
 def test_a_backlog_larger_than_memory_is_several_batches(
     url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "EXPANSION", 1_000)  # as if every row took kilobytes
+    monkeypatch.setattr(cost_model, "EXPANSION", 1_000)  # as if every row took kilobytes
     with vk.open(url, memory="64MiB") as db:
         before = db.status().epoch
         rng = random.Random(1)
@@ -168,7 +167,7 @@ def test_one_call_that_is_more_than_fits_is_read_in_parts(
         read.append(span[-1])
         return part_of_changes(self, *span)
 
-    monkeypatch.setattr(fitting, "EXPANSION", 1_000_000)
+    monkeypatch.setattr(cost_model, "EXPANSION", 1_000_000)
     for name in ("_ROWS_IN_PARTS", "_ROWS_ASIDE", "ROWS_FOR_MORE"):
         monkeypatch.setattr(changes, name, 100)  # by several threads, each part in a file
     monkeypatch.setattr(Memory, "piece", 4_000)

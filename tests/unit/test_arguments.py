@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import viewkeeper as vk
-from viewkeeper.engine import Database
+from viewkeeper.database import Database
 
 
 class Thing:

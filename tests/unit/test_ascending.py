@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model.names import HASH
-from viewkeeper.operators.arrangement import distinct_hashes
-from viewkeeper.operators.ascending import ascending
+from viewkeeper.state.hash_index import ascending
+from viewkeeper.state.run import distinct_hashes
 
 SPREADS = {
     "spread": lambda random, count: random.integers(0, 2**64, count, np.uint64),

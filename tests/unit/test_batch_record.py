@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.errors import CorruptState
-from viewkeeper.store.ordered import batches, records
-from viewkeeper.store.terms import Batch
+from viewkeeper.store.contract.commits import Batch
+from viewkeeper.store.ordered import batch_record, metadata
 
 
 class Meta:
@@ -33,8 +33,10 @@ def batch(number: int, runs: dict[str, Any]) -> Batch:
     return Batch(number, 10 * number, {"manifest": {"fingerprint": "f", "runs": runs}, "time": 1.5})
 
 
-def publish(meta: Any, number: int, runs: dict[str, Any], basis: batches.Basis | None) -> batches.Basis | None:
-    made = batches.encode(batch(number, json.loads(json.dumps(runs))), basis)
+def publish(
+    meta: Any, number: int, runs: dict[str, Any], basis: batch_record.Basis | None
+) -> batch_record.Basis | None:
+    made = batch_record.encode(batch(number, json.loads(json.dumps(runs))), basis)
     made.put(meta)
     return made.basis
 
@@ -51,8 +53,8 @@ def test_what_is_read_is_what_was_written(changes: list[dict[str, int | None]], 
     for number, changed in enumerate(changes):
         runs = {s: r for s, r in (runs | {s: n if n is None else [[s, n]] for s, n in changed.items()}).items() if r}
         basis = publish(meta, number + 1, runs, None if number in forgotten else basis)
-        assert batches.read_batch(meta) == batch(number + 1, runs)
-        assert records.read_number(meta, records.BATCH_NUMBER) == number + 1
+        assert batch_record.read_batch(meta) == batch(number + 1, runs)
+        assert metadata.read_number(meta, metadata.BATCH_NUMBER) == number + 1
 
 
 def test_a_batch_writes_what_it_changes() -> None:
@@ -67,8 +69,8 @@ def test_a_batch_writes_what_it_changes() -> None:
 def test_a_record_of_version_0_1_has_all_its_runs() -> None:
     meta: Any = Meta()
     old = batch(4, {"a/0": [["a/0", "b1.vkr", 0, 1, 1, 0, 1, 1]]})
-    meta.put(b"batch", records.encoded({"number": old.number, "cut": old.cut, "record": old.record}))
-    assert batches.read_batch(meta) == old
+    meta.put(b"batch", metadata.encode_record({"number": old.number, "cut": old.cut, "record": old.record}))
+    assert batch_record.read_batch(meta) == old
 
 
 @pytest.mark.parametrize("damage", ["gone", "another", "flipped"])
@@ -79,8 +81,8 @@ def test_a_basis_that_is_not_the_batchs_is_damage(damage: str) -> None:
     if damage == "gone":
         del meta.kept[b"batch_basis"]
     elif damage == "another":
-        meta.put(b"batch_basis", records.encoded({"number": 2, "runs": {}}))
+        meta.put(b"batch_basis", metadata.encode_record({"number": 2, "runs": {}}))
     else:
         meta.kept[b"batch_basis"] = meta.kept[b"batch_basis"][:-1] + b"!"
     with pytest.raises(CorruptState):
-        batches.read_batch(meta)
+        batch_record.read_batch(meta)

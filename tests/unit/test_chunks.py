@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.model.chunks import rows_at, taken
+from viewkeeper.model.arrow_buffers import rows_at, same_words, taken, words
 from viewkeeper.model.delta import identical, identical_at
-from viewkeeper.model.words import same_words, words
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
     "integers": (pa.int64(), [1, 2, -3, 2**62], [1, 5, -3, -(2**62)]),

@@ -16,10 +16,10 @@ import pytest
 
 from viewkeeper import __version__
 from viewkeeper.cli.app import app
-from viewkeeper.cli.commands import proofs
-from viewkeeper.cli.shop import Shop
+from viewkeeper.cli.commands import verify
 from viewkeeper.model import types
 from viewkeeper.store.registry import open_store
+from viewkeeper.workloads.shop import Shop
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -500,7 +500,7 @@ def test_where_bad_rows_cannot_go_nothing_is_written(vk: Run, tmp_path: Path, mo
 
 
 def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
-    from viewkeeper.cli.files import open_pieces
+    from viewkeeper.cli.input_files import open_pieces
     from viewkeeper.model.schema import Column, KeyPart, Table
 
     table = Table(1, "t", (Column("a", types.BIGINT, nullable=False), Column("b", types.STRING)), (KeyPart("a"),))
@@ -632,7 +632,7 @@ def test_a_demo_is_kept_in_a_new_database_only(vk: Run, tmp_path: Path) -> None:
 
 def test_a_query_that_is_named_twice_counts_once(vk: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(proofs, "_verify_views", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(verify, "_verify_views", lambda *given: asked.append(given[-1]))
     assert vk("verify", "tpch", "--views", "3,1,3,1")[0] == 0
     assert vk("verify", "tpcds", "--views", "q3,14,q39b,14a")[0] == 0
     assert asked == [("3", "1"), ("3", "14a", "14b", "39b")]

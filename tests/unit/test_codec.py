@@ -16,7 +16,7 @@ from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue, CorruptState
 from viewkeeper.model import types
-from viewkeeper.model.codec import decode_row, decode_rows, encode_rows
+from viewkeeper.model.encoding.rows import decode_row, decode_rows, encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {

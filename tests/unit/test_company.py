@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from viewkeeper.maintain.company import _Kind, _least
-from viewkeeper.plan.flow import Flow
+from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.runtime.processes.scheduler import _Kind, _least
 
 
 @pytest.mark.parametrize(

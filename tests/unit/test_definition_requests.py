@@ -14,10 +14,10 @@ import pytest
 
 from viewkeeper import errors
 from viewkeeper.errors import Defect, MaintainerBusy, PublicationUnknown, Timeout, ViewkeeperError
-from viewkeeper.maintain import definition_client, definition_server
-from viewkeeper.maintain.definition_client import ask_maintainer
-from viewkeeper.maintain.definition_messages import RUNNING, Answer, error_message, received_error, to_message
-from viewkeeper.maintain.definition_server import DefinitionServer
+from viewkeeper.maintain.remote_ddl import client, server
+from viewkeeper.maintain.remote_ddl.client import ask_maintainer
+from viewkeeper.maintain.remote_ddl.messages import RUNNING, Answer, error_message, received_error, to_message
+from viewkeeper.maintain.remote_ddl.server import DefinitionServer
 from viewkeeper.store.mailbox import ANSWER, REQUEST, FileMailbox
 
 
@@ -50,8 +50,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(definition_server, "THIS_PROCESS", "another")
-    for module in (definition_server, definition_client):
+    monkeypatch.setattr(server, "THIS_PROCESS", "another")
+    for module in (server, client):
         monkeypatch.setattr(module, "BEAT", 0.01)
     made = Place(tmp_path)
     yield made
@@ -190,7 +190,7 @@ def test_the_outcome_is_open_when_the_process_is_gone_in_the_midst_of_it(place: 
 
 
 def test_silence_is_a_timeout_and_the_request_is_never_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definition_client, "SILENCE", 0.05)
+    monkeypatch.setattr(client, "SILENCE", 0.05)
     with pytest.raises(Timeout, match=r"has not answered for 0\.05 s\. Nothing was changed\."):
         place.ask("a")
     place.server.look()
@@ -202,8 +202,8 @@ def test_what_nobody_waits_for_is_not_run(place: Place, monkeypatch: pytest.Monk
     """Of a sender that is gone; of this process itself; what another process has begun; what cannot be read."""
     now = time.time()
     sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
-    place.mailbox.write("gone", REQUEST, {**sent, "seen": now - 2 * definition_server.UNSEEN})
-    place.mailbox.write("mine", REQUEST, {**sent, "process": definition_server.THIS_PROCESS})
+    place.mailbox.write("gone", REQUEST, {**sent, "seen": now - 2 * server.UNSEEN})
+    place.mailbox.write("mine", REQUEST, {**sent, "process": server.THIS_PROCESS})
     place.mailbox.write("begun", REQUEST, sent)
     place.mailbox.write("begun", ANSWER, to_message(Answer("process 0", RUNNING)))
     place.mailbox.write("newer", REQUEST, {**sent, "colour": "red"})
@@ -269,8 +269,8 @@ def test_a_sender_that_was_stopped_finds_its_answer_and_never_sends_again(
 ) -> None:
     """Its statement ran while it was stopped; the answer waits for it, for an hour."""
     now = time.time()
-    stopped = now - 2 * definition_server.UNSEEN
-    for name, seen in (("answered", stopped), ("forgotten", now - 2 * definition_server.KEPT)):
+    stopped = now - 2 * server.UNSEEN
+    for name, seen in (("answered", stopped), ("forgotten", now - 2 * server.KEPT)):
         sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": seen, "seen": seen}
         place.mailbox.write(name, REQUEST, sent)
         place.mailbox.write(name, ANSWER, to_message(Answer("process 1", "done", result="x done")))

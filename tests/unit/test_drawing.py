@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from viewkeeper.plan.drawing import to_svg
-from viewkeeper.plan.picture import Box, Link, Picture
+from viewkeeper.explain.diagram import Box, Link, Picture
+from viewkeeper.explain.render import to_svg
 
 
 def places(picture: Picture) -> dict[int, tuple[int, int]]:

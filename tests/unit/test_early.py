@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.rounds.early import Early
-from viewkeeper.store.files import Directory
-from viewkeeper.store.terms import Begun
+from viewkeeper.resources.directory import Directory
+from viewkeeper.runtime.spark.pipelined_commit import Early
+from viewkeeper.store.contract.commits import Begun
 
 VIEW = Table(7, "v", (Column("id", types.of("bigint")),), (KeyPart("id"),))
 

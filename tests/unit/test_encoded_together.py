@@ -11,14 +11,14 @@ import pytest
 
 from viewkeeper.errors import TooLarge
 from viewkeeper.model import types
-from viewkeeper.model.codec import encode_rows
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.encoding.keys import encode_keys
+from viewkeeper.model.encoding.rows import encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.store.base import ViewChange
-from viewkeeper.store.ordered import calls, images, together
-from viewkeeper.store.ordered.calls import encoded
-from viewkeeper.store.ordered.images import by_key
-from viewkeeper.store.ordered.together import encoded_changes
+from viewkeeper.store.contract.store import ViewChange
+from viewkeeper.store.ordered import change_encoding, row_images, write_call
+from viewkeeper.store.ordered.change_encoding import encoded_changes
+from viewkeeper.store.ordered.row_images import by_key
+from viewkeeper.store.ordered.write_call import encoded_entries
 
 COLUMNS = (("k", types.STRING), ("i", types.INT), ("d", types.of("decimal(20,2)")), ("n", types.BIGINT))
 
@@ -52,12 +52,12 @@ def ordered(found: Any) -> dict[int, list[tuple[bytes, bytes]]]:
 
 
 def apart(changes: list[ViewChange]) -> Any:
-    return ((c.table, *piece) for c in changes for piece in encoded(c.table, c.puts, c.deletes))
+    return ((c.table, *piece) for c in changes for piece in encoded_entries(c.table, c.puts, c.deletes))
 
 
 @pytest.mark.parametrize("few", [3, 256])
 def test_together_as_apart(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_FEW", few)
+    monkeypatch.setattr(change_encoding, "_FEW", few)
     chance = Random(few)
     changes = []
     for number in range(1, 60):
@@ -81,7 +81,7 @@ def test_a_row_that_is_too_large_is_named_by_its_table(monkeypatch: pytest.Monke
     changes = [changed(table(number, ("k",)), chance, 2, 0) for number in (1, 2, 3)]
     rows = [{"k_2": "x" * 500, "i_2": 1, "d_2": None, "n_2": None}]
     changes[1] = ViewChange(changes[1].table, pa.Table.from_pylist(rows, changes[1].table.arrow), changes[1].deletes)
-    for module in (images, together):
+    for module in (row_images, change_encoding):
         monkeypatch.setattr(module, "LARGEST_KEY", 400)
     with pytest.raises(TooLarge, match="v2"):
         list(encoded_changes(changes))
@@ -92,10 +92,10 @@ def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.
     numbers = chance.sample(range(1000), 500)
     rows = [{"k_1": f"k{n % 7}", "i_1": n, "d_1": Decimal(n), "n_1": None if n % 5 else n} for n in numbers]
     puts, gone = pa.Table.from_pylist(rows[:400], of.arrow), pa.Table.from_pylist(rows[400:], of.arrow)
-    monkeypatch.setattr(calls, "_SLICE_ROWS", 37)
-    by_two = list(encoded(of, puts, gone.select(["i_1", "k_1"])))
-    monkeypatch.setattr(calls, "_SLICES_FOR_MORE", 1000)
-    by_one = list(encoded(of, puts, gone.select(["i_1", "k_1"])))
+    monkeypatch.setattr(write_call, "_SLICE_ROWS", 37)
+    by_two = list(encoded_entries(of, puts, gone.select(["i_1", "k_1"])))
+    monkeypatch.setattr(write_call, "_SLICES_FOR_MORE", 1000)
+    by_one = list(encoded_entries(of, puts, gone.select(["i_1", "k_1"])))
     assert len(by_two) == 11 + 3
     assert [(k.to_pylist(), a.to_pylist()) for k, a in by_two] == [(k.to_pylist(), a.to_pylist()) for k, a in by_one]
     keys = [key for piece, _ in by_two[:11] for key in piece.to_pylist()]
@@ -104,16 +104,16 @@ def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.
 
 def test_a_row_that_is_too_large_is_refused_from_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     of = table(1, ("k",))
-    monkeypatch.setattr(calls, "_SLICE_ROWS", 2)
+    monkeypatch.setattr(write_call, "_SLICE_ROWS", 2)
     rows = [{"k_1": "x" * (1 << 17) if n == 11 else f"k{n}", "i_1": n, "d_1": None, "n_1": None} for n in range(20)]
     with pytest.raises(TooLarge, match="key of v1"):
-        list(encoded(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))
+        list(encoded_entries(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 100])
 def test_in_several_chunks_as_in_one(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few large chunks, of which each slice takes its rows, and many small ones."""
-    monkeypatch.setattr(calls, "_SLICE_ROWS", 16)
+    monkeypatch.setattr(write_call, "_SLICE_ROWS", 16)
     of = table(1, ("n", "k"))
     numbers = [n * 7_919 % 100_003 for n in range(100)]
     rows = [dict(zip(of.arrow.names, (f"k{n}", n, Decimal(n), n), strict=True)) for n in numbers]
@@ -121,7 +121,7 @@ def test_in_several_chunks_as_in_one(chunks: int, monkeypatch: pytest.MonkeyPatc
     step = -(-whole.num_rows // chunks)
     puts = pa.concat_tables([whole.slice(start, step) for start in range(0, whole.num_rows, step)])
     none = pa.schema([of.arrow.field(k.column) for k in of.key]).empty_table()
-    keys, after = (pa.concat_arrays(each) for each in zip(*encoded(of, puts, none), strict=True))
+    keys, after = (pa.concat_arrays(each) for each in zip(*encoded_entries(of, puts, none), strict=True))
     assert len(keys) == 100
     assert keys.to_pylist() == sorted(keys.to_pylist())
     assert {of.id: list(zip(keys.to_pylist(), after.to_pylist(), strict=True))} == ordered(

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.expressions import predicate
-from viewkeeper.expressions.table import TABLE
+from viewkeeper.expressions.backends import vector_case, vector_values
+from viewkeeper.expressions.backends.vector_decimals import is_product, product_of
+from viewkeeper.expressions.backends.vector_predicates import Comparison, comparison, holds
+from viewkeeper.expressions.rules.table import TABLE
 from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model import types
-from viewkeeper.operators import choosing, projecting
-from viewkeeper.operators.comparing import Comparison, comparison, holds
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.few import columns_of
-from viewkeeper.operators.products import is_product, product_of
-from viewkeeper.operators.segments import Segment
+from viewkeeper.operators.aggregation.row_groups import columns_of
+from viewkeeper.operators.segment import Segment
+from viewkeeper.resources.prepared_statements import Duck
 
 MONEY = types.of("decimal(8,2)")
 VALUES: dict[types.Type, list[Any]] = {
@@ -90,7 +90,7 @@ def test_every_expression_that_comparisons_take_is_compared_as_a_statement_does(
 
 def test_every_expression_that_is_called_exact_is_worked_out() -> None:
     for expr in expressions():
-        for module in (projecting, choosing):
+        for module in (vector_values, vector_case):
             if module.is_exact(expr):
                 module.value_of(expr, ROWS)
         if is_product(expr):

@@ -9,9 +9,9 @@ import pytest
 
 from viewkeeper.errors import EvaluationError, Unsupported
 from viewkeeper.expressions import SUPPORTED, can_raise, check, error_code, predicate, render, setup
-from viewkeeper.expressions.patterns import Untranslatable, translate
+from viewkeeper.expressions.rules.regex import Untranslatable, translate
 from viewkeeper.model import types
-from viewkeeper.plan.nodes import Expr, column
+from viewkeeper.plan.logical.nodes import Expr, column
 
 
 @pytest.fixture(scope="module")

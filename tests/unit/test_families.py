@@ -13,12 +13,12 @@ from viewkeeper import expressions
 from viewkeeper.errors import BadStatement, BadValue
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan import statements
-from viewkeeper.plan.families.tables import with_backticks
-from viewkeeper.plan.families.texts import declared, lateral
-from viewkeeper.plan.families.tried import tried
-from viewkeeper.plan.tokens import tokens
-from viewkeeper.sql.parameters import bound
+from viewkeeper.plan.families.compile import tried
+from viewkeeper.syntax import statements
+from viewkeeper.syntax.family_text import declared, lateral
+from viewkeeper.syntax.lexer import tokens
+from viewkeeper.syntax.literals import bound
+from viewkeeper.syntax.parameter_tables import with_backticks
 
 TEXT = "CREATE MATERIALIZED VIEW q PARAMETERS (day DATE, d DECIMAL(4,2), `q y` INT NOT NULL) KEY (k) AS SELECT :day"
 

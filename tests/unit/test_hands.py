@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from viewkeeper.maintain.hands import ONE, PROCESSES, SEVERAL, Hands
+from viewkeeper.runtime.cost_model import ONE, PROCESSES, SEVERAL, Hands
 
 
 def taken(hands: Hands, seconds: Mapping[str, float], batches: int, sort: str = "orders") -> list[str]:

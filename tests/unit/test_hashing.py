@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.operators import hashing
-from viewkeeper.operators.duck import Duck
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state import key_hash
 
 LONGS = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40)
 
@@ -31,7 +31,7 @@ def test_integers_and_dates_hash_as_duckdb_hashes_them(duck: Duck, values: list[
     small = pa.array([None if v is None else v % 2**31 - 2**30 for v in values], pa.int32())
     rows = pa.table({"a": longs, "b": small, "c": small.cast(pa.date32())})
     for key in (("a",), ("b",), ("c",), ("b", "a"), ("a", "c", "b")):
-        found = hashing.quick_hashes(rows, key)
+        found = key_hash.quick_hashes(rows, key)
         assert found is not None
         assert found.tolist() == told(duck, rows, key)
 
@@ -48,7 +48,7 @@ def test_decimals_hash_as_duckdb_hashes_them(duck: Duck, data: st.DataObject, pr
         columns[name] = pa.Array.from_buffers(scaled, len(whole), whole.buffers())
     rows = pa.table({**columns, "a": pa.array([1, 2, 3, None, 5, 6], pa.int64())})
     for key in (("d",), ("d", "e"), ("a", "e"), ("e", "a", "d")):
-        found = hashing.quick_hashes(rows.slice(1), key)
+        found = key_hash.quick_hashes(rows.slice(1), key)
         assert found is not None
         assert found.tolist() == told(duck, rows.slice(1), key)
 
@@ -56,8 +56,8 @@ def test_decimals_hash_as_duckdb_hashes_them(duck: Duck, data: st.DataObject, pr
 @pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(12, 2), pa.decimal128(38, 0)])
 def test_a_slice_hashes_as_its_rows_do(kind: pa.DataType) -> None:
     rows = pa.table({"a": pa.array([1, None, 3, 4], kind)})
-    whole = hashing.quick_hashes(rows, ("a",))
-    part = hashing.quick_hashes(rows.slice(1, 2), ("a",))
+    whole = key_hash.quick_hashes(rows, ("a",))
+    part = key_hash.quick_hashes(rows.slice(1, 2), ("a",))
     assert whole is not None
     assert part is not None
     assert part.tolist() == whole.tolist()[1:3]
@@ -73,44 +73,44 @@ def test_strings_hash_as_duckdb_hashes_them(duck: Duck, texts: list[str | None],
     """Those of a column with few different ones, by themselves and with others."""
     rows = pa.table({"s": pa.array(texts, pa.string()), "a": pa.array(range(len(texts)), pa.int64())}).slice(start)
     for key in (("s",), ("s", "a"), ("a", "s"), ("s", "s")):
-        found = hashing.quick_hashes(rows, key, duck)
+        found = key_hash.quick_hashes(rows, key, duck)
         if found is None:
-            assert len(set(texts) - {None}) > hashing._FEW_STRINGS
+            assert len(set(texts) - {None}) > key_hash._FEW_STRINGS
         else:
             assert found.tolist() == told(duck, rows, key)
 
 
 def test_many_different_strings_are_left_to_duckdb(duck: Duck) -> None:
     rows = pa.table({"s": [f"name {i}" for i in range(100)]})
-    assert hashing.quick_hashes(rows, ("s",), duck) is None
-    assert hashing.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
+    assert key_hash.quick_hashes(rows, ("s",), duck) is None
+    assert key_hash.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
 
 
 def test_long_strings_are_hashed_and_not_remembered(duck: Duck) -> None:
     rows = pa.table({"s": ["x" * 1_000, "short", "x" * 1_000]})
     for _ in range(2):
-        assert hashing.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
-    assert "short" in hashing._STRINGS
-    assert "x" * 1_000 not in hashing._STRINGS
+        assert key_hash.hashes(duck, rows, ("s",)).tolist() == told(duck, rows, ("s",))
+    assert "short" in key_hash._STRINGS
+    assert "x" * 1_000 not in key_hash._STRINGS
 
 
 def test_without_a_key_all_rows_are_together(duck: Duck) -> None:
     rows = pa.table({"a": ["x", "y"]})
-    assert hashing.hashes(duck, rows, ()).tolist() == [0, 0]
+    assert key_hash.hashes(duck, rows, ()).tolist() == [0, 0]
 
 
 def test_other_types_are_left_to_duckdb(duck: Duck) -> None:
     rows = pa.table({"a": ["x", "y"], "b": pa.array([1, 2], pa.int64())})
-    assert hashing.quick_hashes(rows, ("b", "a")) is None
-    assert hashing.hashes(duck, rows, ("b", "a")).tolist() == told(duck, rows, ("b", "a"))
+    assert key_hash.quick_hashes(rows, ("b", "a")) is None
+    assert key_hash.hashes(duck, rows, ("b", "a")).tolist() == told(duck, rows, ("b", "a"))
 
 
 def test_if_duckdb_hashed_otherwise_numpy_would_not_be_used(monkeypatch: pytest.MonkeyPatch, duck: Duck) -> None:
     rows = pa.table({"a": pa.array([1, 2], pa.int64())})
-    monkeypatch.setattr(hashing, "_FACTOR", np.uint64(3))
-    hashing._is_known.cache_clear()
+    monkeypatch.setattr(key_hash, "_FACTOR", np.uint64(3))
+    key_hash._is_known.cache_clear()
     try:
-        assert hashing.quick_hashes(rows, ("a",)) is None
-        assert hashing.hashes(duck, rows, ("a",)).tolist() == told(duck, rows, ("a",))
+        assert key_hash.quick_hashes(rows, ("a",)) is None
+        assert key_hash.hashes(duck, rows, ("a",)).tolist() == told(duck, rows, ("a",))
     finally:
-        hashing._is_known.cache_clear()
+        key_hash._is_known.cache_clear()

@@ -21,11 +21,11 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.store.hbase import failures
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway, Tls, _in_memory, idl
-from viewkeeper.store.hbase.pool import Retry
-from viewkeeper.store.hbase.scanning import Scan
+from viewkeeper_hbase.thrift import errors
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway, Tls, _in_memory, idl
+from viewkeeper_hbase.thrift.pool import Retry
+from viewkeeper_hbase.thrift.scan import Scan
 
 HBASE = idl()
 QUICK = Retry(times=2, first=0.01, longest=0.02)
@@ -124,13 +124,13 @@ def fails(error: Exception, *, first: int = 10**9, then: Any = None) -> Callable
 
 
 def test_a_wrong_host_is_named() -> None:
-    with pytest.raises(failures.Unavailable, match=r"no-such-host\.invalid.*hbase://host:port"):
+    with pytest.raises(errors.Unavailable, match=r"no-such-host\.invalid.*hbase://host:port"):
         Client(Gateway("no-such-host.invalid"), retry=QUICK).greet()
 
 
 def test_a_port_at_which_nothing_listens_is_named() -> None:
     port = free_port()
-    with pytest.raises(failures.Unavailable, match=f"127.0.0.1:{port}.*thrift2"):
+    with pytest.raises(errors.Unavailable, match=f"127.0.0.1:{port}.*thrift2"):
         client(port).greet()
 
 
@@ -138,9 +138,9 @@ def test_a_gateway_that_hangs_is_told_within_its_time_out() -> None:
     over = threading.Event()
     with listening(lambda connection: over.wait(300) and None) as port:
         began = time.monotonic()
-        with pytest.raises(failures.Unavailable, match=f"127.0.0.1:{port}.*no answer within 0.5 s.*framed"):
+        with pytest.raises(errors.Unavailable, match=f"127.0.0.1:{port}.*no answer within 0.5 s.*framed"):
             hasty_client(port).greet()
-        with pytest.raises(failures.Unavailable, match=r"no answer within 0\.5 s"):
+        with pytest.raises(errors.Unavailable, match=r"no answer within 0\.5 s"):
             hasty_client(port).get("t", b"k")
         assert time.monotonic() - began < 60
         over.set()
@@ -155,7 +155,7 @@ def test_a_gateway_that_stops_in_the_middle_of_a_reply_is_told_within_its_time_o
 
     with listening(drip) as port:
         began = time.monotonic()
-        with pytest.raises(failures.Unavailable, match="no answer within"):
+        with pytest.raises(errors.Unavailable, match="no answer within"):
             hasty_client(port).get("t", b"k")
         assert time.monotonic() - began < 60
 
@@ -167,18 +167,18 @@ def test_another_server_at_the_port_is_told_as_such(banner: bytes) -> None:
         connection.sendall(banner)
         time.sleep(1)
 
-    with listening(greet) as port, pytest.raises(failures.NotThrift2, match=f"127.0.0.1:{port}"):
+    with listening(greet) as port, pytest.raises(errors.NotThrift2, match=f"127.0.0.1:{port}"):
         client(port).greet()
 
 
 def test_a_server_that_closes_at_once_is_no_gateway() -> None:
-    with listening(lambda connection: None) as port, pytest.raises(failures.NotThrift2, match=f"127.0.0.1:{port}"):
+    with listening(lambda connection: None) as port, pytest.raises(errors.NotThrift2, match=f"127.0.0.1:{port}"):
         client(port).greet()
 
 
 def test_the_older_thrift_interface_is_told_apart() -> None:
     older = FakeGateway(getThriftServerType=lambda **_: 1)
-    with listening(older) as port, pytest.raises(failures.NotThrift2, match=r"older interface.*thrift2"):
+    with listening(older) as port, pytest.raises(errors.NotThrift2, match=r"older interface.*thrift2"):
         client(port).greet()
 
 
@@ -203,17 +203,17 @@ def test_options_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        ("ns:t", failures.NoSuchTable),
-        ("ns:t is disabled.", failures.NoSuchTable),
-        ("org.apache.hadoop.hbase.NamespaceNotFoundException: ns\n\tat x", failures.NoSuchNamespace),
+        ("ns:t", errors.NoSuchTable),
+        ("ns:t is disabled.", errors.NoSuchTable),
+        ("org.apache.hadoop.hbase.NamespaceNotFoundException: ns\n\tat x", errors.NoSuchNamespace),
         (
             "Failed 1 action: org.apache.hadoop.hbase.regionserver.NoSuchColumnFamilyException: Column family g does"
             " not exist in region t, {TABLE_ATTRIBUTES => {}}\n\tat x",
-            failures.NoSuchFamily,
+            errors.NoSuchFamily,
         ),
         (
             "org.apache.hadoop.hbase.security.AccessDeniedException: Insufficient permissions for user 'u'",
-            failures.PermissionDenied,
+            errors.PermissionDenied,
         ),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_read_is_tried_again_when_the_server_says_that_it_may_pass() -> None:
 
 def test_a_read_gives_up_after_its_tries_and_says_so() -> None:
     gateway = FakeGateway(get=fails(HBASE.TIOError(MAY_PASS, True)))
-    with listening(gateway) as port, pytest.raises(failures.Unavailable, match=r"after 3 tries.*NotServingRegion"):
+    with listening(gateway) as port, pytest.raises(errors.Unavailable, match=r"after 3 tries.*NotServingRegion"):
         client(port).get("t", b"k")
 
 
@@ -252,7 +252,7 @@ def test_a_write_with_a_time_is_tried_again_after_a_broken_connection_and_one_wi
     assert gateway.calls == ["put", "put"]
 
     gateway = FakeGateway(put=fails(BrokenPipeError(), first=1))
-    with listening(gateway) as port, pytest.raises(failures.OutcomeUnknown, match="may or may not"):
+    with listening(gateway) as port, pytest.raises(errors.OutcomeUnknown, match="may or may not"):
         client(port).put("t", b"k", {b"f:q": b"v"})
     assert gateway.calls == ["put"]
 
@@ -456,7 +456,7 @@ def use_all(one: Client, rows: Rows) -> None:
     [got] = one.get_many("t", pa.array([b"000009", b"nope"]))
     assert got.column(b"f:q").to_pylist() == [b"000009", None]
     assert [key for cells in one.scan("t") for key in cells.keys.to_pylist()] == keys.to_pylist()
-    with pytest.raises(failures.NoSuchTable, match="has no table t"):
+    with pytest.raises(errors.NoSuchTable, match="has no table t"):
         one.get("t", b"refused")
 
 

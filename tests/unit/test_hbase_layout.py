@@ -15,11 +15,11 @@ from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.encoding.key_decoding import decode_keys
+from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.store.hbase.encodings import ENCODINGS, decode, encode
-from viewkeeper.store.hbase.layout import Place, layout_of
-from viewkeeper.store.hbase.rowkeys import decode_keys
+from viewkeeper_hbase.layout.layout import Place, layout_of
+from viewkeeper_hbase.layout.value_encodings import ENCODINGS, decode, encode
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     **WHOLE,

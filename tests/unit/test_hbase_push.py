@@ -21,17 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.store.files import Directory
-from viewkeeper.store.hbase.push import inflow, reach, settings, touched, wire
-from viewkeeper.store.hbase.push.arrivals import Arrivals
-from viewkeeper.store.hbase.push.inflow import Inflow
-from viewkeeper.store.hbase.push.pushed import Pushed
-from viewkeeper.store.hbase.push.receiver import Receiver
-from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.push.spool import Spool, least
-from viewkeeper.store.hbase.push.touched import Malformed, Touched
-from viewkeeper.store.hbase.push.wire import Caller, Refused, Wire
-from viewkeeper.store.hbase.windows import Noted
+from viewkeeper.resources.directory import Directory
+from viewkeeper_hbase.capture.time_windows import Noted
+from viewkeeper_hbase.push import completeness, inflow, protocol, settings
+from viewkeeper_hbase.push.arrivals import Arrivals
+from viewkeeper_hbase.push.inflow import Inflow
+from viewkeeper_hbase.push.protocol import Caller, Malformed, Refused, Touched, Wire
+from viewkeeper_hbase.push.receiver import Receiver
+from viewkeeper_hbase.push.settings import Agreed
+from viewkeeper_hbase.push.spool import Pushed, Spool, least
 
 SECRET = b"a secret of some length"
 NOW = 1_700_000_000_000
@@ -46,7 +44,7 @@ def rows(*keys: bytes, at: int = NOW, loaded: bool = False) -> Touched:
 
 
 def test_a_frame_says_which_rows_of_which_tables() -> None:
-    found = touched.read(touched.write({"a:x": rows(b"1", b"", b"22"), "a:y": rows(b"3", at=5, loaded=True)}))
+    found = protocol.read(protocol.write({"a:x": rows(b"1", b"", b"22"), "a:y": rows(b"3", at=5, loaded=True)}))
     assert found["a:x"].keys.to_pylist() == [b"1", b"", b"22"]
     assert found["a:x"].newest.tolist() == [NOW] * 3
     assert found["a:x"].oldest.tolist() == [NOW - 1] * 3
@@ -56,15 +54,15 @@ def test_a_frame_says_which_rows_of_which_tables() -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_malformed(data: bytes) -> None:
     with suppress(Malformed):
-        touched.read(data)
+        protocol.read(data)
 
 
 @given(st.integers(0, 80), st.integers(0, 255))
 def test_a_changed_byte_never_reads_beyond_the_frame(place: int, value: int) -> None:
-    data = bytearray(touched.write({"a:x": rows(b"1", b"22"), "a:yy": rows(b"333")}))
+    data = bytearray(protocol.write({"a:x": rows(b"1", b"22"), "a:yy": rows(b"333")}))
     data[place % len(data)] = value
     with suppress(Malformed):
-        for found in touched.read(bytes(data)).values():
+        for found in protocol.read(bytes(data)).values():
             found.keys.validate(full=True)
 
 
@@ -73,12 +71,12 @@ def test_a_changed_byte_never_reads_beyond_the_frame(place: int, value: int) -> 
 
 def test_what_lies_behind_a_mark_is_read_by_whoever_opens_the_spool(tmp_path: Path) -> None:
     spool = Spool(Directory(tmp_path))
-    spool.append(touched.write({"a:x": rows(b"1")}))
+    spool.append(protocol.write({"a:x": rows(b"1")}))
     mark = spool.mark()
-    spool.append(touched.write({"a:x": rows(b"2"), "a:y": rows(b"9")}))
+    spool.append(protocol.write({"a:x": rows(b"2"), "a:y": rows(b"9")}))
     again = Spool(Directory(tmp_path))
     again.look()
-    again.append(touched.write({"a:x": rows(b"3")}))
+    again.append(protocol.write({"a:x": rows(b"3")}))
     spool.look()
     for one in (spool, again):
         keys = [k for s in one.after(mark, "a:x") for k in s.tables["a:x"].keys.to_pylist()]
@@ -90,7 +88,7 @@ def test_what_lies_behind_a_mark_is_read_by_whoever_opens_the_spool(tmp_path: Pa
 
 def test_a_file_that_a_list_missed_keeps_later_ones_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Spool(Directory(tmp_path))
-    segments = [writer.append(touched.write({"a:x": rows(b"%d" % n)})) for n in range(3)]
+    segments = [writer.append(protocol.write({"a:x": rows(b"%d" % n)})) for n in range(3)]
     reader = Spool(Directory(tmp_path))
     original = Directory.names
     lists = [[segments[2].name]]
@@ -102,18 +100,18 @@ def test_a_file_that_a_list_missed_keeps_later_ones_back(tmp_path: Path, monkeyp
 
 def test_a_write_that_failed_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(Directory(tmp_path))
-    first = spool.append(touched.write({"a:x": rows(b"1")}))
+    first = spool.append(protocol.write({"a:x": rows(b"1")}))
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space"):
-        spool.append(touched.write({"a:x": rows(b"2")}))
+        spool.append(protocol.write({"a:x": rows(b"2")}))
     monkeypatch.undo()
-    second = spool.append(touched.write({"a:x": rows(b"2")}))
+    second = spool.append(protocol.write({"a:x": rows(b"2")}))
     assert (second.writer != first.writer, second.number) == (True, 1)
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_spool_that_is_full_takes_nothing_until_batches_have_what_is_there(tmp_path: Path) -> None:
-    frame = touched.write({"a:x": rows(*(b"%06d" % n for n in range(100)))})
+    frame = protocol.write({"a:x": rows(*(b"%06d" % n for n in range(100)))})
     spool = Spool(Directory(tmp_path), most=2 * len(frame))
     spool.append(frame)
     spool.append(frame)
@@ -127,7 +125,7 @@ def test_a_spool_that_is_full_takes_nothing_until_batches_have_what_is_there(tmp
 
 def test_who_only_receives_remembers_nothing(tmp_path: Path) -> None:
     spool = Spool(Directory(tmp_path), receives=True)
-    spool.append(touched.write({"a:x": rows(b"1")}))
+    spool.append(protocol.write({"a:x": rows(b"1")}))
     assert (spool.size, spool.after({}, "a:x")) == (0, [])
     reader = Spool(Directory(tmp_path))
     reader.look()
@@ -149,7 +147,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def call(receiver: Receiver, role: str = "data", peer: str = "peer", epoch: str = "2", secret: bytes = SECRET) -> Wire:
-    return wire.call(receiver.address, secret, Caller(role, "rs,1,1", peer, epoch), timeout=60)
+    return protocol.call(receiver.address, secret, Caller(role, "rs,1,1", peer, epoch), timeout=60)
 
 
 def ends(opened: Wire) -> bool:
@@ -163,7 +161,7 @@ def ends(opened: Wire) -> bool:
 
 def test_a_frame_is_durable_before_it_is_acknowledged(receiver: Receiver, tmp_path: Path) -> None:
     opened = call(receiver)
-    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    opened.send(b"D" + protocol.write({"a:x": rows(b"1")}))
     assert opened.receive() == b"A"
     again = Spool(Directory(tmp_path / "spool"))
     again.look()
@@ -185,7 +183,7 @@ def test_a_receiver_that_does_not_know_the_secret_gets_nothing(tmp_path: Path) -
     thief.close()
 
 
-@pytest.mark.parametrize("body", [b"D\xff\xff", b"X", b"D" + touched.write({"a:x": rows(b"1")})[:-3]])
+@pytest.mark.parametrize("body", [b"D\xff\xff", b"X", b"D" + protocol.write({"a:x": rows(b"1")})[:-3]])
 def test_a_frame_that_is_not_whole_is_refused_and_others_are_served(
     receiver: Receiver, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,7 +194,7 @@ def test_a_frame_that_is_not_whole_is_refused_and_others_are_served(
         assert ends(opened)
     assert "was refused" in caplog.text
     opened = call(receiver)
-    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    opened.send(b"D" + protocol.write({"a:x": rows(b"1")}))
     assert opened.receive() == b"A"
     opened.close()
 
@@ -206,7 +204,7 @@ def test_a_frame_that_is_too_long_or_tampered_with_is_refused(receiver: Receiver
     opened._socket.sendall(struct.pack(">I", 1 << 30))
     assert ends(opened)
     opened = call(receiver)
-    body = b"D" + touched.write({"a:x": rows(b"1")})
+    body = b"D" + protocol.write({"a:x": rows(b"1")})
     opened._socket.sendall(struct.pack(">I", len(body)) + body + bytes(16))
     assert ends(opened)
     assert receiver._spool.size == 0
@@ -214,14 +212,14 @@ def test_a_frame_that_is_too_long_or_tampered_with_is_refused(receiver: Receiver
 
 def test_another_peer_and_an_older_life_of_it_are_refused(receiver: Receiver) -> None:
     first = call(receiver, epoch="2")
-    first.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    first.send(b"D" + protocol.write({"a:x": rows(b"1")}))
     assert first.receive() == b"A"
     assert ends(call(receiver, peer="another"))
     assert ends(call(receiver, epoch="1"))
     newer = call(receiver, epoch="a")
-    newer.send(b"D" + touched.write({"a:x": rows(b"2")}))
+    newer.send(b"D" + protocol.write({"a:x": rows(b"2")}))
     assert newer.receive() == b"A"
-    first.send(b"D" + touched.write({"a:x": rows(b"3")}))
+    first.send(b"D" + protocol.write({"a:x": rows(b"3")}))
     assert ends(first)
     assert receiver._spool.epoch == "a"
     newer.close()
@@ -232,21 +230,21 @@ def test_noise_does_not_stop_the_receiver(receiver: Receiver) -> None:
         with socket.create_connection(receiver.address, timeout=5) as sock:
             sock.sendall(noise)
     opened = call(receiver)
-    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    opened.send(b"D" + protocol.write({"a:x": rows(b"1")}))
     assert opened.receive() == b"A"
     opened.close()
 
 
 def test_what_cannot_be_kept_is_not_acknowledged(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = call(receiver)
-    opened.send(b"D" + touched.write({"a:x": rows(b"0")}))
+    opened.send(b"D" + protocol.write({"a:x": rows(b"0")}))
     assert opened.receive() == b"A"
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with monkeypatch.context() as full:
         full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
-        opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+        opened.send(b"D" + protocol.write({"a:x": rows(b"1")}))
         assert opened.receive()[:1] == b"N"
-    opened.send(b"D" + touched.write({"a:x": rows(b"1")}))
+    opened.send(b"D" + protocol.write({"a:x": rows(b"1")}))
     assert opened.receive() == b"A"
     assert receiver._spool.size == 2
     opened.close()
@@ -271,30 +269,30 @@ DONE = "live rs1\nlive rs2\nqueue rs1 p rs1.g.10 100\nqueue rs1 p rs1.h.12 0\nqu
     ],
 )
 def test_all_has_come_when_every_queue_is_accounted_for(more: str, lacks: str | None) -> None:
-    found = reach.missing("p", MARKS, reach.read_listing(DONE + more))
+    found = completeness.missing("p", MARKS, completeness.read_listing(DONE + more))
     assert (found is None) if lacks is None else (found is not None and lacks in found.text)
 
 
 def test_a_server_whose_wal_is_in_no_queue_is_missing() -> None:
-    found = reach.missing("p", MARKS, reach.read_listing(DONE.replace("queue rs2 p rs2.10 9\n", "")))
+    found = completeness.missing("p", MARKS, completeness.read_listing(DONE.replace("queue rs2 p rs2.10 9\n", "")))
     assert found is not None
     assert "in no queue" in found.text
 
 
 def test_a_wal_that_is_not_shipped_to_the_length_it_had_is_missing() -> None:
-    found = reach.missing("p", MARKS, reach.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99")))
+    found = completeness.missing("p", MARKS, completeness.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99")))
     assert found is not None
     assert found.soon
 
 
 def test_a_server_knows_its_own_queue_best() -> None:
     """What it says is newer than the list that it or another has made, and is all of that queue."""
-    listing = reach.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99"))
-    assert reach.missing("p", MARKS, listing) is not None
-    own = reach.read_listing("queue rs1 p rs1.g.10 100\nqueue rs1 p rs1.h.12 5")
-    assert reach.missing("p", MARKS, reach.later(listing, [own])) is None
-    claimed = reach.read_listing(DONE + "queue rs1 p-rs3 rs3.10 7")
-    assert reach.missing("p", MARKS, reach.later(claimed, [own])) is not None
+    listing = completeness.read_listing(DONE.replace("rs1.g.10 100", "rs1.g.10 99"))
+    assert completeness.missing("p", MARKS, listing) is not None
+    own = completeness.read_listing("queue rs1 p rs1.g.10 100\nqueue rs1 p rs1.h.12 5")
+    assert completeness.missing("p", MARKS, completeness.later(listing, [own])) is None
+    claimed = completeness.read_listing(DONE + "queue rs1 p-rs3 rs3.10 7")
+    assert completeness.missing("p", MARKS, completeness.later(claimed, [own])) is not None
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -309,22 +307,22 @@ def test_all_has_come_when_a_region_server_says_so_in_the_end(receiver: Receiver
 
     _, asked, _ = answer_control(receiver, "a,1,1", answer)
     until(lambda: bool(receiver.servers))
-    assert receiver.reach(reach.Asked({"a,1,1": {"a.1": 7}}), 60.0) == reach.Reached(True)
+    assert receiver.reach(completeness.Asked({"a,1,1": {"a.1": 7}}), 60.0) == completeness.Reached(True)
     assert [one[:1] for one in asked] == (["Q", "W"] if waits else ["Q", "W", "Q", "Q"])
     assert asked[1].splitlines()[2:] == ["a.1 7"]
 
 
 def test_without_a_region_server_nothing_is_known_to_have_come(receiver: Receiver) -> None:
     asked = receiver.ask([])
-    assert asked == reach.Asked({}, None)
-    assert receiver.reach(asked, 1.0) == reach.Reached(False, "no region server is connected")
+    assert asked == completeness.Asked({}, None)
+    assert receiver.reach(asked, 1.0) == completeness.Reached(False, "no region server is connected")
 
 
 def answer_control(
     receiver: Receiver, server: str, said: str | Callable[[str], str]
 ) -> tuple[Wire, list[str], threading.Thread]:
     """A region server that answers every question with the same lines or by a function, and what it was asked."""
-    opened = wire.call(receiver.address, SECRET, Caller("control", server, "peer", "2"), timeout=60)
+    opened = protocol.call(receiver.address, SECRET, Caller("control", server, "peer", "2"), timeout=60)
     asked: list[str] = []
 
     def serve() -> None:
@@ -350,7 +348,7 @@ def test_the_clock_is_that_of_the_region_server_furthest_ahead(receiver: Receive
     answer_control(receiver, "a,1,1", "clock 50\na.1 7")
     _, asked, _ = answer_control(receiver, "b,1,1", "clock 70\nb.1 9")
     until(lambda: len(receiver.servers) == 2)
-    assert receiver.ask(["n:view"]) == reach.Asked({"a,1,1": {"a.1": 7}, "b,1,1": {"b.1": 9}}, 70)
+    assert receiver.ask(["n:view"]) == completeness.Asked({"a,1,1": {"a.1": 7}, "b,1,1": {"b.1": 9}}, 70)
     receiver.ask(["n:view"])
     receiver.ask(["n:view", "n:other"])
     # What is not wanted is said once, and when it changes.
@@ -362,7 +360,7 @@ def test_a_region_server_that_does_not_tell_its_clock_makes_it_unknown(receiver:
     _, asked, _ = answer_control(receiver, "old,1,1", "old.1 9")
     until(lambda: len(receiver.servers) == 2)
     for _ in range(2):
-        assert receiver.ask(["n:view"]) == reach.Asked({"a,1,1": {"a.1": 7}, "old,1,1": {"old.1": 9}}, None)
+        assert receiver.ask(["n:view"]) == completeness.Asked({"a,1,1": {"a.1": 7}, "old,1,1": {"old.1": 9}}, None)
     # An endpoint of before does not remember what it was told.
     assert [one.splitlines()[1:] for one in asked] == [["n:view"], ["n:view"]]
 
@@ -378,7 +376,7 @@ def test_a_receiver_elsewhere_that_does_not_answer_is_asked_once(
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(inflow, "listening", lambda *_: [])
-    monkeypatch.setattr(wire, "call", gone)
+    monkeypatch.setattr(protocol, "call", gone)
     agreed = Agreed("peer", ("elsewhere:9191",), ("n",))
     found = Inflow(agreed, Spool(Directory(tmp_path)), SECRET, lambda: ["n:view"])
     assert [found.clock() for _ in range(3)] == [None] * 3
@@ -408,7 +406,7 @@ def test_a_batch_takes_the_rows_that_were_touched_up_to_its_cut_and_the_next_one
     agreed = Agreed("p", ("192.0.2.1:1",), ("n",))
     found = Inflow(agreed, spool, SECRET, lambda: [])
     for keys, at in (((b"1", b"2"), 10), ((b"2", b"3"), 20), ((b"4",), 30)):
-        spool.append(touched.write({"n:x": rows(*keys, at=at)}))
+        spool.append(protocol.write({"n:x": rows(*keys, at=at)}))
     first, mark, _ = found.take("n:x", {}, 19, 1_000)  # of the second, one cell is of 19 and one of 20
     assert inflow.keys_of(first).to_pylist() == [b"1", b"2", b"3"]
     second, mark, _ = found.take("n:x", mark, 28, 1_000)
@@ -430,7 +428,7 @@ def _life(directory: Path, frames: list[Touched], most: int, now: int) -> list[t
     arrivals._complete = now
     told = Noted(0, "", push=Pushed(found.life, {}, True, {}, 0))
     for frame in frames:
-        spool.append(touched.write({"n:x": frame}))
+        spool.append(protocol.write({"n:x": frame}))
     batches: list[tuple[int, list[bytes]]] = []
     cut = 0
     while len(waits := arrivals.waiting(layout, told, cut, now).firsts) and len(batches) < 50:

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 pytest.importorskip("thriftpy2")
 
-from viewkeeper.cli.hbase import app
 from viewkeeper.errors import MissingDependency, NotADatabase, StoreError
-from viewkeeper.store.hbase import processes
-from viewkeeper.store.hbase.fetch import HBASE
-from viewkeeper.store.hbase.server import Server
+from viewkeeper_hbase.cli import app
+from viewkeeper_hbase.devserver import processes
+from viewkeeper_hbase.devserver.processes import HBASE
+from viewkeeper_hbase.devserver.server import Server
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 from viewkeeper.errors import BadValue
-from viewkeeper.store.hbase.connection import Gateway, Tls
-from viewkeeper.store.hbase.url import parse
+from viewkeeper_hbase.thrift.connection import Gateway, Tls
+from viewkeeper_hbase.url import parse
 
 
 def test_host_alone_is_enough() -> None:

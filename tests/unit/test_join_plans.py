@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from viewkeeper.errors import Unsupported
+from viewkeeper.explain.explain import explain
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.plan.compiler import ViewPlan
+from viewkeeper.plan.compile.compiler import ViewPlan
+from viewkeeper.plan.dataflow.build import assemble
 from viewkeeper.plan.depth import to_any_depth
-from viewkeeper.plan.explain import explain
-from viewkeeper.plan.narrowing import Narrowing, narrowing
-from viewkeeper.plan.nodes import Expr, Filter, Join, Named, Node, Project, Query, Scan, column
-from viewkeeper.plan.union import assemble
+from viewkeeper.plan.logical.nodes import Expr, Filter, Join, Named, Node, Project, Query, Scan, column
+from viewkeeper.plan.rules.key_propagation import Narrowing, narrowing
 
 MOST = 12
 ROOM = 90

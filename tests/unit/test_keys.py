@@ -17,8 +17,8 @@ from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_key, encode_keys, encode_whole_key, key_range, prefix_range, successor
-from viewkeeper.model.known_keys import known_columns
+from viewkeeper.model.encoding.key_decoding import known_columns
+from viewkeeper.model.encoding.keys import encode_key, encode_keys, encode_whole_key, key_range, prefix_range, successor
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 DATES = st.dates()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from viewkeeper.errors import UnknownName
-from viewkeeper.maintain.lanes import Lanes, lanes_text
-from viewkeeper.rounds.sessions import Cluster
-from viewkeeper.store.files import Directory
+from viewkeeper.resources.directory import Directory
+from viewkeeper.runtime.cost_model import Lanes, lanes_text
+from viewkeeper.runtime.spark.sessions import Cluster
 
 
 def lanes(place: Path, cluster: Cluster | None, threads: int = 2) -> Lanes:

@@ -15,9 +15,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from viewkeeper.errors import OutOfMemory, StoreError
-from viewkeeper.plan.catalyst import living
+from viewkeeper.plan.catalyst import jvm as catalyst_jvm
 from viewkeeper.plan.catalyst.session import translated
-from viewkeeper.rounds.sessions import Sessions
+from viewkeeper.runtime.spark.sessions import Sessions
 
 
 class Process:
@@ -56,26 +56,26 @@ def test_a_jvm_that_ended_is_told_with_a_code_and_what_to_do(
     jvm: Process, error: Exception, code: int, kind: type[StoreError], said: str
 ) -> None:
     jvm.code = code
-    with pytest.raises(kind, match=said) as told, living.alive():
+    with pytest.raises(kind, match=said) as told, catalyst_jvm.alive():
         raise error
     assert told.value.code == "VK503"
     assert "SPARK_DRIVER_MEMORY=4g" in str(told.value)
 
 
 def test_memory_that_ran_out_in_a_jvm_that_lives_on_is_told_too(jvm: Process) -> None:
-    with pytest.raises(OutOfMemory, match="SPARK_DRIVER_MEMORY"), living.alive():
+    with pytest.raises(OutOfMemory, match="SPARK_DRIVER_MEMORY"), catalyst_jvm.alive():
         raise PySparkException("java.lang.OutOfMemoryError: Java heap space")
 
 
 def test_other_errors_are_what_they_are(jvm: Process) -> None:
-    with pytest.raises(PySparkException, match="no such table"), living.alive():
+    with pytest.raises(PySparkException, match="no such table"), catalyst_jvm.alive():
         raise PySparkException("no such table")
-    with pytest.raises(ConnectionResetError), living.alive():  # of a JVM that goes on
+    with pytest.raises(ConnectionResetError), catalyst_jvm.alive():  # of a JVM that goes on
         raise ConnectionResetError
 
 
 def test_what_pyspark_reports_beside_the_error_is_not_printed(jvm: Process, caplog: pytest.LogCaptureFixture) -> None:
-    with living.alive():
+    with catalyst_jvm.alive():
         logging.error("Exception while sending command.")
     assert not caplog.records
     logging.error("Exception while sending command.")
@@ -97,9 +97,9 @@ def test_a_given_session_that_ended_is_refused_and_batches_go_on_without(jvm: Pr
 
 def test_a_session_that_was_stopped_has_ended(jvm: Process) -> None:
     session = a_session()
-    assert not living.has_ended(session)
+    assert not catalyst_jvm.has_ended(session)
     session._sc._jsc = None
-    assert living.has_ended(session)
+    assert catalyst_jvm.has_ended(session)
 
 
 def test_an_error_that_is_translated_is_not_reported_whatever_other_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from viewkeeper.store.lmdb import branches
+from viewkeeper.store.lmdb import btree_pages
 
 
 def _made(path: Path, keys: list[bytes], gone: list[bytes]) -> lmdb.Environment:
@@ -38,12 +38,12 @@ def test_parts_are_like_those_of_a_walk(tmp_path: Path, length: int, order: str)
         table = env.open_db(b"t7")
         with env.begin() as txn:
             assert txn.stat(table)["depth"] > 2
-            assert branches._sampled(txn, b"t7", tmp_path / "db" / "data.mdb", 4096, 32)
+            assert btree_pages._sampled(txn, b"t7", tmp_path / "db" / "data.mdb", 4096, 32)
             with env.begin(write=True, db=table) as writer:  # what comes later is not of this state
                 for key in left[:2_000]:
                     writer.delete(key)
-            points = branches.split_points(txn, table, b"t7", tmp_path / "db" / "data.mdb", 4)
-            walked = branches._walked(txn, table, 4)
+            points = btree_pages.split_points(txn, table, b"t7", tmp_path / "db" / "data.mdb", 4)
+            walked = btree_pages._walked(txn, table, 4)
     places = [bisect_left(left, point) for point in points]
     assert [bisect_left(left, point) for point in walked] == [len(left) // 4 * n for n in (1, 2, 3)]
     assert places == pytest.approx([len(left) // 4 * n for n in (1, 2, 3)], abs=len(left) / 12)
@@ -51,7 +51,7 @@ def test_parts_are_like_those_of_a_walk(tmp_path: Path, length: int, order: str)
 
 def test_a_small_table_is_walked(tmp_path: Path) -> None:
     with _made(tmp_path / "db", [b"%03d" % n for n in range(200)], []) as env, env.begin() as txn:
-        points = branches.split_points(txn, env.open_db(b"t7", txn=txn), b"t7", tmp_path / "db" / "data.mdb", 4)
+        points = btree_pages.split_points(txn, env.open_db(b"t7", txn=txn), b"t7", tmp_path / "db" / "data.mdb", 4)
     assert points == [b"050", b"100", b"150"]
 
 
@@ -62,5 +62,5 @@ def test_what_is_no_branch_is_walked(tmp_path: Path) -> None:
     other.write_bytes(bytes(4096) * 4_000)
     with _made(tmp_path / "db", keys, []) as env, env.begin() as txn:
         table = env.open_db(b"t7", txn=txn)
-        assert branches._sampled(txn, b"t7", other, 4096, 32) == []
-        assert branches.split_points(txn, table, b"t7", other, 4) == [b"015000", b"030000", b"045000"]
+        assert btree_pages._sampled(txn, b"t7", other, 4096, 32) == []
+        assert btree_pages.split_points(txn, table, b"t7", other, 4) == [b"015000", b"030000", b"045000"]

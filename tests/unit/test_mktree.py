@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.capture.mktree import MKTree, key_step
+from viewkeeper.capture.changed_key_ranges import MKTree, key_step
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.types import of as type_of
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import viewkeeper
-from viewkeeper.operators import kinds, routes
+from viewkeeper.operators import kinds
+from viewkeeper.operators.delta_join import operator
 from viewkeeper.operators.kinds import KINDS
 from viewkeeper.operators.operator import Operator
 
@@ -70,7 +71,7 @@ def asked(source: str) -> Iterator[int]:
 
 
 def _is_kind(name: str) -> bool:
-    found = getattr(kinds, name, None) or getattr(routes, name, None)
+    found = getattr(kinds, name, None) or getattr(operator, name, None)
     return inspect.isclass(found) and issubclass(found, Operator)
 
 
@@ -94,7 +95,7 @@ def _is_kind(name: str) -> bool:
 )
 def test_choosing_by_kind_is_noticed(line: str) -> None:
     imports = "from viewkeeper.operators import kinds\nfrom viewkeeper.operators.kinds import Lookup, Recompute\n"
-    imports += "from viewkeeper.operators.routes import Routes\n"
+    imports += "from viewkeeper.operators.delta_join.operator import Routes\n"
     assert list(asked(imports + line))
 
 
@@ -102,7 +103,9 @@ def test_choosing_by_kind_is_noticed(line: str) -> None:
     "line", ["isinstance(node, Aggregate)", "Input(3).id", "token.kind == 'word'", "KINDS[box.kind]"]
 )
 def test_other_questions_are_not(line: str) -> None:
-    imports = "from viewkeeper.operators.kinds import KINDS, Input\nfrom viewkeeper.plan.nodes import Aggregate\n"
+    imports = (
+        "from viewkeeper.operators.kinds import KINDS, Input\nfrom viewkeeper.plan.logical.nodes import Aggregate\n"
+    )
     assert not list(asked(imports + line))
 
 

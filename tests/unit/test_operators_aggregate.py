@@ -12,13 +12,13 @@ import pytest
 
 from viewkeeper.errors import Contradiction, EvaluationError, Unsupported
 from viewkeeper.model import types
+from viewkeeper.model.int128 import Wide
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import aggregate_sql, extremes
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.aggregation import extremes, sql
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
 from viewkeeper.operators.kinds import aggregate
-from viewkeeper.operators.spec import AggregateSpec, Measure
-from viewkeeper.operators.wide import Wide
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.run import Arrangement, Run, arrange
 
 NAN, INF = float("nan"), float("inf")
 
@@ -319,7 +319,7 @@ class TestExtremes:
 
 def test_groups_whose_hashes_collide_stay_apart(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every key gets one hash: each value of one group stands among those of all others."""
-    monkeypatch.setattr(aggregate_sql, "key_hash", lambda spec: "7::UBIGINT")
+    monkeypatch.setattr(sql, "key_hash", lambda spec: "7::UBIGINT")
     monkeypatch.setattr(extremes, "_FIRST_WINDOW", 1)
     monkeypatch.setattr(extremes, "_GROWTH", 2)
     measures = (

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.operators import finding
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange, merge, succession
-from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.chunked_execution import touched
 from viewkeeper.operators.kinds.lookup import lookup
-from viewkeeper.operators.merges import choose_merges
-from viewkeeper.operators.steps import touched
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state import hash_index
+from viewkeeper.state.compaction import choose_merges
+from viewkeeper.state.consolidate import consolidate
+from viewkeeper.state.run import Arrangement, Run, arrange, merge, succession
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +168,10 @@ def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
 
 @pytest.mark.parametrize("how", ["bisected", "guessed", "directory", "flagged"])
 def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(finding, "_GUESSED_ROWS", 10**9 if how == "bisected" else 1)
-    monkeypatch.setattr(finding, "_GUESSED_PROBES", 1)
-    monkeypatch.setattr(finding, "_ASKED", 10**9 if how == "directory" else 0)
-    monkeypatch.setattr(finding, "_FLAGGED_PROBES", 1 if how == "flagged" else 10**9)
+    monkeypatch.setattr(hash_index, "_GUESSED_ROWS", 10**9 if how == "bisected" else 1)
+    monkeypatch.setattr(hash_index, "_GUESSED_PROBES", 1)
+    monkeypatch.setattr(hash_index, "_ASKED", 10**9 if how == "directory" else 0)
+    monkeypatch.setattr(hash_index, "_FLAGGED_PROBES", 1 if how == "flagged" else 10**9)
     rng = np.random.default_rng(0)
     spread = rng.integers(0, 2**64, 30_000, dtype=np.uint64)
     crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 3_000)
@@ -196,7 +196,7 @@ def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyP
 
 def test_a_directory_is_made_when_lookups_were_worth_it() -> None:
     keys = np.sort(np.random.default_rng(0).integers(0, 2**64, 1 << 14, dtype=np.uint64))
-    column = finding.SortedHashes(keys)
+    column = hash_index.SortedHashes(keys)
     for _ in range(4):
         column.ranges(keys[:500])
         assert "_directory" not in column.__dict__

@@ -7,10 +7,10 @@ import sys
 import pyarrow as pa
 import pytest
 
-from viewkeeper.operators import crew as crew_
-from viewkeeper.operators.crew import Crew
-from viewkeeper.operators.duck import Duck
-from viewkeeper.store.memory import Memory
+from viewkeeper.resources import duckdb_pool as crew_
+from viewkeeper.resources.duckdb_pool import Crew
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
 
 
 def test_pieces_of_work_come_back_in_their_order_and_all_learn_their_statements() -> None:

@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from viewkeeper.operators.duck import Duck
-from viewkeeper.store.memory import Memory
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
 
 
 @pytest.fixture

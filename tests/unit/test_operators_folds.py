@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model.names import FIRST, PLACE
-from viewkeeper.operators.folds import Fold, folded
+from viewkeeper.operators.aggregation.window_float_sums import Fold, folded
 
 _VALUES = st.sampled_from([None, 0.0, -0.0, 0.1, 0.7, 1e16, -1e16, 1e308, math.inf, -math.inf, math.nan])
 _FRAMES = st.tuples(st.integers(-3, 3), st.integers(0, 4))

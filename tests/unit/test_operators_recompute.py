@@ -12,12 +12,12 @@ import pytest
 from viewkeeper.errors import Contradiction, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.arrangement import Arrangement, arrange
-from viewkeeper.operators.attempts import attempt
-from viewkeeper.operators.duck import Duck
 from viewkeeper.operators.kinds import Recompute, recompute
-from viewkeeper.operators.segments import Segment
-from viewkeeper.plan.nodes import Named, column
+from viewkeeper.operators.segment import Segment
+from viewkeeper.plan.logical.nodes import Named, column
+from viewkeeper.plan.planner import attempt
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.run import Arrangement, arrange
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.commit import state as commit_state
-from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
-from viewkeeper.operators import runs as module
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.places import Lying, Probe
-from viewkeeper.operators.runs import Closed, RunEntry, Verified, open_run, wholes, write_container
-from viewkeeper.store.files import Directory
+from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state import open_state as commit_state
+from viewkeeper.state import run_file as module
+from viewkeeper.state.cursor import Lying, Probe
+from viewkeeper.state.manifest import Manifest
+from viewkeeper.state.open_state import State
+from viewkeeper.state.run import Arrangement, Run, arrange
+from viewkeeper.state.run_file import Closed, RunEntry, Verified, open_run, wholes, write_container
 
 
 def run(rows: int, first: int = 0) -> Run:
@@ -143,7 +143,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("viewkeeper.operators.runs.os.fsync", full)
+    monkeypatch.setattr("viewkeeper.state.run_file.os.fsync", full)
     with pytest.raises(StoreError, match="No space left"):
         write_container(tmp_path, "f", {"s": run(1)}, fsync=True)
     assert list(tmp_path.iterdir()) == []

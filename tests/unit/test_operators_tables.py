@@ -12,12 +12,12 @@ import pytest
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange
-from viewkeeper.operators.finding import Hashes
 from viewkeeper.operators.kinds import Recompute
-from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.tables import Tables
-from viewkeeper.plan.nodes import Named, column
+from viewkeeper.operators.segment import Segment
+from viewkeeper.operators.table_slices import Tables
+from viewkeeper.plan.logical.nodes import Named, column
+from viewkeeper.state.hash_index import Hashes
+from viewkeeper.state.run import Arrangement, Run, arrange
 
 
 def operator(*names: str) -> Recompute:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.model import order
-from viewkeeper.model.order import key_order, last_of_each, surely_different
+from viewkeeper.model.encoding import key_order as encoding_key_order
+from viewkeeper.model.encoding.key_order import key_order, last_of_each, surely_different
 
 FEW = st.one_of(
     st.lists(st.binary(min_size=3, max_size=3), max_size=30),  # of one length
@@ -27,7 +27,7 @@ FEW = st.one_of(
 @pytest.mark.parametrize("few", [0, 64])
 def test_keys_are_ordered_as_bytes_are(few: int, keys: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "_FEW", few)
+        patch.setattr(encoding_key_order, "_FEW", few)
         # A slice: what lies before it in the buffer is none of its keys.
         array = pa.array([b"before", *keys], pa.binary())[1:]
         found = key_order(array)
@@ -42,7 +42,7 @@ def test_keys_are_ordered_as_bytes_are(few: int, keys: list[bytes]) -> None:
 @pytest.mark.parametrize("few", [0, 64])
 def test_the_last_of_each_key_stays(few: int, keys: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "_FEW", few)
+        patch.setattr(encoding_key_order, "_FEW", few)
         found = last_of_each(pa.array(keys, pa.binary()))
         last = sorted({key: place for place, key in enumerate(keys)}.values())
         assert last == (list(range(len(keys))) if found is None else found.tolist())
@@ -53,7 +53,7 @@ def test_the_last_of_each_key_stays(few: int, keys: list[bytes]) -> None:
 @pytest.mark.parametrize("few", [0, 64])
 def test_keys_that_are_said_to_be_different_are(few: int, keys: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "_FEW", few)
+        patch.setattr(encoding_key_order, "_FEW", few)
         array = pa.array([b"before", *keys], pa.binary())[1:]
         found = surely_different(array)
         assert array.to_pylist() == keys

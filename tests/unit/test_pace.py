@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from viewkeeper.commit.report import BatchReport
+from viewkeeper.commit.batch_history import BatchReport
 from viewkeeper.maintain.continuous import Maintenance, Pace
-from viewkeeper.maintain.processors import Processors
+from viewkeeper.resources.cpu import Processors
 
 
 @pytest.mark.parametrize(

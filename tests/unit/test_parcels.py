@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import pyarrow as pa
 import pytest
 
-from viewkeeper.rounds.parcels import receive, send, taken, unnamed, written
+from viewkeeper.runtime.processes.worker import receive, send, taken, unnamed, written
 
 
 @pytest.fixture

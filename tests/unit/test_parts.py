@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.test_union import Shop, histories
 
-from viewkeeper.model.catalog import Catalog
-from viewkeeper.plan import flows
-from viewkeeper.plan.compiled import sources_of
-from viewkeeper.plan.parts import divided
+from viewkeeper.model.catalog.catalog import Catalog
+from viewkeeper.plan.compile.compiled_view import sources_of
+from viewkeeper.plan.dataflow import cache
+from viewkeeper.runtime.processes.scheduler import divided
 
 
 @given(histories(), st.integers(1, 4), st.booleans(), st.data())
@@ -19,7 +19,7 @@ def test_parts_make_all_views_and_keep_all_state_once(
     history: list[Catalog], count: int, before_images: bool, data: st.DataObject
 ) -> None:
     store: Any = Shop(before_images, False)
-    flow = flows.maintained(store, history[-1])
+    flow = cache.maintained(store, history[-1])
     seconds = {name: data.draw(st.sampled_from([0.0, 0.1, 1.0])) for name in flow.operators}
     parts = divided(flow, seconds, count)
     assert len(parts) == min(count, len(flow.views))
@@ -44,7 +44,7 @@ def test_parts_make_all_views_and_keep_all_state_once(
 def test_the_longest_go_to_different_parts_and_what_they_share_draws_them_together() -> None:
     """Views are dealt out by what they add: four that take long and one that is done on the way."""
     store: Any = Shop(True, False)
-    flow = flows.maintained(store, _five_views())
+    flow = cache.maintained(store, _five_views())
     own = {view: flow.sink(view).id for view in flow.views}
     first, second, third, fourth, fifth = own
     seconds = {own[first]: 4.0, own[second]: 3.0, own[third]: 3.0, own[fourth]: 2.0, own[fifth]: 0.5}
@@ -55,7 +55,7 @@ def test_the_longest_go_to_different_parts_and_what_they_share_draws_them_togeth
 def _five_views() -> Catalog:
     from tests.unit.test_union import COLUMNS, _plan, filtered, scan
 
-    from viewkeeper.model.catalog import View
+    from viewkeeper.model.catalog.catalog import View
     from viewkeeper.model.schema import KeyPart, Table
 
     catalog = Catalog()

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model import types
-from viewkeeper.model.codec import encode_plain, encode_rows, plain_row
-from viewkeeper.model.keys import encode_keys, plain_key
+from viewkeeper.model.encoding.keys import encode_keys, plain_key
+from viewkeeper.model.encoding.row_slots import OtherColumns, SlotReader, plain
+from viewkeeper.model.encoding.rows import encode_plain, encode_rows, plain_row
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.model.slots import OtherColumns, SlotReader, plain
-from viewkeeper.store.ordered import log
-from viewkeeper.store.ordered.images import Images, binary
+from viewkeeper.store.ordered import log_format
+from viewkeeper.store.ordered.row_images import Images, binary
 
 KINDS = {
     "t": types.TINYINT,
@@ -123,15 +123,15 @@ def test_few_entries_of_the_log_are_read_one_by_one() -> None:
     kinds.append(Images(binary(keys), binary(rows), binary([b""] * 3)))
     kept = Kept()
     for position, images in enumerate(kinds, 4):
-        log.append(kept, position, 0, 7, 1.5, images)  # type: ignore[arg-type]
-        log.append(kept, position, 1, 8, 1.5, kinds[0])  # type: ignore[arg-type]
+        log_format.append(kept, position, 0, 7, 1.5, images)  # type: ignore[arg-type]
+        log_format.append(kept, position, 1, 8, 1.5, kinds[0])  # type: ignore[arg-type]
     expected = [*zip(rows, rows[::-1], strict=True), *((b"", row) for row in rows), *((row, b"") for row in rows)]
-    assert log.few(kept, 0, 9, 7, 9) == expected  # type: ignore[arg-type]
-    assert log.few(kept, 4, 5, 7, 9) == expected[3:6]  # type: ignore[arg-type]
-    assert log.few(kept, 0, 9, 7, 8) is None  # type: ignore[arg-type]
+    assert log_format.few(kept, 0, 9, 7, 9) == expected  # type: ignore[arg-type]
+    assert log_format.few(kept, 4, 5, 7, 9) == expected[3:6]  # type: ignore[arg-type]
+    assert log_format.few(kept, 0, 9, 7, 8) is None  # type: ignore[arg-type]
     kept.values[2] = kept.values[2][:-1] + b"?"
     with pytest.raises(CorruptState, match="Position 5"):
-        log.few(kept, 0, 9, 7, 9)  # type: ignore[arg-type]
+        log_format.few(kept, 0, 9, 7, 9)  # type: ignore[arg-type]
 
 
 CALLS = st.lists(st.tuples(st.booleans(), st.sampled_from((1, 1, 1, 2, 3, 7, 30))), max_size=12)
@@ -146,10 +146,10 @@ def test_shares_of_the_log_follow_each_other_and_are_alike(
     kept = Kept()
     for position, (own, chunks) in enumerate(calls, 1):
         for chunk in range(chunks):
-            log.append(kept, position, chunk, 7 if own else 8, 1.5, one)  # type: ignore[arg-type]
-    whole = [e.position for e in log.entries(kept, after, upto, [7])]  # type: ignore[arg-type]
-    shares = [log.share(kept, after, upto, 7, part, parts) for part in range(parts)]  # type: ignore[arg-type]
-    found = [[e.position for e in log.between(kept, *edges, [7])] for edges in shares]  # type: ignore[arg-type]
+            log_format.append(kept, position, chunk, 7 if own else 8, 1.5, one)  # type: ignore[arg-type]
+    whole = [e.position for e in log_format.entries(kept, after, upto, [7])]  # type: ignore[arg-type]
+    shares = [log_format.share(kept, after, upto, 7, part, parts) for part in range(parts)]  # type: ignore[arg-type]
+    found = [[e.position for e in log_format.between(kept, *edges, [7])] for edges in shares]  # type: ignore[arg-type]
     assert [position for share in found for position in share] == whole
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
@@ -161,10 +161,12 @@ SOME = st.binary(max_size=9)
 def test_chunks_of_any_size_hold_the_same_images(rows: list[tuple[bytes, bytes, bytes]], most: int, skip: int) -> None:
     """`skip`: arrays that do not begin where their buffers do."""
     sides = [binary([b"before"] * skip + list(side)).slice(skip) for side in zip(*rows, strict=True)]
-    bodies = list(log.encoded(7, 1.5, Images(*sides), most))
-    assert all(map(log.is_whole, bodies))
-    found = log.images([log.Entry(1, 7, 1.5, int.from_bytes(body[16:20], "little"), body) for body in bodies])
+    bodies = list(log_format.encoded(7, 1.5, Images(*sides), most))
+    assert all(map(log_format.is_whole, bodies))
+    found = log_format.images(
+        [log_format.Entry(1, 7, 1.5, int.from_bytes(body[16:20], "little"), body) for body in bodies]
+    )
     assert [side.to_pylist() for side in (found.keys, found.before, found.after)] == [s.to_pylist() for s in sides]
     kept, lists = Kept(), [side.to_pylist() for side in sides]
-    log.append_few(kept, 5, 0, 7, 1.5, (lists[0], lists[1], lists[2]), most)  # type: ignore[arg-type]
+    log_format.append_few(kept, 5, 0, 7, 1.5, (lists[0], lists[1], lists[2]), most)  # type: ignore[arg-type]
     assert kept.values == bodies

@@ -9,11 +9,10 @@ import pytest
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import Consolidate, Image, Input, Lookup, Recompute
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow, slots
-from viewkeeper.plan.levels import BROADCAST_BYTES, broadcast, levels
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column
-from viewkeeper.plan.union import assemble
+from viewkeeper.plan.compile.compiler import ViewPlan
+from viewkeeper.plan.dataflow.build import assemble
+from viewkeeper.plan.dataflow.dataflow import BROADCAST_BYTES, Flow, broadcast, levels, slots
+from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column
 
 
 def table(number: int, name: str) -> Table:

@@ -7,7 +7,7 @@ import pytest
 from viewkeeper.errors import UnknownName, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.plan.nodes import (
+from viewkeeper.plan.logical.nodes import (
     Aggregate,
     Expr,
     Filter,
@@ -22,8 +22,8 @@ from viewkeeper.plan.nodes import (
     Union,
     column,
 )
+from viewkeeper.plan.logical.unique_keys import unique_keys
 from viewkeeper.plan.planner import plan_view
-from viewkeeper.plan.unique import unique_keys
 
 ITEMS = Table(1, "items", (Column("id", types.BIGINT, False), Column("cat", types.STRING)), (KeyPart("id"),))
 REVIEWS = Table(2, "reviews", (Column("rid", types.BIGINT, False), Column("item", types.BIGINT)), (KeyPart("rid"),))

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from viewkeeper.expressions.text import expr_text
+from viewkeeper.expressions.backends.text import expr_text
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Limit, Named, Order, Project, Scan, Sort, column
-from viewkeeper.plan.text import plan_text
+from viewkeeper.plan.logical.nodes import (
+    Aggregate,
+    Call,
+    Expr,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Order,
+    Project,
+    Scan,
+    Sort,
+    column,
+)
+from viewkeeper.plan.logical.text import plan_text
 
 A, B, C = column("c0", types.INT), column("c1", types.INT), column("c2", types.STRING)
 ITEMS = Scan(7, ((Column("c0", types.INT), "n"), (Column("c1", types.INT), "m"), (Column("c2", types.STRING), "name")))

@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from viewkeeper import expressions
+from viewkeeper.expressions.backends.vector_decimals import is_product, product_of
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
-from viewkeeper.operators import passing
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.products import is_product, product_of
-from viewkeeper.operators.segments import Segment
+from viewkeeper.operators import segment_execution
+from viewkeeper.operators.segment import Segment
+from viewkeeper.resources.prepared_statements import Duck
 
 
 def decimal(digits: int, scale: int) -> types.Type:
@@ -158,13 +158,15 @@ def test_a_product_beyond_arrow_needs_no_statement(duck: Duck) -> None:
     assert segment.is_exact
     assert segment.products == {"v"}
     fits = table([PLAIN, {**PLAIN, "price": Decimal("-104949.50")}])
-    found = passing.quickly_passed(duck, segment, fits)
+    found = segment_execution.quickly_passed(duck, segment, fits)
     assert found is not None
     assert found.to_pylist() == duck.run(segment.sql, input=fits).to_pylist()
     for other in (table([PLAIN, {**PLAIN, "price": Decimal("9999999999999.99")}]), table([{**PLAIN, "price": None}])):
-        assert passing.quickly_passed(duck, segment, other) is None
-        assert passing.passed(duck, segment, other).to_pylist() == duck.run(segment.sql, input=other).to_pylist()
-    nothing = passing.quickly_passed(duck, segment, fits.slice(0, 0))
+        assert segment_execution.quickly_passed(duck, segment, other) is None
+        assert (
+            segment_execution.passed(duck, segment, other).to_pylist() == duck.run(segment.sql, input=other).to_pylist()
+        )
+    nothing = segment_execution.quickly_passed(duck, segment, fits.slice(0, 0))
     assert nothing is not None
     assert nothing.schema.equals(found.schema)
 

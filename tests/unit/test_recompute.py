@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from viewkeeper.tpcds import SCHEMAS
-from viewkeeper.verify.model import keys_of
-from viewkeeper.verify.recompute import differences, is_in_no_order
+from viewkeeper.verify.benchmark_check import differences, is_in_no_order
+from viewkeeper.verify.reference_model import keys_of
+from viewkeeper.workloads.tpcds import SCHEMAS
 
 
 def rows(*values: Any, type_: pa.DataType | None = None) -> pa.Table:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from viewkeeper.store.files import Directory
-from viewkeeper.store.redo import steps
-from viewkeeper.store.redo.files import Redo, TableRedo
-from viewkeeper.store.redo.steps import Standing
+from viewkeeper.resources.directory import Directory
+from viewkeeper.store.redo import claim
+from viewkeeper.store.redo.claim import Standing
+from viewkeeper.store.redo.redo_file import Redo, TableRedo
 
 KEYS = pa.table({"key": pa.array([b"k"], pa.binary())})
 NUMBER = 7
@@ -37,11 +37,11 @@ class Record:
         return self.standing
 
 
-def claimed(tmp_path: Path, tables: int) -> tuple[Record, Directory, steps.Claim]:
+def claimed(tmp_path: Path, tables: int) -> tuple[Record, Directory, claim.Claim]:
     made = [TableRedo(f"t{i}", {}, False, (), KEYS, KEYS.slice(0, 0)) for i in range(tables)]
     redo = Redo({"number": NUMBER}, None, tuple(made))
     record, directory = Record(), Directory(tmp_path)
-    mine = steps.claim(record, directory, redo, "me", 1)
+    mine = claim.claim(record, directory, redo, "me", 1)
     assert mine is not None
     return record, directory, mine
 
@@ -54,7 +54,7 @@ def test_tables_are_written_at_the_same_time(tmp_path: Path) -> None:
         both.wait(30)  # one that is written alone would wait in vain
         seen.append((table.name, number))
 
-    steps.finish(record, directory, mine, write)
+    claim.finish(record, directory, mine, write)
     assert sorted(seen) == [(f"t{i}", NUMBER) for i in range(6)]
     assert record.standing.published == NUMBER
 
@@ -69,14 +69,14 @@ def test_a_table_that_fails_keeps_the_batch_back(tmp_path: Path) -> None:
         written.append(table.name)
 
     with pytest.raises(OSError, match="no more"):
-        steps.finish(record, directory, mine, write)
+        claim.finish(record, directory, mine, write)
     assert record.standing.published == NUMBER - 1
-    steps.finish(record, directory, mine, lambda table, number: written.append(table.name))
+    claim.finish(record, directory, mine, lambda table, number: written.append(table.name))
     assert set(written) == {f"t{i}" for i in range(50)}
     assert record.standing.published == NUMBER
 
 
 def test_a_batch_without_tables_is_published(tmp_path: Path) -> None:
     record, directory, mine = claimed(tmp_path, 0)
-    steps.finish(record, directory, mine, lambda table, number: None)
+    claim.finish(record, directory, mine, lambda table, number: None)
     assert record.standing.published == NUMBER

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
+from viewkeeper.model.intake.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 ITEMS = Table(
@@ -428,7 +428,7 @@ def test_columns_that_are_made_side_by_side_are_the_same_and_so_is_the_error(mon
     bad = [{**ROWS[0], "price": "x", "stock": 1 << 40}]
     made, said = [], []
     for many in (1 << 40, 0):
-        monkeypatch.setattr("viewkeeper.model.rows._MANY_ROWS", many)
+        monkeypatch.setattr("viewkeeper.model.intake.rows._MANY_ROWS", many)
         made.append(rows_table(ITEMS, ROWS))
         with pytest.raises(BadValue) as refused:
             rows_table(ITEMS, bad)

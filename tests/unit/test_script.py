@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from viewkeeper.errors import BadValue, UnknownName, ViewkeeperError
-from viewkeeper.plan import words
 from viewkeeper.sql.script import counting_lines, steps
+from viewkeeper.syntax import cursor
 
 TEXT = """-- a script
 CREATE TABLE t (k INT PRIMARY KEY);
@@ -69,7 +69,7 @@ def test_an_error_says_which_statement_it_is_of() -> None:
     ],
 )
 def test_lines_and_columns_count_in_the_whole_text(text: str, given: str, told: str) -> None:
-    written = [words.Words(text, tokens) for tokens in words.statements(text)]
+    written = [cursor.Words(text, tokens) for tokens in cursor.statements(text)]
     with pytest.raises(UnknownName) as error, counting_lines(text, written):
         raise UnknownName(given)
     assert error.value.message == told

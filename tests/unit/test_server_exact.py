@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.model import types
-from viewkeeper.server.exact import distinct, rows_of
-from viewkeeper.server.formats import CSV, JSON, LINES, writer
+from viewkeeper.server.http.formats import CSV, JSON, LINES, writer
+from viewkeeper.server.http.json_values import distinct, rows_of
 
 BIG = (1 << 53) + 1
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.server.packed import decoded_size, unpacked_size
+from viewkeeper.server.http.arrow_limits import decoded_size, unpacked_size
 
 ROWS = st.lists(st.tuples(st.integers(-(2**62), 2**62), st.text(max_size=30) | st.none(), st.sampled_from("abc")))
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
-from viewkeeper.server.pins import Cursor
-from viewkeeper.server.problems import Refused
-from viewkeeper.server.pulse import pause_after
-from viewkeeper.server.reading import _cut
+from viewkeeper.server.endpoints.rows import _cut
+from viewkeeper.server.errors import Refused
+from viewkeeper.server.pinned_snapshots import Cursor
+from viewkeeper.server.status_feed import pause_after
 
 BAG = Table(1, "bag", (Column("k", types.STRING),), (KeyPart("k"),), is_view=True, is_bag=True)
 STORED = pa.table({"k": ["a", "b", "c"], COUNT: pa.array([1, 5, 2], pa.int64())}, schema=BAG.arrow)

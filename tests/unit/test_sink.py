@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
-from viewkeeper.operators.duck import Duck
-from viewkeeper.rounds import sink
-from viewkeeper.rounds.sink import resolve
-from viewkeeper.store.base import StreamChange, ViewChange
-from viewkeeper.store.memory import Memory
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime import upserts
+from viewkeeper.runtime.upserts import resolve
+from viewkeeper.store.contract.store import StreamChange, ViewChange
 
 
 class Little(Memory):
@@ -64,8 +64,8 @@ WALKS = st.dictionaries(st.none() | st.integers(0, 5), st.lists(st.none() | VALU
 def _few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows as they are, and as if they were many."""
     if not request.param:
-        monkeypatch.setattr(sink, "_ONE_PART", 0)
-        monkeypatch.setattr(sink, "_BY_PYTHON", 0)
+        monkeypatch.setattr(upserts, "_ONE_PART", 0)
+        monkeypatch.setattr(upserts, "_BY_PYTHON", 0)
 
 
 @pytest.mark.usefixtures("_few")
@@ -136,7 +136,7 @@ def test_few_rows_have_one_key_where_its_bytes_are_the_same(kind: Any) -> None:
     table = Table(1, "v", (Column("s", types.STRING), Column("k", kind)), (KeyPart("k"), KeyPart("s")), is_view=True)
     values = [(s, k) for k in KEYS[kind] for s in (None, "", "x")] * 2
     delta = pa.Table.from_pylist([{"s": s, "k": k} for s, k in values[:32]], table.arrow)
-    found, keys = sink._numbered(table, delta).tolist(), encode_keys(table, delta).to_pylist()
+    found, keys = upserts._numbered(table, delta).tolist(), encode_keys(table, delta).to_pylist()
     assert len(set(found)) == len(set(keys)) == len(set(zip(found, keys, strict=True)))
 
 

@@ -18,17 +18,17 @@ from pyspark.errors import PySparkAttributeError
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.operators import runs
-from viewkeeper.operators.arrangement import Run
-from viewkeeper.operators.duck import Duck
-from viewkeeper.rounds import mapped, sessions, worker
-from viewkeeper.rounds.messages import ARRIVED, CHANGED, ELSEWHERE
-from viewkeeper.rounds.reach import Reach
-from viewkeeper.rounds.resolving import Target, by_key
-from viewkeeper.rounds.sinking import Sinking
-from viewkeeper.rounds.task import Job
-from viewkeeper.rounds.worker import Worker
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime.spark import mapped_files, sessions, worker_cache
+from viewkeeper.runtime.spark.placement import ARRIVED, CHANGED, ELSEWHERE
+from viewkeeper.runtime.spark.round_tasks import Job
+from viewkeeper.runtime.spark.sessions import Reach
+from viewkeeper.runtime.spark.sink_tasks import Sinking
+from viewkeeper.runtime.spark.upsert_tasks import Target, by_key
+from viewkeeper.runtime.spark.worker_cache import Worker
 from viewkeeper.spark import register
+from viewkeeper.state import run_file
+from viewkeeper.state.run import Run
 
 VIEW = Table(1, "v", (Column("k", types.BIGINT),), (KeyPart("k"),), is_view=True)
 NOTHING: dict[str, Any] = {key: {} for key in ("levels", "arranged", "shares")}
@@ -69,7 +69,7 @@ def test_the_last_round_on_an_executor_that_does_not_see_the_state_leaves_nothin
 def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a URL a long run is written in pieces, of which one may have few rows."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(runs, "PIECE_ROWS", 10)
+    monkeypatch.setattr(run_file, "PIECE_ROWS", 10)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, 100, np.uint64))
     worker = Worker((tmp_path / "there").as_uri(), 1, 1 << 26)
     errand = job(tmp_path, None)
@@ -85,7 +85,7 @@ def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monk
 def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(tmp_path: Path) -> None:
     """It is open until it is not mapped any more, so that it goes when a thread closes it and not in a task."""
     large, small = (Run(pa.table({"k": np.arange(n), "¤h": np.arange(n, dtype=np.uint64)})) for n in (200_000, 10))
-    entries = runs.write_container(tmp_path, "b1-run.vkr", {"a/0": large, "b/0": small}, fsync=False)
+    entries = run_file.write_container(tmp_path, "b1-run.vkr", {"a/0": large, "b/0": small}, fsync=False)
     worker = Worker(str(tmp_path), 1, 1 << 26)
 
     removed = f"{tmp_path / 'b1-run.vkr'} (deleted)"
@@ -114,9 +114,9 @@ def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(t
 
 
 def test_a_worker_holds_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "_MOST", 2)
+    monkeypatch.setattr(mapped_files, "_MOST", 2)
     paths = [tmp_path / f"b{n}-run.vkr" for n in range(4)]
-    held = mapped.Mapped()
+    held = mapped_files.Mapped()
     held.keep(paths[0])  # it is gone already
     assert held.keep_only(()) is None
     for path in (*paths, paths[0]):
@@ -223,24 +223,24 @@ def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert gc.get_freeze_count() == 0
-    worker.at(job(tmp_path / "driver", None))
+    worker_cache.at(job(tmp_path / "driver", None))
     assert gc.get_freeze_count() == 0, "a driver's process is its user's"
-    monkeypatch.setattr(worker, "_on_executor", lambda: True)
-    monkeypatch.setattr(worker, "_verified", lambda: None)
-    monkeypatch.setattr(worker, "hold_on", lambda most: None)
+    monkeypatch.setattr(worker_cache, "_on_executor", lambda: True)
+    monkeypatch.setattr(worker_cache, "_verified", lambda: None)
+    monkeypatch.setattr(worker_cache, "hold_on", lambda most: None)
     try:
-        worker.at(job(tmp_path / "one", None))
+        worker_cache.at(job(tmp_path / "one", None))
         kept = gc.get_freeze_count()
         assert kept > 10_000
         circle: list[Any] = []
         circle.append(circle)
-        worker.at(job(tmp_path / "one", None))
+        worker_cache.at(job(tmp_path / "one", None))
         assert gc.get_freeze_count() <= kept, "nothing has come that stays"
         del circle
         assert gc.collect() > 0, "what comes and goes is still found"
     finally:
         gc.unfreeze()
-        worker._settled.clear()
+        worker_cache._settled.clear()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc is asked to")
@@ -248,7 +248,7 @@ def test_memory_that_is_held_is_not_faulted_in_again() -> None:
     program = """
         import resource, sys
         import numpy as np, pyarrow as pa
-        from viewkeeper.store.memory import hold_on
+        from viewkeeper.resources.memory import hold_on
         if sys.argv[1] == "hold":
             hold_on(256 << 20)
         def work():

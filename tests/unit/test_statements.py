@@ -6,10 +6,10 @@ import pytest
 
 from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
 from viewkeeper.model import types
-from viewkeeper.model.naming import matching
+from viewkeeper.model.row_names import matching
 from viewkeeper.model.schema import Column
-from viewkeeper.plan.alterations import AddColumn, AlterView, DropColumn, Rename, RenameColumn
-from viewkeeper.plan.statements import (
+from viewkeeper.syntax.alter import AddColumn, AlterView, DropColumn, Rename, RenameColumn
+from viewkeeper.syntax.statements import (
     CreateTable,
     CreateView,
     Describe,

@@ -10,9 +10,9 @@ import pytest
 from pyarrow import fs
 
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.store import copies, sweeping
-from viewkeeper.store.files import Directory
-from viewkeeper.store.sweeping import Sweep
+from viewkeeper.resources import file_cache, unlisted_files
+from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.unlisted_files import Sweep
 
 
 @pytest.fixture(params=["path", "file://", "mock://", "options"])
@@ -111,8 +111,8 @@ def test_a_range_is_read_without_the_rest(
 
 def test_copies_take_no_more_than_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(copies, "_YOUNG_SECONDS", 0.0)
-    monkeypatch.setattr("viewkeeper.store.elsewhere.parse_size", lambda text, _: int(text))
+    monkeypatch.setattr(file_cache, "_YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("viewkeeper.resources.object_store.parse_size", lambda text, _: int(text))
     directory = Directory(f"{(tmp_path / 'there').as_uri()}?cache_bytes=350")
     directory.make()
     for name in "abcde":
@@ -172,7 +172,7 @@ def test_garbage_goes_and_what_could_not_be_removed_goes_later(
     assert sweep() is None
     assert directory.names("*") == ["d"]
     write(directory, "c", "of another machine")
-    monkeypatch.setattr(sweeping, "_LISTED_SECONDS", 0.0)
+    monkeypatch.setattr(unlisted_files, "_LISTED_SECONDS", 0.0)
     sweep()
     assert directory.names("*") == ["d"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viewkeeper.model.strategies import STRATEGIES, strategy_named
+from viewkeeper.model.catalog.strategies import STRATEGIES, strategy_named
 
 
 def named(**wanted: bool) -> set[str]:

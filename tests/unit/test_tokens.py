@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from viewkeeper.errors import BadStatement
-from viewkeeper.plan.tokens import tokens
+from viewkeeper.syntax.lexer import tokens
 
 
 def _cut(text: str) -> list[tuple[str, str]]:

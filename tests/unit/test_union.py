@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model import types
-from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.model.catalog.catalog import Catalog, View
+from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.model.views import Suspension
-from viewkeeper.plan import flows
-from viewkeeper.plan.compiled import sources_of
-from viewkeeper.plan.compiler import ViewPlan
-from viewkeeper.plan.flow import Flow
-from viewkeeper.plan.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Query, Scan, Union, column
-from viewkeeper.plan.union import assemble
-from viewkeeper.store.base import Capabilities
+from viewkeeper.plan.compile.compiled_view import sources_of
+from viewkeeper.plan.compile.compiler import ViewPlan
+from viewkeeper.plan.dataflow import cache
+from viewkeeper.plan.dataflow.build import assemble
+from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Query, Scan, Union, column
+from viewkeeper.store.contract.store import Capabilities
 
 COLUMNS = (Column("id", types.BIGINT, False), Column("ref", types.BIGINT), Column("value", types.BIGINT))
 
@@ -156,7 +156,7 @@ def said(flow: Flow) -> Mapping[str, Any]:
 def test_a_flow_is_the_same_however_it_came_about(before_images: bool, selects: bool, data: st.DataObject) -> None:
     store: Any = Shop(before_images, selects)
     for catalog in data.draw(histories()):
-        flow, anew = flows.maintained(store, catalog), fresh(store, catalog)
+        flow, anew = cache.maintained(store, catalog), fresh(store, catalog)
         assert said(flow) == said(anew)
         for made in (flow, anew):
             seen: set[str] = set()
@@ -167,7 +167,7 @@ def test_a_flow_is_the_same_however_it_came_about(before_images: bool, selects: 
             for name in made.operators:
                 needs = {v for v, c in made.views.items() if name in made.behind([c.sink.id])}
                 assert made.views_of(name) == needs
-        assert flows.maintained(store, catalog) is flow
+        assert cache.maintained(store, catalog) is flow
         assert flow.has(flow.fingerprint)
 
 
@@ -175,16 +175,16 @@ def test_a_flow_before_stays_as_it_is_and_travels_without_its_views() -> None:
     store: Any = Shop(True, False)
     catalog = Catalog()
     catalog = catalog.with_table(Table(catalog.next_id, "t", COLUMNS, (KeyPart("id"),)))
-    flow = flows.maintained(store, catalog)
+    flow = cache.maintained(store, catalog)
     for number in range(5):
         before, known = said(flow), flow
         plan = _plan(filtered(scan(1, "a"), "a", (number,)), ["aid", "aref", "avalue"])
         table = Table(catalog.next_id, f"v{number}", COLUMNS, (KeyPart("id"),), True)
         catalog = catalog.with_view(View(table, "", plan.to_json()))
-        flow = flows.maintained(store, catalog)
+        flow = cache.maintained(store, catalog)
         assert said(known) == before != said(flow)
     sent = pickle.loads(pickle.dumps(flow))
     assert (dict(sent.operators), sent.held) == (flow.operators, flow.held)
     assert not sent.views
-    lonely = flows.alone(catalog, catalog.views[2])
+    lonely = cache.alone(catalog, catalog.views[2])
     assert list(lonely.views) == [catalog.views[2].table.id]

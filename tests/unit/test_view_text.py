@@ -6,8 +6,8 @@ import pytest
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.plan.renamed_text import renamed_text
-from viewkeeper.plan.view_text import means_whole_rows, names_of
+from viewkeeper.syntax.renamed_text import renamed_text
+from viewkeeper.syntax.view_text import means_whole_rows, names_of
 
 ITEMS = Table(1, "items", tuple(Column(name, types.INT) for name in ("id", "price", "day")), (KeyPart("id"),))
 OTHERS = frozenset({"order_id", "id"})

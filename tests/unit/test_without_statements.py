@@ -14,23 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper import expressions
+from viewkeeper.expressions.backends import vector_case
+from viewkeeper.expressions.backends.vector_predicates import all_hold, comparison, holds, renamed
+from viewkeeper.expressions.backends.vector_values import is_exact, value_of
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators import adding, aggregate_sql, choosing, passing, sorting
-from viewkeeper.operators import consolidate as consolidate_
-from viewkeeper.operators.arrangement import Arrangement, Run, arrange, merge
-from viewkeeper.operators.comparing import all_hold, comparison, holds, renamed
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.hashing import hashes
-from viewkeeper.operators.kinds import topk
-from viewkeeper.operators.kinds.topk import TopK
-from viewkeeper.operators.measures import layout, with_raw
-from viewkeeper.operators.meeting import meeting
-from viewkeeper.operators.projecting import is_exact, value_of
-from viewkeeper.operators.segments import Segment, where_sql
-from viewkeeper.operators.spec import AggregateSpec, Measure
-from viewkeeper.operators.stretches import Check
+from viewkeeper.operators import segment_execution
+from viewkeeper.operators.aggregation import preaggregate, sql
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure, layout, with_raw
+from viewkeeper.operators.delta_join.plan import Check
+from viewkeeper.operators.kinds import top_k
+from viewkeeper.operators.kinds.top_k import TopK
+from viewkeeper.operators.segment import Segment, where_sql
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state import consolidate as consolidate_
+from viewkeeper.state.key_hash import hashes
+from viewkeeper.state.run import Arrangement, Run, arrange, merge
+from viewkeeper.state.run_cache import meeting
 
 SHORT, LONG = types.of("decimal(9,2)"), types.of("decimal(38,4)")
 ARGUMENTS = {"short": SHORT, "long": LONG, "number": types.BIGINT, "small": types.INT}
@@ -84,8 +85,8 @@ def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...
     spec = AggregateSpec(keys, (*measures, Measure("n", "Count", None, None, types.BIGINT)))
     table = pa.Table.from_pylist(rows, SCHEMA)
     fed = layout(spec).accumulators
-    told = duck.run(aggregate_sql.vectors(spec, fed, False), rows=with_raw(table, fed))
-    found = adding.vectors(duck, spec, table)
+    told = duck.run(sql.vectors(spec, fed, False), rows=with_raw(table, fed))
+    found = preaggregate.vectors(duck, spec, table)
     assert found is not None
     assert found.schema.equals(told.schema)
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
@@ -116,8 +117,8 @@ def test_vectors_of_many_rows(duck: Duck, keys: tuple[str, ...], most: int) -> N
     measures = [Measure(f"s_{name}", "Sum", name, ARGUMENTS[name], ARGUMENTS[name]) for name in ("number", "long")]
     spec = AggregateSpec(tuple(Column(key, kinds.get(key, types.BIGINT)) for key in keys), tuple(measures))
     fed = layout(spec).accumulators
-    told = duck.run(aggregate_sql.vectors(spec, fed, False), rows=with_raw(table, fed))
-    found = adding.vectors(duck, spec, table)
+    told = duck.run(sql.vectors(spec, fed, False), rows=with_raw(table, fed))
+    found = preaggregate.vectors(duck, spec, table)
     assert found is not None
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
     assert (np.diff(found["¤h"].to_numpy().astype(object)) > 0).all()
@@ -128,16 +129,16 @@ def test_vectors_that_take_a_statement(duck: Duck) -> None:
     table = pa.table({"k": [1], "d": [0.5], "s": ["a"], "n": pa.array([1], pa.int64()), "¤w": pa.array([1 << 40])})
     one = table.set_column(table.schema.get_field_index("¤w"), "¤w", pa.array([1]))
     total = Measure("t", "Sum", "n", types.BIGINT, types.BIGINT)
-    assert adding.vectors(duck, AggregateSpec(KEYS[:1], (total,)), table) is None
-    assert adding.vectors(duck, AggregateSpec(KEYS[:1], (total,)), one) is not None
-    assert adding.vectors(duck, AggregateSpec((Column("s", types.STRING),), (total,)), one) is not None
-    assert adding.vectors(duck, AggregateSpec((Column("d", types.DOUBLE),), (total,)), one) is None
+    assert preaggregate.vectors(duck, AggregateSpec(KEYS[:1], (total,)), table) is None
+    assert preaggregate.vectors(duck, AggregateSpec(KEYS[:1], (total,)), one) is not None
+    assert preaggregate.vectors(duck, AggregateSpec((Column("s", types.STRING),), (total,)), one) is not None
+    assert preaggregate.vectors(duck, AggregateSpec((Column("d", types.DOUBLE),), (total,)), one) is None
     for measure in (
         Measure("t", "Sum", "d", types.DOUBLE, types.DOUBLE),
         Measure("t", "Average", "n", types.BIGINT, types.DOUBLE),
         Measure("t", "Count", "n", types.BIGINT, types.BIGINT, distinct=True),
     ):
-        assert adding.vectors(duck, AggregateSpec(KEYS[:1], (measure,)), one) is None
+        assert preaggregate.vectors(duck, AggregateSpec(KEYS[:1], (measure,)), one) is None
 
 
 # -- conditions -------------------------------------------------------------------------------------------------------
@@ -289,9 +290,9 @@ def test_cases(duck: Duck) -> None:
         Expr("CaseWhen", types.INT, (begins, one, is_a, Expr("literal", types.INT, value=7), one)),
         *(expr for expr, exact in CASES if exact),
     ):
-        assert choosing.is_exact(expr)
+        assert vector_case.is_exact(expr)
         told = duck.run(f"SELECT {expressions.render(expr)} AS v FROM input", input=rows)["v"]
-        found = choosing.value_of(expr, rows)
+        found = vector_case.value_of(expr, rows)
         assert (found.to_pylist(), found.type) == (told.to_pylist(), types.arrow(expr.type))
     like = Expr("Like", types.BOOLEAN, (text, Expr("literal", types.STRING, value="%a")))
     for expr in (
@@ -301,7 +302,7 @@ def test_cases(duck: Duck) -> None:
         Expr("CaseWhen", money, (is_a, PRICE, Expr("literal", money, value=None))),
         *(expr for expr, exact in CASES if not exact),
     ):
-        assert not choosing.is_exact(expr)
+        assert not vector_case.is_exact(expr)
 
 
 def test_years(duck: Duck) -> None:
@@ -427,7 +428,7 @@ def test_segments(
     for where in (conjuncts, (*conjuncts, there)):
         segment = Segment("x", where, shown, key, gather)
         assert segment.is_exact
-        found = passing.quickly_passed(duck, segment, table)
+        found = segment_execution.quickly_passed(duck, segment, table)
         told = duck.run(segment.sql, input=table)
         assert found is not None
         assert found.schema.equals(told.schema)
@@ -495,13 +496,13 @@ def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, d
         is_merged = data.draw(st.booleans())
         for way, state in states.items():
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(topk, "MARGIN", 1)
-                patch.setattr(sorting, "_MOST_ROWS", sorting._MOST_ROWS if way != "statement" else -1)
-                told[way], added, buffer = topk.step(duck, operator, state, delta)
+                patch.setattr(top_k, "MARGIN", 1)
+                patch.setattr(top_k, "_MOST_ROWS", top_k._MOST_ROWS if way != "statement" else -1)
+                told[way], added, buffer = top_k.step(duck, operator, state, delta)
             states[way] = [s.plus(arrange(rows)) for s, rows in zip(state, added, strict=True)]
             if way == "remembered" and added[1].num_rows:
-                states[way][1].remember(topk._IN_ORDER, buffer)
-                assert topk._buffer(duck, operator, states[way][1]) is buffer
+                states[way][1].remember(top_k._IN_ORDER, buffer)
+                assert top_k._buffer(duck, operator, states[way][1]) is buffer
             elif way == "quick":  # as if opened anew
                 states[way] = [Arrangement(tuple(Run(run.rows) for run in s.runs)) for s in states[way]]
             if is_merged:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import viewkeeper
-from viewkeeper.store.lmdb import environment, writing_ahead
+from viewkeeper.store.lmdb import environment, writeback
 
 
 def test_what_was_written_is_asked_for_until_the_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,9 +23,9 @@ def test_what_was_written_is_asked_for_until_the_block_ends(tmp_path: Path, monk
             enough.set()
         return True
 
-    monkeypatch.setattr(writing_ahead, "_begin", lambda: begin)
+    monkeypatch.setattr(writeback, "_begin", lambda: begin)
     (tmp_path / "data.mdb").write_bytes(b"pages")
-    with writing_ahead.writing_ahead(tmp_path / "data.mdb"):
+    with writeback.writing_ahead(tmp_path / "data.mdb"):
         assert enough.wait(60)
     times = len(asked)
     assert "viewkeeper-write-ahead" not in {thread.name for thread in threading.enumerate()}
@@ -37,17 +37,17 @@ def test_a_file_that_cannot_be_asked_about_is_left_to_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     refused = threading.Event()
-    monkeypatch.setattr(writing_ahead, "_begin", lambda: lambda descriptor: bool(refused.set()))
+    monkeypatch.setattr(writeback, "_begin", lambda: lambda descriptor: bool(refused.set()))
     if there:
         (tmp_path / "data.mdb").write_bytes(b"pages")
-    with writing_ahead.writing_ahead(tmp_path / "data.mdb"):
+    with writeback.writing_ahead(tmp_path / "data.mdb"):
         assert not there or refused.wait(60)
 
 
 def test_a_system_that_does_not_know_it_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing_ahead, "_begin", lambda: None)
+    monkeypatch.setattr(writeback, "_begin", lambda: None)
     before = threading.active_count()
-    with writing_ahead.writing_ahead(tmp_path / "data.mdb"):
+    with writeback.writing_ahead(tmp_path / "data.mdb"):
         assert threading.active_count() == before
 
 
@@ -60,7 +60,7 @@ def test_large_calls_that_are_flushed_write_ahead(
     @contextmanager
     def noted(data: Path) -> Iterator[None]:
         begun.append(data.name)
-        with writing_ahead.writing_ahead(data):
+        with writeback.writing_ahead(data):
             yield
 
     monkeypatch.setattr(environment, "writing_ahead", noted)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from viewkeeper.capture.kept import Kept
-from viewkeeper.capture.parts import Consolidate, CutMoved, Part, at_cut, edges, gaps
+from viewkeeper.capture.partition_store import Kept
+from viewkeeper.capture.partitions import Consolidate, CutMoved, Part, at_cut, edges, gaps
 from viewkeeper.model.delta import weighted
 from viewkeeper.model.schema import WEIGHT, Table
-from viewkeeper.store.base import Store
-from viewkeeper.store.memory import Memory
+from viewkeeper.resources.memory import Memory
+from viewkeeper.store.contract.store import Store
 
 Progress = Callable[[str, int, int], None]
 """Told of long work: what is being done ("scanning orders"), how far it is, and of how much."""

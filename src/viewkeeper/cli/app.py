@@ -7,24 +7,28 @@ Packages that are slow to import are imported by the command that needs them: `v
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, NoReturn
 
 import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from viewkeeper import __version__
-from viewkeeper.cli import hbase, helping
-from viewkeeper.cli.commands import health, proofs, rows, serving, statements, views
+from viewkeeper.cli import help_format
+from viewkeeper.cli.commands import health, rows, serve, sql, verify, views
 from viewkeeper.cli.options import one_of, without_pandas
 from viewkeeper.errors import ViewkeeperError
+from viewkeeper_hbase import cli
 
 app = typer.Typer(
     help="SQL materialized views over key-value stores, kept fresh incrementally.\n\n"
     "Exit codes: 0 done, 1 an error, 2 a wrong call, 130 interrupted.",
-    epilog=helping.as_example("Example: vk demo"),
+    epilog=help_format.as_example("Example: vk demo"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -32,8 +36,8 @@ app = typer.Typer(
 )
 
 for command in (
-    statements.init,
-    statements.sql,
+    sql.init,
+    sql.sql,
     rows.load,
     rows.put,
     rows.delete,
@@ -44,18 +48,18 @@ for command in (
     views.watch,
     views.status,
     views.explain,
-    serving.serve,
+    serve.serve,
     health.audit,
     health.doctor,
     health.backup,
     health.restore,
-    proofs.verify,
-    proofs.bench,
-    proofs.demo,
+    verify.verify,
+    verify.bench,
+    verify.demo,
 ):
-    helping.add(app, command)
-app.add_typer(hbase.app, name="hbase")
-app.add_typer(serving.token, name="token")
+    help_format.add(app, command)
+app.add_typer(cli.app, name="hbase")
+app.add_typer(serve.token, name="token")
 
 
 @app.callback()
@@ -72,8 +76,6 @@ def _vk(
     ] = None,
 ) -> None:
     if log is not None:
-        from viewkeeper.cli.logs import FORMS, write_log
-
         one_of(context, "log", log, FORMS)
         write_log(log)
 
@@ -124,3 +126,46 @@ def _line(text: str) -> str:
 def _fail(message: str, code: int) -> NoReturn:
     typer.echo(message, err=True)
     sys.exit(code)
+
+
+# `vk --log`: what the program does, as lines on standard error for people or for a machine that collects them.
+#
+#     text    2026-01-31 12:00:00 viewkeeper.batch batch 7: 120 changes, 14 ms, driver
+#     json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "viewkeeper.batch", "message": "batch 7:
+# …",
+#              "epoch": 7, "changes": 120, "seconds": 0.014, "lane": "driver", …}
+#
+# A record's own fields (`extra=`) are members beside those four.
+
+
+FORMS = ("text", "json")
+_USUAL = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
+
+
+class JsonLines(logging.Formatter):
+    """An object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in record.__dict__.items() if name not in _USUAL},
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def write_log(form: str) -> None:
+    """Send what viewkeeper logs to standard error from now on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(name)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    )
+    log = logging.getLogger("viewkeeper")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)

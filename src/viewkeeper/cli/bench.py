@@ -16,11 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 
 import viewkeeper
-from viewkeeper.cli.hush import hushed
-from viewkeeper.tpch import QUERIES, views
-from viewkeeper.tpch.changes import TpchModel
-from viewkeeper.verify.model import Model
-from viewkeeper.verify.yardstick import apply, create_views, load
+from viewkeeper.cli.progress import hushed
+from viewkeeper.verify.benchmark_check import apply, create_views, load
+from viewkeeper.verify.reference_model import Model
+from viewkeeper.workloads.tpch import QUERIES, views
+from viewkeeper.workloads.tpch.changes import TpchModel
 
 
 def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int, seed: int) -> pa.Table:

@@ -24,14 +24,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.cli.files import Bad, Piece, open_pieces
+from viewkeeper.cli.input_files import Bad, Piece, open_pieces
 from viewkeeper.errors import BadValue, UnknownName, ViewkeeperError
 from viewkeeper.model import types
+from viewkeeper.model.display import counted
+from viewkeeper.model.intake.columns import column_values
+from viewkeeper.model.intake.rows import rows_table
 from viewkeeper.model.names import ROW, backticked
-from viewkeeper.model.rows import rows_table
 from viewkeeper.model.schema import Table
-from viewkeeper.model.shown import counted
-from viewkeeper.model.values import column_values
 
 Progress = Callable[[int], None]
 """Told how many bytes of the files have been read, each time some have."""

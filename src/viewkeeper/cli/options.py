@@ -21,7 +21,7 @@ import typer
 from typer._click.exceptions import UsageError
 
 if TYPE_CHECKING:
-    from viewkeeper.store.base import Store
+    from viewkeeper.store.contract.store import Store
 
 _STORES = "lmdb:PATH, rocksdb:PATH, hbase://HOST:PORT/NAMESPACE"
 Db = Annotated[
@@ -77,7 +77,7 @@ def wrong(context: typer.Context, message: str) -> UsageError:
 def open_database(url: str, *, create: bool = False, spark: Any = None, memory: str | None = None) -> Any:
     """The database for writing. It must be there already, unless the command may make it."""
     import viewkeeper
-    from viewkeeper.cli.hush import load_told
+    from viewkeeper.cli.progress import load_told
 
     if not create:
         with open_reader(url):
@@ -141,7 +141,7 @@ def cluster(master: str | None, settings: list[str] | None) -> Any:
 
     A command that `spark-submit` runs is a Spark application already: its session is the one.
     """
-    from viewkeeper.cli.executors import tell_of_waiting
+    from viewkeeper.cli.progress import tell_of_waiting
 
     if _SUBMITTED in os.environ and master is None and not settings:
         from pyspark.sql import SparkSession

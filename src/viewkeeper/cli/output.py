@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from viewkeeper.errors import BadValue
-from viewkeeper.model.shown import aligned as aligned
-from viewkeeper.model.shown import cell as cell
-from viewkeeper.model.shown import counted, csv_field
-from viewkeeper.model.shown import value as value
+from viewkeeper.model.display import aligned as aligned
+from viewkeeper.model.display import cell as cell
+from viewkeeper.model.display import counted, csv_field
+from viewkeeper.model.display import value as value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ def print_answer(statement: str, table: pa.Table, form: str) -> None:
 
 def _tells(text: str) -> bool:
     """Whether a statement asks for words of ours, not for rows."""
-    from viewkeeper.plan.words import Words, statements
+    from viewkeeper.syntax.cursor import Words, statements
 
     first = next(iter(statements(text)), None)
     return first is not None and any(Words(text, first).at(word) for word in ("SHOW", "EXPLAIN"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from viewkeeper.client.connection import Client
+    from viewkeeper.client.client import Client
 
 TOKEN = "VIEWKEEPER_TOKEN"
 
@@ -22,7 +22,7 @@ def is_remote(url: str) -> bool:
 
 @contextmanager
 def connected(url: str) -> Iterator[Client]:
-    from viewkeeper.client.connection import connect
+    from viewkeeper.client.client import connect
 
     with connect(url, token=os.environ.get(TOKEN) or None) as client:
         yield client
@@ -33,8 +33,8 @@ def get(url: str, name: str, words: Sequence[str], output: str, stale: bool) -> 
     import pyarrow as pa
 
     from viewkeeper.cli.output import print_rows
-    from viewkeeper.model.written import key_values
-    from viewkeeper.read.levels import ANY, STALE
+    from viewkeeper.model.intake.text import key_values
+    from viewkeeper.read.freshness import ANY, STALE
 
     with connected(url) as client:
         table = client.shape(name)
@@ -47,8 +47,8 @@ def get(url: str, name: str, words: Sequence[str], output: str, stale: bool) -> 
 
 def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: str, stale: bool) -> None:
     from viewkeeper.cli.output import print_rows
-    from viewkeeper.model.written import key_values
-    from viewkeeper.read.levels import ANY, STALE
+    from viewkeeper.model.intake.text import key_values
+    from viewkeeper.read.freshness import ANY, STALE
 
     with connected(url) as client:
         table = client.shape(name)
@@ -68,7 +68,7 @@ def _say_if_suspended(client: Client, name: str, stale: bool) -> None:
 
 
 def put(url: str, name: str, rows: list[dict[str, Any]]) -> None:
-    from viewkeeper.model.objects import typed_objects
+    from viewkeeper.model.intake.json import typed_objects
 
     with connected(url) as client:
         typer.echo(str(client.put(name, typed_objects(client.shape(name), rows))))
@@ -76,7 +76,7 @@ def put(url: str, name: str, rows: list[dict[str, Any]]) -> None:
 
 def delete(url: str, name: str, words: Sequence[str]) -> bool:
     """Delete the row with a key; False if there is none."""
-    from viewkeeper.model.written import key_values
+    from viewkeeper.model.intake.text import key_values
 
     with connected(url) as client:
         key = key_values(client.shape(name), words)
@@ -88,7 +88,7 @@ def delete(url: str, name: str, words: Sequence[str]) -> bool:
 
 def sql(url: str, text: str | None, output: str, engine: str, stale: bool) -> None:
     """Run statements; without any, a shell for them."""
-    from viewkeeper.cli.script import run_script
+    from viewkeeper.cli.commands.sql import run_script
 
     with connected(url) as client:
         if text is None:

@@ -25,8 +25,8 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from viewkeeper import __version__
-from viewkeeper.cli.hush import hushed, waiting_for
 from viewkeeper.cli.output import print_answer
+from viewkeeper.cli.progress import hushed, waiting_for
 from viewkeeper.errors import BadStatement, ViewkeeperError
 
 _WORDS = """
@@ -97,7 +97,7 @@ def shell(db: Any, form: str, url: str) -> None:
 
 def complete(text: str) -> list[str] | None:
     """The statements of a text that ends with a semicolon; None: more is to come."""
-    from viewkeeper.plan.statements import split
+    from viewkeeper.syntax.statements import split
 
     try:
         found = split(text)

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from viewkeeper import faults
-from viewkeeper.commit.manifest import Manifest
+from viewkeeper import failpoints
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.model.arguments import short
-from viewkeeper.store.base import Store
+from viewkeeper.model.intake.arguments import short
+from viewkeeper.state.manifest import Manifest
+from viewkeeper.store.contract.store import Store
 from viewkeeper.store.registry import open_store
 
 _ATTEMPTS = 5
@@ -44,7 +44,7 @@ def back_up(store: Store, place: str | os.PathLike[str], progress: Progress = la
         for _ in range(_ATTEMPTS):
             part.mkdir(mode=_PRIVATE)
             store.copy_to(part)
-            faults.point("backup.copied")
+            failpoints.point("backup.copied")
             if _with_runs(store, part, progress):
                 part.rename(target)
                 return sum(f.stat().st_size for f in target.rglob("*") if f.is_file())

@@ -25,19 +25,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from viewkeeper import expressions, faults
-from viewkeeper.commit.afterwards import Afterwards, has_happened
-from viewkeeper.commit.isolation import storing
-from viewkeeper.commit.manifest import Manifest, files_of
-from viewkeeper.commit.merge import Merger
-from viewkeeper.commit.recent import Recent
-from viewkeeper.commit.state import State
+from viewkeeper import expressions, failpoints
+from viewkeeper.commit.batch_history import Recent
+from viewkeeper.commit.compactor import Merger
+from viewkeeper.commit.deferred_cleanup import Afterwards, has_happened
 from viewkeeper.errors import CorruptState, MaintainerBusy
-from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.plan import flows
-from viewkeeper.plan.flow import Flow
-from viewkeeper.store.base import Batch, Begun, Seen, Store, StreamChange, ViewChange
-from viewkeeper.store.memory import Memory, forget_spilled, release
+from viewkeeper.model.catalog.catalog import Catalog, View
+from viewkeeper.plan.dataflow import cache
+from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.resources.memory import Memory, forget_spilled, release
+from viewkeeper.runtime.error_attribution import storing
+from viewkeeper.state.manifest import Manifest, files_of
+from viewkeeper.state.open_state import State
+from viewkeeper.store.contract.store import Batch, Begun, Seen, Store, StreamChange, ViewChange
 
 _LOST = {"runs": {}, "fingerprint": ""}
 """The manifest of a batch whose record is damaged: all state is made anew."""
@@ -150,7 +150,7 @@ class Publisher:
 
     def flow_of(self, catalog: Catalog) -> Flow:
         """The graph of the views that are maintained."""
-        return flows.maintained(self.store, catalog)
+        return cache.maintained(self.store, catalog)
 
     def view(self, view_id: int) -> View | None:
         """A view of the catalog as it is now."""
@@ -194,7 +194,7 @@ class Publisher:
             self.sets = {v: m for v, m in self.sets.items() if v in catalog.views_by_id}
             record["sets"] = {str(v): m.to_json() for v, m in self.sets.items()}
         batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
-        faults.point("commit.3.before")
+        failpoints.point("commit.3.before")
         if sum(map(size_of, views)) >= _MANY_ROWS:
             release()  # what the rounds needed is free now, and the store is about to need as much
         try:
@@ -211,7 +211,7 @@ class Publisher:
         self.state.adopt(manifest)
         self.cuts.append((time.monotonic(), cut))
         with self.afterwards.of("reading the catalog again"):  # or else the next batch does
-            faults.point("commit.4.after")
+            failpoints.point("commit.4.after")
             if change is not None:
                 self._adopt(self.store.catalog())
 

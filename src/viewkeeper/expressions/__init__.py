@@ -17,11 +17,11 @@ import zlib
 from collections.abc import Iterator
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.expressions import logic
-from viewkeeper.expressions.faults import error_code
-from viewkeeper.expressions.functions import fingerprint, setup
-from viewkeeper.expressions.rule import Rule, cast
-from viewkeeper.expressions.table import TABLE
+from viewkeeper.expressions.backends.duckdb_errors import error_code
+from viewkeeper.expressions.backends.duckdb_functions import fingerprint, setup
+from viewkeeper.expressions.rules import logic
+from viewkeeper.expressions.rules.rule import Rule, cast
+from viewkeeper.expressions.rules.table import TABLE
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 

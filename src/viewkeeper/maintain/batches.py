@@ -10,21 +10,19 @@ from functools import partial
 
 import pyarrow as pa
 
-from viewkeeper import faults
-from viewkeeper.commit.isolation import broken_by, own_rows
+from viewkeeper import failpoints
+from viewkeeper.commit.batch_history import BatchReport
+from viewkeeper.commit.cleanup import Tidying
 from viewkeeper.commit.publisher import Publisher, size_of
-from viewkeeper.commit.report import BatchReport
-from viewkeeper.commit.tidying import Tidying
-from viewkeeper.maintain.crossover import rows_beyond
-from viewkeeper.maintain.fitting import fitting
-from viewkeeper.maintain.lanes import DRIVER
-from viewkeeper.maintain.stage import Stage
-from viewkeeper.operators.duck import Duck
-from viewkeeper.plan.wishes import wishes
-from viewkeeper.rounds.early import Early
-from viewkeeper.rounds.failures import Failed
-from viewkeeper.rounds.sink import resolve
-from viewkeeper.store.base import StreamChange, ViewChange
+from viewkeeper.plan.dataflow.sharing_hints import wishes
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime.cost_model import DRIVER, fitting, rows_beyond
+from viewkeeper.runtime.error_attribution import broken_by, own_rows
+from viewkeeper.runtime.executor import Stage
+from viewkeeper.runtime.operator_errors import Failed
+from viewkeeper.runtime.spark.pipelined_commit import Early
+from viewkeeper.runtime.upserts import resolve
+from viewkeeper.store.contract.store import StreamChange, ViewChange
 
 _MERGING = "merging runs"
 
@@ -49,7 +47,7 @@ class Batches:
             damage, afterwards.damage = afterwards.damage, None
             raise damage
         publisher.follow()
-        faults.point("commit.1.before")
+        failpoints.point("commit.1.before")
         store, before, flow = publisher.store, publisher.batch, publisher.flow
         tables = [t.id for t in publisher.catalog.tables]
         cut = store.head()  # step 1
@@ -63,7 +61,7 @@ class Batches:
         more = self._tried < waiting.rows and not waiting.is_one_call
         if more:
             cut = max(store.cut_after(before.cut, tables, self._tried), min(self._least, cut))
-        faults.point("commit.1.after")
+        failpoints.point("commit.1.after")
         failed: list[Failed] = []
         with afterwards.of(_MERGING):
             failed = publisher.merger.adopt()
@@ -74,7 +72,7 @@ class Batches:
         chosen = choice.lane
         deltas, seen = self.stage.captured(chosen, flow, before.cut, cut, waiting, before.seen)  # step 2
         changes = sum(d.count or 0 for d in deltas.values())
-        faults.point("commit.2.before")
+        failpoints.point("commit.2.before")
         captured = time.perf_counter()
         catalog = publisher.catalog
         asked = wishes(catalog)
@@ -83,7 +81,7 @@ class Batches:
         with closing(Early(partial(store.begin, number))) as early:
             outcome = self.stage.run(*how, wishes=asked, resolving=resolving, early=early)
             try:
-                faults.point("commit.2.after")
+                failpoints.point("commit.2.after")
                 ran = time.perf_counter()
                 views = [*self._resolve(outcome.reached), *outcome.changes]
             except BaseException:

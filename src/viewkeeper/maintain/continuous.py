@@ -29,16 +29,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from viewkeeper.errors import MaintainerBusy, StoreError, Timeout, ViewkeeperError
-from viewkeeper.maintain.holding import PATIENCE, Holding
-from viewkeeper.maintain.processors import Processors
-from viewkeeper.model import arguments
-from viewkeeper.model.shown import counted
-from viewkeeper.store.base import Store
-from viewkeeper.store.inherited import owned
-from viewkeeper.store.looking import pause_after
+from viewkeeper.maintain.registry import PATIENCE, Holding
+from viewkeeper.model.display import counted
+from viewkeeper.model.intake import arguments
+from viewkeeper.resources.cpu import Processors
+from viewkeeper.resources.fork_guard import owned
+from viewkeeper.resources.poll_backoff import pause_after
+from viewkeeper.store.contract.store import Store
 
 if TYPE_CHECKING:  # who only looks at the note imports no maintainer
-    from viewkeeper.commit.report import BatchReport
+    from viewkeeper.commit.batch_history import BatchReport
     from viewkeeper.maintain.maintainer import Maintainer
 
 SHARES = {"views": 1.0, "balanced": 0.5, "writers": 0.2}
@@ -99,7 +99,7 @@ class Maintenance:
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         self.pace = pace.checked()
-        from viewkeeper.maintain.lanes import checked_lane
+        from viewkeeper.runtime.cost_model import checked_lane
 
         checked_lane(lane)
         self.error: Exception | None = None

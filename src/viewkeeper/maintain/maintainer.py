@@ -1,7 +1,7 @@
 """The maintainer of a database, made of parts; `refresh` brings every view to the head of the log.
 
 Publisher   the lease, the published batch and its state; how the next takes its place    commit/publisher.py
-Tidying     what comes after a batch: merging, cutting the log, removing files            commit/tidying.py
+Tidying     what comes after a batch: merging, cutting the log, removing files            commit/cleanup.py
 Batches     one batch after the other                                                     batches.py
 Loader      state that is missing is loaded and published                                 loader.py
 Mender      state that is damaged, or another version's, is made anew                     mending.py
@@ -19,34 +19,29 @@ from dataclasses import replace
 from functools import partial
 
 from viewkeeper import expressions
-from viewkeeper.capture.kept import Kept
-from viewkeeper.commit.isolation import BrokenViews, Contradicted
+from viewkeeper.capture.partition_store import Kept
+from viewkeeper.commit.batch_history import BatchReport
+from viewkeeper.commit.cleanup import Tidying
 from viewkeeper.commit.publisher import Publisher
-from viewkeeper.commit.report import BatchReport
-from viewkeeper.commit.tidying import Tidying
 from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
-from viewkeeper.maintain import (
-    at_exit,  # noqa: F401  (its hook comes with the maintainer)
-    gathering,
-    synchronous,
-)
 from viewkeeper.maintain.batches import Batches
-from viewkeeper.maintain.definer import Definer
-from viewkeeper.maintain.fitting import RAN_OUT, out_of_memory
-from viewkeeper.maintain.lanes import Lanes, checked_lane
-from viewkeeper.maintain.loader import Loader
-from viewkeeper.maintain.mending import Mender
-from viewkeeper.maintain.preparing import Preparing
-from viewkeeper.maintain.scheduler import Scheduler
-from viewkeeper.maintain.stage import Resources
-from viewkeeper.maintain.suspending import Suspender
-from viewkeeper.model.strategies import strategy_of
-from viewkeeper.operators.crew import usual_size
-from viewkeeper.rounds.sessions import Spark
-from viewkeeper.store.base import Store
-from viewkeeper.store.budget import begin_maintaining, budget, end_maintaining
-from viewkeeper.store.files import Directory
-from viewkeeper.store.memory import Memory
+from viewkeeper.maintain.definitions import families, synchronous_views
+from viewkeeper.maintain.definitions.definer import Definer
+from viewkeeper.maintain.load.loader import Loader
+from viewkeeper.maintain.load.repair import Mender
+from viewkeeper.maintain.load.suspension import Suspender
+from viewkeeper.maintain.strategies.scheduled import Scheduler
+from viewkeeper.model.catalog.strategies import strategy_of
+from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.duckdb_pool import usual_size
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.process_budget import begin_maintaining, budget, end_maintaining
+from viewkeeper.runtime.cost_model import RAN_OUT, Lanes, checked_lane, out_of_memory
+from viewkeeper.runtime.error_attribution import BrokenViews, Contradicted
+from viewkeeper.runtime.executor import Resources
+from viewkeeper.runtime.spark.sessions import Spark
+from viewkeeper.runtime.statement_warmup import Preparing
+from viewkeeper.store.contract.store import Store
 
 
 class Maintainer:
@@ -109,7 +104,7 @@ class Maintainer:
         """State of another version, or of a record that is damaged, is made anew before the first batch."""
         publisher = self.publisher
         publisher.afterwards.owe("forgetting old parts of loads", Kept(self.store, publisher.state.directory).forget)
-        publisher.afterwards.owe("sweeping parameters", partial(gathering.swept, self.store, self.definer.making))
+        publisher.afterwards.owe("sweeping parameters", partial(families.swept, self.store, self.definer.making))
         made, record = publisher.state.manifest.fingerprint, publisher.batch.record
         if made != expressions.fingerprint():
             publisher.sets = {}
@@ -194,4 +189,4 @@ class Maintainer:
             if view.table.id in views and strategy_of(view).runs_alone:
                 self.scheduler.make_whole(view)
             if view.table.id in views and view.sync is not None:
-                synchronous.make_anew(self.store, view)
+                synchronous_views.make_anew(self.store, view)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from viewkeeper.errors import ReadOnly
-from viewkeeper.model.rows import keys_table, last_by_key, rows_table, updates_table
+from viewkeeper.model.intake.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.store.base import Store
-from viewkeeper.store.terms import Written
+from viewkeeper.store.contract.commits import Written
+from viewkeeper.store.contract.store import Store
 
 if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance

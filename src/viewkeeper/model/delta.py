@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model import types
-from viewkeeper.model.chunks import one_chunk
+from viewkeeper.model.arrow_buffers import one_chunk, same_words, words
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
 from viewkeeper.model.threads import Threads
-from viewkeeper.model.words import same_words, words
 
 Places = npt.NDArray[np.int64]
 

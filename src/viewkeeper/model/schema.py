@@ -31,10 +31,10 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model import types
+from viewkeeper.model.catalog.synchronous_state import WITH_WRITES
 from viewkeeper.model.names import COUNT as COUNT
 from viewkeeper.model.names import WEIGHT as WEIGHT
 from viewkeeper.model.names import unused
-from viewkeeper.model.synchronous import WITH_WRITES
 from viewkeeper.model.types import Type
 
 FIRST_NAME = "_first_name"

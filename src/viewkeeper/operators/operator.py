@@ -26,21 +26,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions.backends.vector_predicates import Comparison
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Type
-from viewkeeper.operators import arrangement
-from viewkeeper.operators.arrangement import Arrangement, Run
-from viewkeeper.operators.comparing import Comparison
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.segments import LATER, Segment
-from viewkeeper.store.memory import Memory
+from viewkeeper.operators.segment import LATER, Segment
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state import run as state_run
+from viewkeeper.state.run import Arrangement, Run
 
 if TYPE_CHECKING:
-    from viewkeeper.operators.facts import Fact
-    from viewkeeper.operators.few import Groups
-    from viewkeeper.operators.shelves import Shelf
-    from viewkeeper.operators.telling import Drawn, Told
+    from viewkeeper.operators.aggregation.row_groups import Groups
+    from viewkeeper.operators.aggregation.shared_measures import Fact
+    from viewkeeper.operators.description import Drawn, Told
+    from viewkeeper.operators.keyed_state import Shelf
 
 Ports = Sequence[Sequence[pa.Table]]
 """The deltas that arrived at each port."""
@@ -263,7 +263,7 @@ class Operator:
 
     def merged(self, duck: Duck, slot: int, runs: Sequence[Run]) -> Run:
         """Runs of one of its slots as one."""
-        return arrangement.merge(duck, runs)
+        return state_run.merge(duck, runs)
 
     def takes_part(self, on_spark: bool) -> bool:
         """Whether it takes part in first loads, in the driver or on Spark."""

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
-from viewkeeper.model import arguments
-from viewkeeper.model.catalog import Catalog
-from viewkeeper.model.clusters import PART, Cluster
+from viewkeeper.model.catalog.catalog import Catalog
+from viewkeeper.model.catalog.view import PART, Cluster
+from viewkeeper.model.intake import arguments
 
 HOW = ("inner", "left")
 MOST_ROWS = 10_000_000

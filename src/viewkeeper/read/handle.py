@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog.catalog import View
+from viewkeeper.model.display import SHOWN, aligned, html_table, value
 from viewkeeper.model.schema import Table
-from viewkeeper.model.shown import SHOWN, aligned, html_table, value
-from viewkeeper.plan.spelling import created
+from viewkeeper.syntax.show_create import created
 
 
 class Handle:

@@ -14,36 +14,106 @@ Of a member of a family the family's operators run, as if it had no other member
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.state import State
 from viewkeeper.errors import CorruptState, Defect, SnapshotGone
-from viewkeeper.maintain.stage import Stage, given_rows
-from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.keys import encode_keys, encode_whole_key
+from viewkeeper.maintain.definitions.families import rows_of
+from viewkeeper.model.catalog.catalog import Catalog
+from viewkeeper.model.catalog.view import View
+from viewkeeper.model.encoding.keys import encode_keys, encode_whole_key
 from viewkeeper.model.schema import Table
-from viewkeeper.operators.arrangement import Arrangement
-from viewkeeper.operators.duck import Duck
-from viewkeeper.plan import flows
-from viewkeeper.read.access.choosing import Wanted
-from viewkeeper.read.access.fetching import fetch
-from viewkeeper.read.access.sources import Pins
-from viewkeeper.read.levels import LATEST, After, Level, has, position_of
-from viewkeeper.read.one_member import One
-from viewkeeper.read.reader import checked_key
-from viewkeeper.read.regenerate import no_spark
-from viewkeeper.read.running import Followed, Running
-from viewkeeper.rounds.driver import run_in_driver
-from viewkeeper.rounds.sink import resolve
-from viewkeeper.rounds.site import Site
-from viewkeeper.store.base import Store
-from viewkeeper.store.terms import Batch, Changed, Pinned, ViewChange
+from viewkeeper.operators.kinds.input import Input
+from viewkeeper.operators.operator import slots
+from viewkeeper.plan.dataflow import cache
+from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.read.access.path import Wanted
+from viewkeeper.read.access.scan import fetch
+from viewkeeper.read.freshness import LATEST, After, Level, has, position_of
+from viewkeeper.read.lazy.evaluate import no_spark
+from viewkeeper.read.row_overlay import Followed, Running
+from viewkeeper.read.rows import checked_key
+from viewkeeper.read.state import Pins
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.runtime.context import Site
+from viewkeeper.runtime.executor import Stage, given_rows
+from viewkeeper.runtime.local.scheduler import run_in_driver
+from viewkeeper.runtime.upserts import resolve
+from viewkeeper.state.manifest import Manifest
+from viewkeeper.state.open_state import State
+from viewkeeper.state.run import Arrangement, Run
+from viewkeeper.store.contract.commits import Batch, Changed, Pinned, ViewChange
+from viewkeeper.store.contract.store import Store
+
+# A family as if it had one member: what its operators are given, and what comes of it, restricted to that member.
+#
+#     family(D, P)  =  Σ over members p:  family(D, {p})
+#
+# The family is linear in its members, so the rows of one are those that the same operators give over its parameters
+# alone. It costs what the changed rows cost, however many other members there are.
+
+
+ArrangementOfSlot = Callable[[str], Arrangement]
+
+
+@dataclass(frozen=True)
+class One:
+    """A member: its table, and the parameters it has, as a row of their table."""
+
+    table: Table
+    parameters: Table
+    row: pa.Table
+
+    @staticmethod
+    def of(catalog: Catalog, member: View) -> One:
+        parameters = catalog.tables_by_id[catalog.keeper(member).parameters]
+        return One(member.table, parameters, rows_of(parameters, [member]))
+
+    def state(self, flow: Flow, active: frozenset[str], state: ArrangementOfSlot) -> ArrangementOfSlot:
+        """The state of operators that make members' rows, with this one for all of them."""
+        operators = map(flow.operators.__getitem__, active)
+        found = {slots(o)[o.members_slot] for o in operators if o.members_slot is not None}
+
+        def restricted(slot: str) -> Arrangement:
+            whole = state(slot)
+            if slot not in found:
+                return whole
+            return Arrangement(tuple(Run(self._own(run.rows, [f"p{i}" for i in self._places])) for run in whole.runs))
+
+        return restricted
+
+    def changes(self, given: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """Changes of tables, those of parameters being of this member's only."""
+        name, names = Input(self.parameters.id).id, [k.column for k in self.parameters.key]
+        return {source: self._own(rows, names) if source == name else rows for source, rows in given.items()}
+
+    def part(self, change: ViewChange) -> ViewChange:
+        """What of a family's change is this member's, as its own table has it."""
+        parts = []
+        for rows, columns in (
+            (change.puts, [f.name for f in self.table.arrow]),
+            (change.deletes, [k.column for k in self.table.key]),
+        ):
+            keys = encode_keys(change.table, rows)
+            mine = pc.starts_with(keys, self.table.prefix) if len(keys) else pa.array([], pa.bool_())
+            parts.append(rows.filter(mine).select(columns))
+        return ViewChange(self.table, *parts)
+
+    @property
+    def _places(self) -> range:
+        return range(self.row.num_columns)
+
+    def _own(self, rows: pa.Table, names: list[str]) -> pa.Table:
+        """Rows with these values in these columns; there may be some of members that compare equal."""
+        for place, name in zip(self._places, names, strict=True):
+            rows = rows.filter(pc.equal(rows.column(name), self.row.column(place)[0]))
+        return rows
+
 
 MOST_ROWS = 100_000
 """Changed rows that may wait; with more, a batch is waited for."""
@@ -105,7 +175,7 @@ class Overlays:
         if isinstance(view, View) and found and view.suspended is None and view.at is None:
             kept = catalog.keeper(view)
             found = (
-                len(flows.maintained(self._store, catalog).views[kept.table.id].tables.keys() - {kept.parameters}) == 1
+                len(cache.maintained(self._store, catalog).views[kept.table.id].tables.keys() - {kept.parameters}) == 1
             )
         else:
             found = False
@@ -161,7 +231,7 @@ class Overlays:
     def _worked_out(self, pinned: Pinned, view: View) -> Ahead | None:
         if "manifest" not in pinned.batch.record:
             return None
-        flow = flows.maintained(self._store, pinned.catalog)
+        flow = cache.maintained(self._store, pinned.catalog)
         kept = pinned.catalog.keeper(view)
         cut, tables = pinned.batch.cut, list(flow.views[kept.table.id].tables)
         waiting = self._store.pending(cut, tables)

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from viewkeeper.maintain.holding import Holding
-from viewkeeper.model.catalog import Catalog, View
+from viewkeeper.maintain.registry import Holding
+from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read import levels
-from viewkeeper.read.levels import ANY, LATEST, STALE, After, Level
-from viewkeeper.read.reader import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
+from viewkeeper.read import freshness
+from viewkeeper.read.freshness import ANY, LATEST, STALE, After, Level
+from viewkeeper.read.rows import checked_key, get_row, python_rows, read_table, scan_range, scan_rows
 from viewkeeper.read.suspension import marked, refuse, shown_state
-from viewkeeper.store.base import Store
+from viewkeeper.store.contract.store import Store
 
 if TYPE_CHECKING:  # imported by the reads that need them, so that a program which only gets rows starts soon
-    from viewkeeper.read.access.choosing import Wanted
+    from viewkeeper.read.access.path import Wanted
     from viewkeeper.read.overlay import Latest, Overlays
 
 Asked = Callable[..., "Wanted"]
@@ -87,7 +87,7 @@ class Reads:
             return iter(python_rows(table, rows))
         if wanted is None:
             return scan_rows(self._store, self._table(name, level, after, timeout), *keys, limit)
-        from viewkeeper.read.access.reading import rows_wanted
+        from viewkeeper.read.access.requested_rows import rows_wanted
 
         return rows_wanted(self._store, replace(wanted, table=self._table(name, level, after, timeout)))
 
@@ -109,13 +109,13 @@ class Reads:
             return latest.read(wanted or self._asked(table, *_ALL))
         table = self._table(name, level, after, timeout)
         if wanted is not None:
-            from viewkeeper.read.access.reading import table_wanted
+            from viewkeeper.read.access.requested_rows import table_wanted
 
             rows = table_wanted(self._store, replace(wanted, table=table))
         elif table.has_rows:
             rows = read_table(self._store, table)
         else:
-            from viewkeeper.read.regenerate import read_regenerated
+            from viewkeeper.read.lazy.evaluate import read_regenerated
 
             rows = read_regenerated(self._store, name)[0]
         return marked(rows, [self._store.catalog().find(name)]) if level is STALE else rows
@@ -162,7 +162,7 @@ class Reads:
 
     def _clustered(self, name: str, key: Any, level: Level, after: After, timeout: float) -> pa.Table:
         """The rows of a clustered view with one key."""
-        from viewkeeper.read.access.reading import table_wanted
+        from viewkeeper.read.access.requested_rows import table_wanted
         from viewkeeper.read.clusters import checked_key, cluster_of
 
         catalog = self._store.catalog()
@@ -175,14 +175,14 @@ class Reads:
 
     def _table(self, name: str, level: Level, after: After, timeout: float) -> Table:
         """The table behind a name, once it is as new as asked for; Suspended if it is a view that is not maintained."""
-        levels.checked(level, timeout)
+        freshness.checked(level, timeout)
         catalog = self._store.catalog()
         table = catalog.table(name)
         refuse(catalog.find(name), stale=level is STALE)
         after = self.not_before(name, level, after)
         if level is not LATEST and after is None:
             return table
-        levels.bring(self._store, catalog, name, level, after, timeout, self._refresh(name))
+        freshness.bring(self._store, catalog, name, level, after, timeout, self._refresh(name))
         catalog = self._store.catalog()
         refuse(catalog.find(name), stale=level is STALE)  # it may have been suspended meanwhile
         return catalog.table(name)
@@ -207,7 +207,7 @@ class Reads:
         catalog: Catalog | None = None,
     ) -> Latest | None:
         """A view as new as asked for, if that needs no batch to be waited for. `catalog`: if it was just looked at."""
-        levels.checked(level, timeout)
+        freshness.checked(level, timeout)
         after = self.not_before(name, level, after)
         catalog = catalog or self._store.catalog()
         if (level is not LATEST and after is None) or catalog.table(name).with_writes:
@@ -225,7 +225,7 @@ class Reads:
         """LATEST by key of a view of which it was shown before: whether it still can be is seen in the state itself."""
         if self._overlays is None or self._holding.current is not None or str(name).lower() not in self._shown:
             return None
-        levels.checked(LATEST, timeout)
+        freshness.checked(LATEST, timeout)
         found = self._overlays.latest(name)
         return None if found is None else self._noted(name, found)
 
@@ -240,7 +240,7 @@ class Reads:
         shown = self._shown.get(name.lower()) if level is ANY and after is None else None
         if shown is None:
             return after
-        if levels.has(self._store, self._store.catalog(), name, shown):
+        if freshness.has(self._store, self._store.catalog(), name, shown):
             self._shown.pop(name.lower(), None)
             return None
         return Token(self._store.uuid, shown)

@@ -15,17 +15,17 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue, SnapshotGone
-from viewkeeper.model import arguments
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog.catalog import View
+from viewkeeper.model.intake import arguments
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.access.choosing import Wanted
-from viewkeeper.read.access.fetching import stream
-from viewkeeper.read.access.sources import Pins, Source
-from viewkeeper.read.reader import checked_key, outside, python_rows, scan_range
+from viewkeeper.read.access.path import Wanted
+from viewkeeper.read.access.scan import stream
+from viewkeeper.read.rows import checked_key, outside, python_rows, scan_range
+from viewkeeper.read.state import Pins, Source
 from viewkeeper.read.suspension import marked, refusal
-from viewkeeper.store.base import Pinned, Store
-from viewkeeper.store.inherited import owned
+from viewkeeper.resources.fork_guard import owned
+from viewkeeper.store.contract.store import Pinned, Store
 
 MAX_AGE = 60.0
 """Seconds after which a snapshot ends by itself."""
@@ -108,7 +108,7 @@ class Snapshot:
         """All rows of a table or view in key order, or those of a range of encoded keys."""
         table = self._table(name, stored=False)
         if not table.has_rows:
-            from viewkeeper.read.regenerate import regenerated
+            from viewkeeper.read.lazy.evaluate import regenerated
 
             return regenerated(self._store, self._pinned, table)
         try:

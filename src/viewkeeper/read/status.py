@@ -9,41 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from viewkeeper.commit.afterwards import NOTE as AFTERWARDS
-from viewkeeper.commit.afterwards import in_words
-from viewkeeper.commit.manifest import Manifest
-from viewkeeper.commit.recent import STAGES
-from viewkeeper.commit.report import MENDED
+from viewkeeper.commit.batch_history import MENDED, STAGES
+from viewkeeper.commit.deferred_cleanup import NOTE as AFTERWARDS
+from viewkeeper.commit.deferred_cleanup import in_words
 from viewkeeper.errors import SnapshotGone
+from viewkeeper.explain.explain import explain
+from viewkeeper.explain.notes import companions, foresight, kin, membership
 from viewkeeper.maintain.continuous import NOTE
-from viewkeeper.maintain.crossover import crossover_text
-from viewkeeper.maintain.lanes import lanes_text
-from viewkeeper.model.catalog import Catalog, View
-from viewkeeper.model.naming import matching
+from viewkeeper.model.catalog.catalog import Catalog, View
+from viewkeeper.model.catalog.strategies import strategy_of
+from viewkeeper.model.display import cell, counted, html_table
+from viewkeeper.model.row_names import matching
 from viewkeeper.model.schema import Table
-from viewkeeper.model.shown import cell, counted, html_table
-from viewkeeper.model.strategies import strategy_of
-from viewkeeper.operators.arrangement import weights_of
+from viewkeeper.operators.description import FanOut
 from viewkeeper.operators.kinds import Input
-from viewkeeper.operators.merges import choose_merges
 from viewkeeper.operators.operator import slots
-from viewkeeper.operators.runs import open_run
-from viewkeeper.operators.telling import FanOut
-from viewkeeper.plan import flows
-from viewkeeper.plan.companions import companions
-from viewkeeper.plan.compiled import Compiled, plan_of
-from viewkeeper.plan.explain import explain
-from viewkeeper.plan.flow import Flow
-from viewkeeper.plan.foresight import foresight
-from viewkeeper.plan.levels import Sizes
-from viewkeeper.plan.presums import told
-from viewkeeper.plan.spelling import create_table, created, indexed
-from viewkeeper.plan.wishes import wishes
-from viewkeeper.read.findings import NOTE as AUDIT
-from viewkeeper.read.findings import said
-from viewkeeper.read.kinship import kin, membership
-from viewkeeper.store.base import Batch, Store
-from viewkeeper.store.files import Directory
+from viewkeeper.plan.compile.compiled_view import Compiled, plan_of
+from viewkeeper.plan.dataflow import cache
+from viewkeeper.plan.dataflow.dataflow import Flow, Sizes
+from viewkeeper.plan.dataflow.sharing_hints import wishes
+from viewkeeper.plan.rules.preaggregation import told
+from viewkeeper.read.audit.report import NOTE as AUDIT
+from viewkeeper.read.audit.report import said
+from viewkeeper.resources.directory import Directory
+from viewkeeper.runtime.cost_model import crossover_text, lanes_text
+from viewkeeper.state.compaction import choose_merges
+from viewkeeper.state.manifest import Manifest
+from viewkeeper.state.run import weights_of
+from viewkeeper.state.run_file import open_run
+from viewkeeper.store.contract.store import Batch, Store
+from viewkeeper.syntax.show_create import create_table, created, indexed
 
 _SAMPLED = 10_000
 IN_FULL: Mapping[str, Any] = {"in_full": True}
@@ -155,7 +150,7 @@ _COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes"
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    flow, sizes = flows.everything(store, catalog), _sizes(store)
+    flow, sizes = cache.everything(store, catalog), _sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
@@ -277,7 +272,7 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     asked = catalog.view(name)
     view = catalog.keeper(asked)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    flow = flows.everything(store, catalog)
+    flow = cache.everything(store, catalog)
     notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
     mine = flow.behind([flow.sink(view.table.id).id])
     for table, columns in flow.used.items():
@@ -288,7 +283,7 @@ def explain_view(store: Store, catalog: Catalog, name: str) -> str:
         notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
         return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
     if view.table.is_lazy:
-        from viewkeeper.read.weighing import both_costs  # with DuckDB, which a status does not need
+        from viewkeeper.explain.notes import both_costs  # with DuckDB, which a status does not need
 
         sizes, fan_out = _sizes(store), _fan_out(store, flow)
         return explain(flow, view.table, sizes, names, fan_out, both_costs(catalog, view, names, sizes, fan_out))

@@ -25,18 +25,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, SnapshotGone, UnknownName
-from viewkeeper.model import arguments
-from viewkeeper.model.catalog import View
-from viewkeeper.model.keys import encode_keys
+from viewkeeper.model.catalog.catalog import View
+from viewkeeper.model.catalog.view import Suspension
+from viewkeeper.model.encoding.keys import encode_keys
+from viewkeeper.model.intake import arguments
 from viewkeeper.model.names import COUNT, PLACE, WEIGHT
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.model.views import Suspension
-from viewkeeper.read.levels import position_of
-from viewkeeper.read.reader import outside
+from viewkeeper.read.freshness import position_of
+from viewkeeper.read.rows import outside
 from viewkeeper.read.suspension import refuse
-from viewkeeper.store.base import Store
-from viewkeeper.store.looking import pause_after
+from viewkeeper.resources.poll_backoff import pause_after
+from viewkeeper.store.contract.store import Store
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
         rows, at = _current(store, source)
         return rows.select(table.outside.names).cast(table.outside), at
     if not table.is_stored:
-        from viewkeeper.read.regenerate import read_regenerated
+        from viewkeeper.read.lazy.evaluate import read_regenerated
 
         return read_regenerated(store, table.name)
     pinned = store.pin()

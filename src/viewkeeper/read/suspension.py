@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import Suspended
-from viewkeeper.model.catalog import View
+from viewkeeper.model.catalog.catalog import View
+from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Table
-from viewkeeper.model.views import Suspension
-from viewkeeper.store.base import Batch
+from viewkeeper.store.contract.store import Batch
 
 MARK = b"viewkeeper.suspended"
 """The schema metadata of an answer with rows of suspended views: JSON, {view: {since, epoch, position, reason}}."""

@@ -23,18 +23,17 @@ from typing import Any
 from starlette.routing import compile_path
 
 from viewkeeper.errors import Forbidden, Overloaded, Unauthorized, UnknownName, ViewkeeperError
-from viewkeeper.server import events, exact, formats, openapi, problems
-from viewkeeper.server.asked import Asked, Reply
-from viewkeeper.server.hosts import Hosts
-from viewkeeper.server.packing import packed
+from viewkeeper.server import errors, routes
+from viewkeeper.server.auth import Hosts, allows
+from viewkeeper.server.context import Serving, given_up, stopped
+from viewkeeper.server.errors import Refused
+from viewkeeper.server.fast_path.point_read import ALWAYS, FRESH, VARY, Point
+from viewkeeper.server.fast_path.put import Puts
+from viewkeeper.server.http import event_formats, formats, json_values
+from viewkeeper.server.http.request import Asked, Reply, packed
 from viewkeeper.server.page import Page
-from viewkeeper.server.point import ALWAYS, FRESH, VARY, Point
-from viewkeeper.server.problems import Refused
-from viewkeeper.server.pulse import Pulse
-from viewkeeper.server.puts import Puts
 from viewkeeper.server.routes import Endpoint, endpoints
-from viewkeeper.server.serving import Serving, given_up, stopped
-from viewkeeper.server.tokens import allows
+from viewkeeper.server.status_feed import Pulse
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -53,7 +52,7 @@ class App:
         self._paths = _paths(self.endpoints)
         self._hosts = Hosts(serving.settings.host, serving.settings.hosts)
         self._page = Page()
-        serving.description = exact.dumps(openapi.document(self.endpoints))
+        serving.description = json_values.dumps(routes.document(self.endpoints))
         self.point = Point(serving, self._hosts)
         self.puts = Puts(serving, self._hosts, self._problem)
 
@@ -90,7 +89,7 @@ class App:
             status = await self._problem(given_up(), scope, send)
         except Exception:
             _log.exception("A request failed: %s %s", scope["method"], scope["path"])
-            status = await self._problem(problems.unexpected(), scope, send)
+            status = await self._problem(errors.unexpected(), scope, send)
         finally:
             serving.answered()
             if counted:
@@ -149,7 +148,7 @@ class App:
 
     async def _problem(self, error: ViewkeeperError, scope: Scope, send: Send) -> int:
         self.serving.metrics.errors.labels(error.code).inc()
-        status, headers, body = problems.answer(error)
+        status, headers, body = errors.answer(error)
         if status in (408, 413) or self.serving.stopping.is_set():
             headers["connection"] = "close"  # what is left of the body is not read
         found = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
@@ -194,7 +193,7 @@ class App:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         except Unauthorized as error:
-            told = events.event("end", problems.document(error)) if reply.media == formats.EVENTS else b""
+            told = event_formats.event("end", errors.document(error)) if reply.media == formats.EVENTS else b""
             await send({"type": "http.response.body", "body": told})  # others are told why when they come back
         except TimeoutError:
             _log.info("A client does not read; its connection is closed.")

@@ -23,13 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from viewkeeper.errors import SnapshotGone, Unsupported, ViewkeeperError
+from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.model.views import Suspension
 from viewkeeper.read.subscribe import Delta, Follower, no_changes, suspension_of
-from viewkeeper.server.events import ARROW_FORM, Form, encode, ending
-from viewkeeper.store.base import Store
-from viewkeeper.store.looking import pause_after
+from viewkeeper.resources.poll_backoff import pause_after
+from viewkeeper.server.http.event_formats import ARROW_FORM, Form, encode, ending
+from viewkeeper.store.contract.store import Store
 
 QUEUE_BYTES = 4 << 20
 """What may wait for one subscriber, unless it is a single event."""

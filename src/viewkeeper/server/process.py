@@ -21,12 +21,12 @@ from typing import Any
 import uvicorn
 
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.server import events
 from viewkeeper.server.app import App
-from viewkeeper.server.changes import keep_alive
-from viewkeeper.server.connection import Connection
-from viewkeeper.server.hosts import is_loopback
-from viewkeeper.server.serving import Limits, Serving, Settings
+from viewkeeper.server.auth import is_loopback
+from viewkeeper.server.context import Limits, Serving, Settings
+from viewkeeper.server.endpoints.changes import keep_alive
+from viewkeeper.server.fast_path.connection import Connection
+from viewkeeper.server.http import event_formats
 
 GRACE_SECONDS = 10
 KEEP_ALIVE_SECONDS = 30
@@ -159,7 +159,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.serving.stop()
-        self._app.serving.hub.say_goodbye(events.STOPPING)
+        self._app.serving.hub.say_goodbye(event_formats.STOPPING)
         self._app.pulse.say_goodbye("The server is stopping.")
         await super().shutdown(sockets=sockets)
         await self._app.puts.give_up()

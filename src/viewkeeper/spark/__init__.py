@@ -42,7 +42,7 @@ def register(spark: Any) -> None:
 def _use_this_python(spark: Any) -> None:
     from pyspark.errors import PySparkException
 
-    from viewkeeper.plan.catalyst.launch import use_this_python
+    from viewkeeper.plan.catalyst.jvm import use_this_python
 
     try:
         context = spark.sparkContext
@@ -55,7 +55,7 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
     """A Spark session on a master with these settings, quiet, its workers on this environment's Python."""
     from pyspark import SparkConf
 
-    from viewkeeper.plan.catalyst.launch import started
+    from viewkeeper.plan.catalyst.jvm import started
 
     conf = SparkConf(loadDefaults=False).setAppName("viewkeeper").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.log.level", "ERROR").set("spark.ui.enabled", "false")

@@ -31,13 +31,13 @@ from viewkeeper.errors import BadValue, ReadOnly, UnknownName
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.store.answering import refuse_changes
+from viewkeeper.store.contract.lazy_reads import refuse_changes
 from viewkeeper.store.registry import PLACES, open_store
 
 if TYPE_CHECKING:
-    from viewkeeper.spark.changes import ChangeReader
-    from viewkeeper.spark.rows import RowReader
-    from viewkeeper.spark.writing import StreamWriter, Writer
+    from viewkeeper.spark.batch_reader import RowReader
+    from viewkeeper.spark.stream_reader import ChangeReader
+    from viewkeeper.spark.writer import StreamWriter, Writer
 
 
 OPTIONS = ("db", "table", "columns", "partitions", "at", "changes", "from", "hold", "stale", "operation")
@@ -66,7 +66,7 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         return ", ".join(f"{backticked(c.name)} {names.get(c.type, c.type)}" for c in columns)
 
     def reader(self, schema: Any) -> RowReader:
-        from viewkeeper.spark.rows import RowReader
+        from viewkeeper.spark.batch_reader import RowReader
 
         if self._changes:
             raise BadValue("Changes are read with readStream.", hint="Leave option changes out of spark.read.")
@@ -74,7 +74,7 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         return RowReader(url, table, _known(table, schema), schema, self.options)
 
     def streamReader(self, schema: Any) -> ChangeReader:
-        from viewkeeper.spark.changes import ChangeReader
+        from viewkeeper.spark.stream_reader import ChangeReader
 
         table, url = self._table()
         if table.weight not in schema.fieldNames():
@@ -85,12 +85,12 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         return ChangeReader(url, table, _known(table, schema), schema, self.options)
 
     def writer(self, schema: Any, overwrite: bool) -> Writer:
-        from viewkeeper.spark.writing import Writer
+        from viewkeeper.spark.writer import Writer
 
         return Writer(*self._target(schema, overwrite), self.options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
-        from viewkeeper.spark.writing import StreamWriter
+        from viewkeeper.spark.writer import StreamWriter
 
         return StreamWriter(*self._target(schema, overwrite), self.options)
 

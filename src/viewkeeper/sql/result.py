@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import MissingDependency
-from viewkeeper.model.shown import SHOWN, aligned, counted, html_table, value
+from viewkeeper.model.display import SHOWN, aligned, counted, html_table, value
 from viewkeeper.read.suspension import MARK
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from viewkeeper.errors import BadStatement, BadValue, ViewkeeperError
-from viewkeeper.plan import statements as spelt
-from viewkeeper.plan.tokens import open_names, tokens
-from viewkeeper.plan.words import Words, statements
-from viewkeeper.sql.parameters import bound
+from viewkeeper.syntax import statements as spelt
+from viewkeeper.syntax.cursor import Words, statements
+from viewkeeper.syntax.lexer import open_names, tokens
+from viewkeeper.syntax.literals import bound
 
 _PLACE = re.compile(r"line (\d+)(,? pos(?:ition)? )(\d+)")
 """Where Spark says an error is, within the query that it was given: lines from 1, columns from 0."""

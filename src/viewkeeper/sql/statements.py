@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.errors import BadStatement, NameTaken, UnknownName, ViewkeeperError
-from viewkeeper.model import arguments
+from viewkeeper.model.display import listed
+from viewkeeper.model.intake import arguments
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.model.shown import listed
-from viewkeeper.plan import statements as spelt
-from viewkeeper.plan import words as spelling
-from viewkeeper.plan.values import read_value
-from viewkeeper.plan.words import Words
-from viewkeeper.sql.assignment import assigned
-from viewkeeper.sql.definitions import create_views, define
-from viewkeeper.sql.leash import Leash
+from viewkeeper.sql.query_limits import Leash
 from viewkeeper.sql.result import Result
+from viewkeeper.sql.run_ddl import create_views, define
 from viewkeeper.sql.script import Step, counting_lines, steps
+from viewkeeper.sql.store_assignment import assigned
+from viewkeeper.syntax import cursor as spelling
+from viewkeeper.syntax import statements as spelt
+from viewkeeper.syntax.cursor import Words
+from viewkeeper.syntax.literals import read_value
 
 if TYPE_CHECKING:
     from viewkeeper.capture.snapshot import Progress
@@ -158,7 +158,7 @@ def _upsert(asking: Asking, words: Words) -> Result:
 
 def _rows(asking: Asking, words: Words) -> tuple[Table, pa.Table]:
     """The rows of INSERT or UPSERT in the table's own types, the last of a key if there are several."""
-    from viewkeeper.model.rows import last_by_key, rows_table
+    from viewkeeper.model.intake.rows import last_by_key, rows_table
 
     table = asking.db._writes.table(words.name("table"), "insert into")
     names = words.names("column") if words.at("(") else tuple(c.name for c in table.columns)
@@ -281,7 +281,7 @@ def _listing(names: Sequence[str]) -> str:
 
 
 def _keys(table: Table, keys: list[tuple[Any, ...]]) -> pa.Table:
-    from viewkeeper.model.rows import keys_table, last_by_key
+    from viewkeeper.model.intake.rows import keys_table, last_by_key
 
     return last_by_key(table, keys_table(table, keys))
 

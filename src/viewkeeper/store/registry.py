@@ -14,15 +14,15 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from viewkeeper.errors import BadValue, MissingDependency
-from viewkeeper.model import arguments
-from viewkeeper.store.base import Store
+from viewkeeper.model.intake import arguments
+from viewkeeper.store.contract.store import Store
 
 GROUP = "viewkeeper.stores"
 
 _OWN = {
     "lmdb": "viewkeeper.store.lmdb:open_url",
     "rocksdb": "viewkeeper.store.rocksdb:open_url",
-    "hbase": "viewkeeper.store.hbase:open_url",
+    "hbase": "viewkeeper_hbase:open_url",
 }
 PLACES = ("lmdb", "rocksdb")
 """Schemes whose URLs are paths."""

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.errors import Defect
-from viewkeeper.model.strategies import STRATEGIES
+from viewkeeper.model.catalog.strategies import STRATEGIES
 from viewkeeper.verify import bank
 
 
@@ -99,7 +99,9 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
     def start(role: str, number: int, **options: Any) -> subprocess.Popen[bytes]:
         journal = str(journals / f"{role}-{number}.jsonl")
         arguments = [role, journal, url, json.dumps({"number": number, "seed": plan.seed, **options})]
-        process = subprocess.Popen([sys.executable, "-m", "viewkeeper.verify.roles", *arguments], stdin=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "viewkeeper.verify.consistency_roles", *arguments], stdin=subprocess.PIPE
+        )
         running.append((role, process))
         return process
 

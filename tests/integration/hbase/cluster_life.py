@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
-from viewkeeper.tpch.changes import TPCH
-from viewkeeper.verify.yardstick import verify
+from viewkeeper.verify.benchmark_check import verify
+from viewkeeper.workloads.tpch.changes import TPCH
 
 VIEWS = ("q1", "q3", "q12")
 _PATIENCE = 400.0

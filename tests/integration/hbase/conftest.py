@@ -15,9 +15,9 @@ from tests.contract.small_hbase import SmallHBase
 from tests.integration.hbase.shop import fill
 
 import viewkeeper as vk
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.server import Server
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
 
 
 @pytest.fixture(params=[pytest.param("hbase", marks=[pytest.mark.hbase, pytest.mark.slow, pytest.mark.deep]), "small"])

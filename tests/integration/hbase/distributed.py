@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from viewkeeper.store.hbase.server import HOST
+from viewkeeper_hbase.devserver.server import HOST
 
 TOOL = Path(__file__).parents[3] / "tools" / "hbase-cluster"
 

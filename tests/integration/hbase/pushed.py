@@ -21,12 +21,12 @@ from tests.integration.hbase.shop import expected, fill, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.layout import MARKED
-from viewkeeper.store.hbase.push import admin, settings
-from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.server import free_port
+from viewkeeper_hbase.devserver.server import free_port
+from viewkeeper_hbase.layout.layout import MARKED
+from viewkeeper_hbase.push import admin, settings
+from viewkeeper_hbase.push.settings import Agreed
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
 
 HOUR = 3_600_000
 

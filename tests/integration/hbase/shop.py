@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import viewkeeper as vk
-from viewkeeper.store.hbase.server import Server
+from viewkeeper_hbase.devserver.server import Server
 
 ITEMS = "CREATE TABLE items (id BIGINT PRIMARY KEY, category STRING, price DECIMAL(12,2))"
 TOTALS = """CREATE MATERIALIZED VIEW totals AS

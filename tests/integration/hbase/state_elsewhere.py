@@ -8,10 +8,10 @@ from typing import Any
 from tests.contract import planned
 from tests.contract.planned import check, fill, item
 
-from viewkeeper.commit import tidying
-from viewkeeper.engine import Database
-from viewkeeper.operators import runs
-from viewkeeper.store.files import Directory
+from viewkeeper.commit import cleanup
+from viewkeeper.database import Database
+from viewkeeper.resources.directory import Directory
+from viewkeeper.state import run_file
 from viewkeeper.store.registry import open_store
 
 
@@ -23,8 +23,8 @@ def change(db: Any, step: int) -> None:
 def main(url: str, first: int, last: int) -> None:
     """Steps `first` to `last` of a database that step 0 makes."""
     planned.install()
-    tidying._TIDY_SECONDS = 0.0
-    runs.PIECE_ROWS = 100
+    cleanup._TIDY_SECONDS = 0.0
+    run_file.PIECE_ROWS = 100
     with Database(open_store(url, "w"), mode="w", spark=None, progress=None, retention=0.0) as db:
         if first == 0:
             fill(db, 1_000, "totals", "bosses")

@@ -14,14 +14,14 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from viewkeeper.store.hbase import failures
-from viewkeeper.store.hbase.cells import DELETE_COLUMN, DELETE_FAMILY, PUT, Cells
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.pool import Retry
-from viewkeeper.store.hbase.scanning import Scan
-from viewkeeper.store.hbase.server import Server
-from viewkeeper.store.hbase.tables import Family
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.thrift import errors
+from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.cells import DELETE_COLUMN, DELETE_FAMILY, PUT, Cells
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
+from viewkeeper_hbase.thrift.pool import Retry
+from viewkeeper_hbase.thrift.scan import Scan
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
@@ -120,24 +120,24 @@ def test_what_is_not_there_is_told_by_name(client: Client, make_table: Callable[
         lambda: client.get("nope:nope", b"k"),
     ]
     for read in reads:
-        with pytest.raises(failures.NoSuchTable, match=f"{address}.*nope"):
+        with pytest.raises(errors.NoSuchTable, match=f"{address}.*nope"):
             read()
     for call in (lambda: client.tables.tables("nope"), lambda: client.tables.create("nope:t", [KEEPS])):
-        with pytest.raises(failures.NoSuchNamespace, match="nope"):
+        with pytest.raises(errors.NoSuchNamespace, match="nope"):
             call()
-    with pytest.raises(failures.NoSuchNamespace, match="create_namespace 'nope'"):
+    with pytest.raises(errors.NoSuchNamespace, match="create_namespace 'nope'"):
         client.tables.require_namespace("nope")
     for write in (
         lambda: client.put(table, b"k", {b"x:a": b"1"}, time=1),
         lambda: client.put_many(table, pa.array([b"k"]), {b"x:a": pa.array([b"1"])}, time=1),
         lambda: list(client.scan(table, Scan(columns=(b"x",)))),
     ):
-        with pytest.raises(failures.NoSuchFamily, match="family x does not exist"):
+        with pytest.raises(errors.NoSuchFamily, match="family x does not exist"):
             write()
-    with pytest.raises(failures.AlreadyThere):
+    with pytest.raises(errors.AlreadyThere):
         client.tables.create(table, [KEEPS])
     client.tables.disable(table)
-    with pytest.raises(failures.NoSuchTable, match="disabled"):
+    with pytest.raises(errors.NoSuchTable, match="disabled"):
         client.get(table, b"k")
     client.tables.enable(table)
     assert client.get(table, b"k") is None
@@ -320,7 +320,7 @@ def test_a_scan_and_writes_go_on_when_the_gateway_is_killed_and_comes_back(
     chunks = patient.scan(table)
     seen = next(chunks).keys.to_pylist() + next(chunks).keys.to_pylist()
     hbase.kill_gateway()
-    with pytest.raises(failures.Unavailable, match=f"{hbase.host}:{hbase.port}"):
+    with pytest.raises(errors.Unavailable, match=f"{hbase.host}:{hbase.port}"):
         Client(Gateway(hbase.host, hbase.port), retry=Retry(times=1)).get(table, b"000000")
     back = threading.Thread(target=hbase.start_gateway)
     back.start()

@@ -24,7 +24,7 @@ from tests import clusters, objects
 from tests.hdfs import Hdfs, hdfs
 from tests.integration.hbase.distributed import Cluster, started
 
-from viewkeeper.rounds.reach import MACHINE
+from viewkeeper.runtime.spark.sessions import MACHINE
 
 __all__ = ["hdfs"]
 pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep, pytest.mark.timeout(3600)]

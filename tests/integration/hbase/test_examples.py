@@ -13,14 +13,14 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-import viewkeeper.store.hbase
-from viewkeeper.store.hbase.fetch import HBASE
-from viewkeeper.store.hbase.server import Server
+import viewkeeper_hbase.thrift
+from viewkeeper_hbase.devserver.processes import HBASE
+from viewkeeper_hbase.devserver.server import Server
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
 PAGE = Path(__file__).parents[3] / "docs" / "stores.md"
-IDL = Path(viewkeeper.store.hbase.__file__).with_name("hbase.thrift")
+IDL = Path(viewkeeper_hbase.thrift.__file__).with_name("hbase.thrift")
 
 
 @pytest.fixture

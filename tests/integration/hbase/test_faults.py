@@ -14,9 +14,9 @@ from tests.integration.hbase.shop import TOTALS, expected, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper.maintain.lanes import Choice
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
+from viewkeeper.runtime.cost_model import Choice
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_late_write_is_not_lost_to_views_when_another_one_is_loaded(
     shop.put("items", {"id": 20, "category": "a", "price": 1, "note": "x"})
     shop.refresh(lane)
     _late(small, shop, 99)
-    monkeypatch.setattr("viewkeeper.maintain.stage.Stage.choose", lambda *_: Choice(lane, "it is tested"))
+    monkeypatch.setattr("viewkeeper.runtime.executor.Stage.choose", lambda *_: Choice(lane, "it is tested"))
     shop.sql("CREATE MATERIALIZED VIEW notes AS SELECT id, category, note FROM items")
     assert shop.get("notes", 99) == {"id": 99, "category": "late", "note": None}
     shop.refresh()

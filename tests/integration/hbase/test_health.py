@@ -16,11 +16,11 @@ from tests.integration.hbase.shop import expected, fill, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
-from viewkeeper.store.hbase import commit
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.server import Server
-from viewkeeper.store.hbase.tables import Family
+from viewkeeper_hbase import commit_steps
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
 
 LONG_AGO = 1_000_000_000_000
 """A time of its writer's own choosing: no window looks there."""
@@ -105,7 +105,7 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
     client.delete(name, b"1")
     shop.put("items", {"id": 1, "category": "z", "price": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "write_cells", _fails)
+        patch.setattr(commit_steps, "write_cells", _fails)
         with pytest.raises(StoreError, match="gone"):
             shop.refresh()
     shop._holding.end()

@@ -17,12 +17,12 @@ pytest.importorskip("thriftpy2")
 from tests.integration.hbase.shop import expected, opened, totals
 
 from viewkeeper.errors import StoreError, ViewkeeperError
-from viewkeeper.store.hbase import commit
-from viewkeeper.store.hbase.failures import Unavailable
-from viewkeeper.store.hbase.pool import Retry
-from viewkeeper.store.hbase.reading import Reader
-from viewkeeper.store.hbase.server import Server
-from viewkeeper.store.redo import steps
+from viewkeeper.store.redo import claim
+from viewkeeper_hbase import commit_steps
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.layout.row_reader import Reader
+from viewkeeper_hbase.thrift.errors import Unavailable
+from viewkeeper_hbase.thrift.pool import Retry
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase]
 
@@ -60,7 +60,9 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
     owner: Any
-    owner, name = {"capture": (Reader, "rows"), "cells": (commit, "write_cells"), "publish": (steps, "publish")}[at]
+    owner, name = {"capture": (Reader, "rows"), "cells": (commit_steps, "write_cells"), "publish": (claim, "publish")}[
+        at
+    ]
     original = getattr(owner, name)
     killed = []
 

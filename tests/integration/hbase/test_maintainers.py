@@ -13,10 +13,10 @@ import pytest
 from tests.integration.hbase.shop import expected, totals
 
 from viewkeeper.errors import MaintainerBusy
-from viewkeeper.maintain import holding
-from viewkeeper.store.hbase import commit as commits
-from viewkeeper.store.hbase.records import Published
-from viewkeeper.store.redo import steps
+from viewkeeper.maintain import registry
+from viewkeeper.store.redo import claim
+from viewkeeper_hbase import commit_steps as commits
+from viewkeeper_hbase.metadata import Published
 
 LEASE = 3
 """Seconds: a holder on a busy machine renews it late, and must not lose it for that."""
@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.deep, pytest.mark.slow]
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each handle stands for a process: they do not find each other's maintainer."""
-    monkeypatch.setattr(holding, "_registry", {})
-    monkeypatch.setattr(holding, "_key", lambda store: object())
+    monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setattr(registry, "_key", lambda store: object())
 
 
 def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_nothing(
@@ -36,10 +36,10 @@ def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_n
 ) -> None:
     shop.put("items", [{"id": n, "category": "new", "price": 5} for n in range(5)])
     held: list[Any] = []
-    publish = steps.publish
-    monkeypatch.setattr(steps, "publish", lambda records, redo: held.append((records, redo)))
+    publish = claim.publish
+    monkeypatch.setattr(claim, "publish", lambda records, redo: held.append((records, redo)))
     shop.refresh()  # it slept before step 4
-    monkeypatch.setattr(steps, "publish", publish)
+    monkeypatch.setattr(claim, "publish", publish)
     shop._maintainer.publisher.lease._done.set()  # nor does it renew its lease
     time.sleep(LEASE + 0.2)
     other = open_db()
@@ -65,7 +65,7 @@ def test_two_maintainers_exclude_each_other(shop: Any, open_db: Callable[..., An
 MAINTAINER = """
 import os, signal, sys
 import viewkeeper as vk
-from viewkeeper.store.hbase import commit
+from viewkeeper_hbase import commit
 from viewkeeper.store.redo import steps
 url, state, at = sys.argv[1:4]
 def die(*args): os.kill(os.getpid(), signal.SIGKILL)

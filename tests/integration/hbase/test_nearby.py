@@ -13,14 +13,14 @@ from tests.contract.small_hbase import SmallHBase
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.store.hbase import nearby
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.layout import Layout, Rows, layout_of
-from viewkeeper.store.hbase.nearby import Tried, Tries, rows_of
-from viewkeeper.store.hbase.reading import read_rows
-from viewkeeper.store.hbase.scanning import Scan
-from viewkeeper.store.hbase.tables import Family
+from viewkeeper_hbase.layout import close_scan
+from viewkeeper_hbase.layout.close_scan import Tried, Tries, rows_of
+from viewkeeper_hbase.layout.layout import Layout, Rows, layout_of
+from viewkeeper_hbase.layout.row_reader import read_rows
+from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
+from viewkeeper_hbase.thrift.scan import Scan
 
 ROWS = 1_200
 COLUMNS = ["id", "a", "b"]
@@ -91,7 +91,7 @@ def test_rows_read_by_ranges_are_those_read_by_keys(
         asked.append(len(what[2]))
         return read_rows(*what)
 
-    monkeypatch.setattr(nearby, "read_rows", counted)
+    monkeypatch.setattr(close_scan, "read_rows", counted)
     every = np.arange(2 * ROWS)
     many = {
         "all": every,

@@ -16,10 +16,10 @@ from tests.contract.planned import check, fill, item
 from tests.contract.small_hbase import SmallHBase
 from tests.objects import ObjectStore, objects
 
-from viewkeeper.commit import tidying
-from viewkeeper.engine import Database
+from viewkeeper.commit import cleanup
+from viewkeeper.database import Database
 from viewkeeper.errors import StoreError
-from viewkeeper.operators import runs
+from viewkeeper.state import run_file
 from viewkeeper.store.registry import open_store
 
 __all__ = ["objects"]
@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.deep]
 @pytest.fixture
 def url(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(tidying, "_TIDY_SECONDS", 0.0)
-    monkeypatch.setattr(runs, "PIECE_ROWS", 100)
+    monkeypatch.setattr(cleanup, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(run_file, "PIECE_ROWS", 100)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server = SmallHBase()
     yield f"hbase://{server.host}:{server.port}/shop?create=true&lease=1&retries=1&state=s3://viewkeeper/{tmp_path.name}"

@@ -17,10 +17,10 @@ from tests.integration.hbase.shop import expected, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.failures import NoSuchTable
-from viewkeeper.store.hbase.server import Server
-from viewkeeper.store.hbase.tables import Family
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.errors import NoSuchTable
 
 pytestmark = [pytest.mark.slow]
 
@@ -267,7 +267,7 @@ def test_a_weak_table_is_read_again_whole_after_a_long_pause(
     client.tables.truncate(weak)
     client.put(weak, b"eu|2", {b"d:n": (2).to_bytes(8, "big")}, time=int(time.time() * 1000) - 60_000)
     stranger(hbase, weak, "d", 'put(b"eu|3", n=long(30))')
-    monkeypatch.setattr("viewkeeper.store.hbase.feed.RESCAN", 0.0)
+    monkeypatch.setattr("viewkeeper_hbase.capture.feed.RESCAN", 0.0)
     db.refresh()
     assert db.read("by_customer").to_pylist() == [{"customer": None, "orders": 2, "total": None, "n": 32}]
 

@@ -15,10 +15,10 @@ from tests.integration.hbase.shop import fill, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.connection import Gateway
-from viewkeeper.store.hbase.failures import PermissionDenied
-from viewkeeper.store.hbase.server import Server
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.connection import Gateway
+from viewkeeper_hbase.thrift.errors import PermissionDenied
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.hbase]
 

@@ -24,10 +24,10 @@ from tests.integration.hbase.pushed import HOUR, Process, Shop, eventually, is_p
 from tests.integration.hbase.shop import expected, fill, totals
 
 from viewkeeper.errors import MissingDependency
-from viewkeeper.store.hbase.layout import MARKED
-from viewkeeper.store.hbase.push import admin, settings
-from viewkeeper.store.hbase.push.settings import Agreed
-from viewkeeper.store.hbase.server import Server, free_port
+from viewkeeper_hbase.devserver.server import Server, free_port
+from viewkeeper_hbase.layout.layout import MARKED
+from viewkeeper_hbase.push import admin, settings
+from viewkeeper_hbase.push.settings import Agreed
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep]
 

@@ -20,8 +20,8 @@ from tests.integration.hbase.distributed import Cluster, started
 from tests.integration.hbase.pushed import HOUR, Process, Shop, Writer, eventually, is_pushed, pushed_to
 from tests.integration.hbase.shop import expected, totals
 
-from viewkeeper.store.hbase.layout import MARKED
-from viewkeeper.store.hbase.push import settings
+from viewkeeper_hbase.layout.layout import MARKED
+from viewkeeper_hbase.push import settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep]
 

@@ -15,7 +15,7 @@ pytest.importorskip("thriftpy2")
 
 
 import viewkeeper as vk
-from viewkeeper.store.hbase import reading
+from viewkeeper_hbase.layout import row_reader
 
 TABLE = """CREATE TABLE events (id BIGINT PRIMARY KEY, kind STRING, n INT, day DATE, price DECIMAL(9,2),
            a STRING, b STRING, c STRING, d STRING, e STRING)"""
@@ -60,13 +60,13 @@ def _row(n: int, chance: random.Random) -> dict[str, Any]:
 @pytest.fixture
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows that came out of scans."""
-    original, counts = reading.read_cells, []
+    original, counts = row_reader.read_cells, []
 
     def counted(layout: Any, cells: Any, columns: Any) -> Any:
         counts.append(cells.rows)
         return original(layout, cells, columns)
 
-    monkeypatch.setattr(reading, "read_cells", counted)
+    monkeypatch.setattr(row_reader, "read_cells", counted)
     return counts
 
 

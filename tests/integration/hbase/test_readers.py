@@ -11,11 +11,12 @@ import pytest
 from tests.integration.hbase.shop import expected, totals
 
 from viewkeeper.errors import SnapshotGone, StoreError, Unsupported
-from viewkeeper.store.hbase import commit as commits
-from viewkeeper.store.hbase import known, layout
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.tables import Family
-from viewkeeper.store.redo import steps
+from viewkeeper.store.redo import claim
+from viewkeeper_hbase import cached_state
+from viewkeeper_hbase import commit_steps as commits
+from viewkeeper_hbase.layout import layout
+from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.client import Client
 
 pytestmark = [pytest.mark.slow]
 
@@ -47,7 +48,7 @@ def test_a_half_written_batch_is_not_seen(shop: Any, monkeypatch: pytest.MonkeyP
         raise StoreError("pulled the plug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "publish", fail)
+        patch.setattr(claim, "publish", fail)
         with pytest.raises(StoreError, match="plug"):
             shop.refresh()
         assert totals(shop) == before
@@ -57,9 +58,9 @@ def test_a_half_written_batch_is_not_seen(shop: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_reader_that_is_too_slow_is_told(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "VIEW_VERSIONS", 3)
-    monkeypatch.setattr(known, "_SURE", 0.0)
-    monkeypatch.setattr("viewkeeper.store.hbase.scanning.FIRST_ROWS", 2)
+    monkeypatch.setattr(cached_state, "VIEW_VERSIONS", 3)
+    monkeypatch.setattr(cached_state, "_SURE", 0.0)
+    monkeypatch.setattr("viewkeeper_hbase.thrift.scan.FIRST_ROWS", 2)
     shop.sql("CREATE MATERIALIZED VIEW copies AS SELECT id, category, price FROM items")
     shop.put("items", [{"id": n, "category": "x", "price": 1} for n in range(50)])
     shop.refresh()
@@ -98,8 +99,8 @@ def test_a_snapshot_shows_tables_and_views_of_one_batch(shop: Any, open_db: Call
 
 def test_a_snapshot_ends_when_hbase_may_have_dropped_what_it_shows(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "TABLE_VERSIONS", 5)
-    monkeypatch.setattr(known, "VIEW_VERSIONS", 3)
-    monkeypatch.setattr(known, "_SURE", 0.0)
+    monkeypatch.setattr(cached_state, "VIEW_VERSIONS", 3)
+    monkeypatch.setattr(cached_state, "_SURE", 0.0)
     with shop.snapshot() as snapshot:
         for n in range(4):
             shop.put("items", {"id": 3, "category": "hot", "price": n})

@@ -16,9 +16,9 @@ from tests.integration.hbase.shop import expected, fill, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.operators import runs
-from viewkeeper.store.files import Directory
-from viewkeeper.store.hbase import commit
+from viewkeeper.resources.directory import Directory
+from viewkeeper.state import run_file
+from viewkeeper_hbase import commit_steps
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_successor_on_another_machine_goes_on_from_the_files_behind_the_url(
     workers = Directory(place.as_uri())  # Spark's workers have the environment that they were started with
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
     if lane == "driver":
-        monkeypatch.setattr(runs, "PIECE_ROWS", 16)  # runs are in pieces, also when they are merged
+        monkeypatch.setattr(run_file, "PIECE_ROWS", 16)  # runs are in pieces, also when they are merged
     try:
         with vk.open(url, spark=spark) as db:
             fill(db)
@@ -46,7 +46,7 @@ def test_a_successor_on_another_machine_goes_on_from_the_files_behind_the_url(
             assert totals(db) == expected(db)
             db.put("items", [{"id": n, "category": "late", "price": n} for n in range(50)])
             with monkeypatch.context() as patch:
-                patch.setattr(commit, "write_cells", _fails)
+                patch.setattr(commit_steps, "write_cells", _fails)
                 with pytest.raises(StoreError, match="the machine is gone"):
                     db.refresh(lane)
         assert list(place.glob("b*.vkr"))

@@ -14,9 +14,9 @@ from tests.integration.hbase.shop import expected, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, NotADatabase, SnapshotGone, Unsupported
-from viewkeeper.store.hbase.client import Client
-from viewkeeper.store.hbase.failures import NoSuchNamespace, NotThrift2, Unavailable
-from viewkeeper.store.hbase.server import Server
+from viewkeeper_hbase.devserver.server import Server
+from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.errors import NoSuchNamespace, NotThrift2, Unavailable
 
 pytestmark = [pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 from viewkeeper.cli import main
-from viewkeeper.store.hbase.server import Server
+from viewkeeper_hbase.devserver.server import Server
 
 ALL = ",".join(str(number) for number in range(1, 23))
 

@@ -15,8 +15,8 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
+from viewkeeper.server.context import Limits, Settings
 from viewkeeper.server.process import serve as run
-from viewkeeper.server.serving import Limits, Settings
 
 
 @dataclass

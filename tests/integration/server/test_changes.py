@@ -20,8 +20,9 @@ from tests.integration.server.conftest import Running
 import viewkeeper as vk
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.read import subscribe as following
-from viewkeeper.server import changes, hub
-from viewkeeper.server.events import SSE
+from viewkeeper.server import hub
+from viewkeeper.server.endpoints import changes
+from viewkeeper.server.http.event_formats import SSE
 
 
 class Events:

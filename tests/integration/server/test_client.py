@@ -30,7 +30,7 @@ from viewkeeper.errors import (
     UnknownName,
     Unreachable,
 )
-from viewkeeper.server.tokens import TokenFile
+from viewkeeper.server.auth import TokenFile
 
 WIDE = """CREATE TABLE wide (k STRING, n INT, big BIGINT, price DECIMAL(20,4), raw BINARY, at TIMESTAMP,
           PRIMARY KEY (k, n))"""
@@ -256,9 +256,9 @@ def test_columns_that_are_not_named_have_their_defaults(start: Callable[..., Run
 def test_long_reads_are_of_one_state(
     shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from viewkeeper.client import wire
+    from viewkeeper.client import protocol
 
-    monkeypatch.setattr(wire, "PAGE", 7)
+    monkeypatch.setattr(protocol, "PAGE", 7)
     running = start()
     with vk.connect(running.address) as client:
         seen = []

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.server.conftest import Running
 
-from viewkeeper.server.openapi import document
-from viewkeeper.server.routes import endpoints
+from viewkeeper.server.routes import document, endpoints
 
 
 def test_the_document_has_every_route(shared: Running) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import viewkeeper as vk
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper.sql.leash import Leash
+from viewkeeper.sql.query_limits import Leash
 from viewkeeper.sql.statements import needs, run
 
 

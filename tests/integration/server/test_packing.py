@@ -11,7 +11,7 @@ from tests.contract import planned
 from tests.integration.server.conftest import Running, filled, started
 
 import viewkeeper as vk
-from viewkeeper.server.packing import takes_gzip
+from viewkeeper.server.http.request import takes_gzip
 
 PAGE = "/v1/items/rows?limit=2000"
 SELECT = "SELECT * FROM items ORDER BY item_id"

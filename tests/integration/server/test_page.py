@@ -18,7 +18,7 @@ import pytest
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
-from viewkeeper.server.tokens import TokenFile
+from viewkeeper.server.auth import TokenFile
 
 ROOT = Path(__file__).parents[3]
 
@@ -233,7 +233,7 @@ def test_a_thousand_views_on_a_phone_in_the_dark(
 ) -> None:
     from tests.integration.server.conftest import filled
 
-    from viewkeeper.model.catalog import Catalog
+    from viewkeeper.model.catalog.catalog import Catalog
 
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         filled(db)

@@ -13,10 +13,11 @@ import pytest
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
-from viewkeeper.client.answers import Answer, received
-from viewkeeper.server import process, writing
-from viewkeeper.server.puts import WRITERS, Puts
-from viewkeeper.server.tokens import TokenFile
+from viewkeeper.client.http import Answer, received
+from viewkeeper.server import process
+from viewkeeper.server.auth import TokenFile
+from viewkeeper.server.endpoints import write
+from viewkeeper.server.fast_path.put import WRITERS, Puts
 
 JSON = {"content-type": "application/json"}
 
@@ -138,14 +139,14 @@ def test_writers_that_are_busy_and_clients_that_go(
 ) -> None:
     running = start(limits={"seconds": 5.0})
     held, go_on = threading.Semaphore(0), threading.Event()
-    put_rows = writing.put_rows
+    put_rows = write.put_rows
 
     def waiting(*given: Any) -> Any:
         held.release()
         assert go_on.wait(60)
         return put_rows(*given)
 
-    monkeypatch.setattr(writing, "put_rows", waiting)
+    monkeypatch.setattr(write, "put_rows", waiting)
     connections = [connected(running) for _ in range(WRITERS + 2)]
     for number, connection in enumerate(connections):
         connection.sendall(request({"item_id": 100 + number, "category": "w", "price": 1}))
@@ -157,7 +158,7 @@ def test_writers_that_are_busy_and_clients_that_go(
     assert all(json.loads(answer.body)["code"] == "VK603" for answer in late)
     assert running.http.get("/v1/items/rows/1").status_code == 200
     go_on.set()
-    monkeypatch.setattr(writing, "put_rows", put_rows)
+    monkeypatch.setattr(write, "put_rows", put_rows)
     again = asked(running, request({"item_id": 200, "category": "w", "price": 1}))
     assert again.status == 200
     for connection in connections[1:]:  # and each connection goes on
@@ -175,14 +176,14 @@ def test_a_server_that_stops_gives_up_what_is_not_done_in_its_time(
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
     running = start()
     held, go_on = threading.Event(), threading.Event()
-    put_rows = writing.put_rows
+    put_rows = write.put_rows
 
     def waiting(*given: Any) -> Any:
         held.set()
         assert go_on.wait(60)
         return put_rows(*given)
 
-    monkeypatch.setattr(writing, "put_rows", waiting)
+    monkeypatch.setattr(write, "put_rows", waiting)
     with connected(running) as connection:
         connection.sendall(request({"item_id": 100, "category": "w", "price": 1}))
         assert held.wait(60)

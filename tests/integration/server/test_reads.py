@@ -83,7 +83,7 @@ def test_keys_that_a_path_has_no_plain_word_for(start: Callable[..., Running], t
         db.put("views", [{"k": k} for k in keys])
         db.put("bytes", {"k": b"\xfb\xff/"})
     running = start()
-    from viewkeeper.model.segments import segment_of
+    from viewkeeper.model.intake.text import segment_of
 
     for key in keys:
         found = running.http.get(f"/v1/~views/rows/{segment_of(key)}")
@@ -141,12 +141,12 @@ def test_pages_are_of_one_state(served: Running) -> None:
 
 
 def test_a_cursor_of_a_state_that_is_gone(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    from viewkeeper.server import pins
+    from viewkeeper.server import pinned_snapshots
 
     cursor = served.http.get("/v1/items/rows", params={"limit": 7}).json()["next"]
     other = served.http.get("/v1/totals/rows", params={"cursor": cursor})
     assert (other.status_code, other.json()["code"]) == (400, "VK701")
-    monkeypatch.setattr(pins, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(pinned_snapshots, "IDLE_SECONDS", -1.0)
     gone = served.http.get("/v1/items/rows", params={"cursor": cursor})
     assert (gone.status_code, gone.json()["code"]) == (410, "VK604")
 

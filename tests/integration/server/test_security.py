@@ -17,8 +17,8 @@ import pytest
 from tests.integration.server.conftest import Running
 
 from viewkeeper.errors import BadValue, UnknownName
-from viewkeeper.server import tokens as server_tokens
-from viewkeeper.server.tokens import TokenFile, seconds_of
+from viewkeeper.server import auth as server_tokens
+from viewkeeper.server.auth import TokenFile, seconds_of
 
 SQL = {"content-type": "application/sql"}
 JSON = {"content-type": "application/json"}

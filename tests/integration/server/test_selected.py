@@ -14,7 +14,7 @@ import pytest
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
-from viewkeeper.client import wire
+from viewkeeper.client import protocol
 from viewkeeper.errors import BadStatement, BadValue, UnknownName, Unsupported
 
 ASKED: list[dict[str, Any]] = [
@@ -40,9 +40,9 @@ def far(shared: Running) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture(params=[2, wire.PAGE], ids=["small pages", "one page"])
+@pytest.fixture(params=[2, protocol.PAGE], ids=["small pages", "one page"])
 def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "PAGE", request.param)
+    monkeypatch.setattr(protocol, "PAGE", request.param)
 
 
 @pytest.mark.parametrize("given", ASKED, ids=str)

@@ -15,9 +15,8 @@ import pytest
 from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
-from viewkeeper.client.answers import received
-from viewkeeper.client.asynchronous import connect_async
-from viewkeeper.client.transport import Connections
+from viewkeeper.client.async_client import connect_async
+from viewkeeper.client.http import Connections, received
 from viewkeeper.errors import BadValue, StoreError, TooLarge, Unreachable
 
 ALIVE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"tables":[]}'

@@ -47,8 +47,8 @@ def audit(
     Example: vk audit by_category --sample 1000 --db lmdb:./shop
     """
     one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import json_line
+    from viewkeeper.cli.progress import hushed
 
     with open_database(db, spark=cluster(master, conf), memory=memory) as database, hushed():
         report = database.audit(*(views or ()), sample=sample, repair=repair)
@@ -99,7 +99,7 @@ def doctor(context: typer.Context, db: DbItself, output: ReportOutput = "table")
     from viewkeeper.cli.output import aligned, json_line
 
     with open_reader(db) as store:
-        from viewkeeper.read.doctor import examine
+        from viewkeeper.read.audit.doctor import examine
 
         report = examine(store)
     if output == "json":

@@ -31,7 +31,7 @@ from viewkeeper.cli.remote import connected, is_remote
 if TYPE_CHECKING:
     from viewkeeper.cli.load import Progress
     from viewkeeper.model.schema import Table
-    from viewkeeper.store.base import Store
+    from viewkeeper.store.contract.store import Store
 
 Key = Annotated[list[str], typer.Argument(help="The value of each key column, in key order.")]
 
@@ -67,7 +67,7 @@ def load(
     Example: vk load items items.csv --key item_id --db lmdb:./shop
     """
     one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.files import form_of, inferred
+    from viewkeeper.cli.input_files import form_of, inferred
     from viewkeeper.cli.load import load as run
     from viewkeeper.cli.load import made_for, reject_file
     from viewkeeper.cli.output import print_report
@@ -152,8 +152,8 @@ def put(
         remote.put(db, table, given)
         return
     with open_writer(db) as store:
-        from viewkeeper.model.objects import typed_objects
-        from viewkeeper.model.rows import last_by_key, rows_table
+        from viewkeeper.model.intake.json import typed_objects
+        from viewkeeper.model.intake.rows import last_by_key, rows_table
 
         target = _base_table(store, table, "put into")
         rows_in = rows_table(target, typed_objects(target, given))
@@ -162,7 +162,7 @@ def put(
 
 def _objects(context: typer.Context, text: str, number: int) -> list[dict[str, Any]]:
     """The rows of a JSON object, or of an array of them."""
-    from viewkeeper.model.objects import loads
+    from viewkeeper.model.intake.json import loads
 
     try:
         found = loads(text)
@@ -203,9 +203,9 @@ def delete(table: TableName, key: Key, db: Db) -> None:
             _absent(table, key)
         return
     with open_writer(db) as store:
-        from viewkeeper.model.rows import keys_table
-        from viewkeeper.model.written import key_values
-        from viewkeeper.read.reader import get_row
+        from viewkeeper.model.intake.rows import keys_table
+        from viewkeeper.model.intake.text import key_values
+        from viewkeeper.read.rows import get_row
 
         target = _base_table(store, table, "delete from")
         values = key_values(target, key)
@@ -238,8 +238,8 @@ def get(
         import pyarrow as pa
 
         from viewkeeper.cli.output import print_rows
-        from viewkeeper.model.written import key_values
-        from viewkeeper.read.reader import get_row
+        from viewkeeper.model.intake.text import key_values
+        from viewkeeper.read.rows import get_row
 
         table = _readable(store, name, stale)
         row = get_row(store, table, key_values(table, key or ()))
@@ -269,9 +269,9 @@ def scan(
         import pyarrow as pa
 
         from viewkeeper.cli.output import print_rows
-        from viewkeeper.model.keys import prefix_range
-        from viewkeeper.model.written import key_values
-        from viewkeeper.read.reader import outside
+        from viewkeeper.model.encoding.keys import prefix_range
+        from viewkeeper.model.intake.text import key_values
+        from viewkeeper.read.rows import outside
 
         table = _readable(store, name, stale)
         low, high = prefix_range(table, key_values(table, prefix or (), whole=False))
@@ -279,7 +279,7 @@ def scan(
         def batches() -> Iterator[pa.Table]:
             left = limit
             if not table.has_rows:
-                from viewkeeper.read.regenerate import read_regenerated
+                from viewkeeper.read.lazy.evaluate import read_regenerated
 
                 yield read_regenerated(store, name)[0].slice(0, limit)
                 return
@@ -294,7 +294,7 @@ def scan(
 def _readable(store: Store, name: str, stale: bool) -> Table:
     """The table behind a name. Old rows of a suspended view are announced on standard error."""
     from viewkeeper.cli.output import say_suspended
-    from viewkeeper.model.catalog import View
+    from viewkeeper.model.catalog.catalog import View
     from viewkeeper.read.suspension import refuse, told
 
     catalog = store.catalog()

@@ -51,8 +51,8 @@ def refresh(
     """
     one_of(context, "lane", lane, LANES)
     one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.hush import hushed
     from viewkeeper.cli.output import print_report
+    from viewkeeper.cli.progress import hushed
 
     with open_database(db, spark=cluster(master, conf), memory=memory) as database:
         with hushed():
@@ -91,7 +91,7 @@ def run(
     one_of(context, "lane", lane, LANES)
     one_of(context, "output", output, REPORTS)
     one_of(context, "priority", priority, ("writers", "balanced", "views"))
-    from viewkeeper.cli.running import run as keep_fresh
+    from viewkeeper.cli.run_loop import run as keep_fresh
 
     with open_database(db, spark=cluster(master, conf), memory=memory) as database:
         keep_fresh(
@@ -127,7 +127,7 @@ def watch(
     Example: vk watch by_category --db lmdb:./shop
     """
     one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.running import watch as follow
+    from viewkeeper.cli.run_loop import watch as follow
 
     if remote.is_remote(db):
         with remote.connected(db) as client:
@@ -206,8 +206,8 @@ def _explained(store: Any, view: str, form: str) -> str:
 
     if form == "text":
         return explain_view(store, store.catalog(), view)
-    from viewkeeper.plan import drawing
-    from viewkeeper.read.picture import picture_view
+    from viewkeeper.explain import render
+    from viewkeeper.explain.diagram import picture_view
 
     picture = picture_view(store, store.catalog(), view)
-    return {"json": drawing.to_json, "mermaid": drawing.to_mermaid, "svg": drawing.to_svg}[form](picture)
+    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[form](picture)

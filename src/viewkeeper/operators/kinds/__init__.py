@@ -9,16 +9,16 @@ from collections.abc import Mapping
 
 from viewkeeper.operators.kinds.aggregate import Aggregate
 from viewkeeper.operators.kinds.arrange import Arrange
-from viewkeeper.operators.kinds.bulkjoin import BulkJoin
-from viewkeeper.operators.kinds.cells import Cells
+from viewkeeper.operators.kinds.bulk_join import BulkJoin
 from viewkeeper.operators.kinds.consolidate import Consolidate
-from viewkeeper.operators.kinds.image import Image, SelectedImage
+from viewkeeper.operators.kinds.family_cells import Cells
+from viewkeeper.operators.kinds.family_rows import Theta
 from viewkeeper.operators.kinds.input import Input
 from viewkeeper.operators.kinds.lookup import Lookup
 from viewkeeper.operators.kinds.recompute import Recompute
 from viewkeeper.operators.kinds.sink import Sink
-from viewkeeper.operators.kinds.theta import Theta
-from viewkeeper.operators.kinds.topk import TopK
+from viewkeeper.operators.kinds.table_image import Image, SelectedImage
+from viewkeeper.operators.kinds.top_k import TopK
 from viewkeeper.operators.operator import Operator
 
 __all__ = [

@@ -28,25 +28,30 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.chunks import one_chunk, taken
+from viewkeeper.model.arrow_buffers import one_chunk, same_words, taken
+from viewkeeper.model.int128 import Wide
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
-from viewkeeper.model.words import same_words
-from viewkeeper.operators import adding, aggregate_shelves, extremes, facts, few, finish
-from viewkeeper.operators import aggregate_sql as sql
-from viewkeeper.operators.arrangement import Arrangement, Run, addition, distinct_hashes, merge
-from viewkeeper.operators.consolidate import consolidation
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.facts import Fact
-from viewkeeper.operators.groups import group
-from viewkeeper.operators.measures import VALUE_FUNCTIONS, Layout, layout, with_raw
+from viewkeeper.operators.aggregation import (
+    extremes,
+    finish,
+    keyed_state,
+    preaggregate,
+    row_groups,
+    shared_measures,
+    sql,
+)
+from viewkeeper.operators.aggregation.groups import group
+from viewkeeper.operators.aggregation.shared_measures import Fact
+from viewkeeper.operators.aggregation.spec import VALUE_FUNCTIONS, AggregateSpec, Layout, layout, with_raw
+from viewkeeper.operators.chunked_execution import stepped, touched
+from viewkeeper.operators.description import Drawn, Told
+from viewkeeper.operators.keyed_state import Shelf
 from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segments import LATER, Segment
-from viewkeeper.operators.shelves import Shelf
-from viewkeeper.operators.spec import AggregateSpec
-from viewkeeper.operators.steps import stepped, touched
-from viewkeeper.operators.telling import Drawn, Told
-from viewkeeper.operators.wide import Wide
+from viewkeeper.operators.segment import LATER, Segment
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.consolidate import consolidation
+from viewkeeper.state.run import Arrangement, Run, addition, distinct_hashes, merge
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,14 @@ class Aggregate(Operator):
 
     @cached_property
     def adds_up(self) -> str | None:
-        return facts.adds_up(self.source, self.spec)
+        return shared_measures.adds_up(self.source, self.spec)
 
     @cached_property
     def facts(self) -> Mapping[str, Fact]:
-        return facts.facts(self.source, self.spec)
+        return shared_measures.facts(self.source, self.spec)
 
     def of_facts(self, wanted: Sequence[Fact]) -> Aggregate:
-        source, spec = facts.made_of(self.source, self.spec, wanted)
+        source, spec = shared_measures.made_of(self.source, self.spec, wanted)
         return Aggregate(source, spec, ports(spec), several=True)
 
     @property
@@ -91,7 +96,7 @@ class Aggregate(Operator):
         return self.key_columns
 
     def plainly(self, segment: Segment) -> Segment:
-        return facts.unguarded(self.spec, segment) if self.several else segment
+        return shared_measures.unguarded(self.spec, segment) if self.several else segment
 
     @property
     def slots(self) -> int:
@@ -122,10 +127,10 @@ class Aggregate(Operator):
 
     @property
     def shelves(self) -> tuple[tuple[Shelf, ...], ...]:
-        return aggregate_shelves.of(self.spec)
+        return keyed_state.of(self.spec)
 
-    def few(self, shelved: Sequence[Sequence[Table]]) -> few.Groups | None:
-        return few.groups(self.spec, self.source, shelved)
+    def few(self, shelved: Sequence[Sequence[Table]]) -> row_groups.Groups | None:
+        return row_groups.groups(self.spec, self.source, shelved)
 
     def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
         return compacted(duck, self.spec, port, deltas)
@@ -259,7 +264,7 @@ def compacted(duck: Duck, spec: AggregateSpec, port: int, deltas: Sequence[pa.Ta
 
 def _vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool) -> pa.Table:
     """The rows' vectors, for the plain accumulators, or for those that see each value once."""
-    if not distinct and (found := adding.vectors(duck, spec, rows)) is not None:
+    if not distinct and (found := preaggregate.vectors(duck, spec, rows)) is not None:
         return found
     fed = tuple(a for a in layout(spec).accumulators if a.distinct == distinct)
     return duck.run(sql.vectors(spec, fed, distinct), rows=with_raw(rows, fed))
@@ -299,7 +304,7 @@ def _difference(
                 changed |= beyond[:count] != beyond[count:]
                 unfit.append(pa.array(beyond))
             elif beyond is not None and (beyond & is_there)[count:].any():
-                raise EvaluationError(facts.overflow_text(measure))
+                raise EvaluationError(shared_measures.overflow_text(measure))
         changed |= _differ(column.slice(0, count), column.slice(count))
         columns.append(column)
     went, came = np.flatnonzero(is_there[:count] & changed), np.flatnonzero(is_there[count:] & changed)
@@ -350,8 +355,8 @@ def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
 
 
 def _columns(spec: AggregateSpec, several: bool) -> tuple[Column, ...]:
-    told = [m for m in spec.measures if several and facts.overflows(m)]
-    flags = (Column(facts.beyond(m.name), types.BOOLEAN, nullable=False) for m in told)
+    told = [m for m in spec.measures if several and shared_measures.overflows(m)]
+    flags = (Column(shared_measures.beyond(m.name), types.BOOLEAN, nullable=False) for m in told)
     return (*spec.keys, *(m.column for m in spec.measures), *flags)
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.chunked_execution import arranged
+from viewkeeper.operators.description import Drawn, Told
 from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.steps import arranged
-from viewkeeper.operators.telling import Drawn, Told
+from viewkeeper.operators.segment import Segment
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck
+from viewkeeper.operators.chunked_execution import ranges
+from viewkeeper.operators.description import Drawn, Told
 from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segments import Segment
-from viewkeeper.operators.steps import ranges
-from viewkeeper.operators.telling import Drawn, Told
+from viewkeeper.operators.segment import Segment
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.consolidate import consolidate
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import ClassVar
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.description import Drawn, Told
 from viewkeeper.operators.operator import Operator, named_after
-from viewkeeper.operators.telling import Drawn, Told
 
 
 @dataclass(frozen=True)

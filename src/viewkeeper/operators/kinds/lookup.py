@@ -17,22 +17,66 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import Defect
+from viewkeeper.expressions.backends.vector_predicates import renamed
 from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model import types
 from viewkeeper.model.names import HASH, PLACE
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators import stretches, threshold
-from viewkeeper.operators.arrangement import Among, Arrangement, hashes_of
-from viewkeeper.operators.comparing import renamed
-from viewkeeper.operators.meeting import meeting
+from viewkeeper.operators.chunked_execution import stacked
+from viewkeeper.operators.delta_join import plan
+from viewkeeper.operators.delta_join.optional_relations import Match, met_rows, numbered, padded
+from viewkeeper.operators.description import Drawn, Told
 from viewkeeper.operators.operator import Operator, Ports, Seek, Site
-from viewkeeper.operators.optional import Match, met_rows, numbered, padded
-from viewkeeper.operators.segments import LATER, Segment
-from viewkeeper.operators.steps import stacked
-from viewkeeper.operators.telling import Drawn, Told
-from viewkeeper.store.memory import width
+from viewkeeper.operators.segment import LATER, Segment
+from viewkeeper.resources.memory import width
+from viewkeeper.state.run import Among, Arrangement, hashes_of, weights_of
+from viewkeeper.state.run_cache import meeting
 
-MET = Column(stretches.MET, types.BOOLEAN, nullable=False)
+# A threshold that moves: only rows between its old and its new value change sides.
+#
+#     Σᵢ wᵢ·[v op sᵢ] = 0   for every v beyond all the sᵢ, if Σ wᵢ = 0
+#
+# because there all comparisons say the same. So for the changes (sᵢ, wᵢ) of a scalar, with its old and its new value,
+# the rows that lie between them are enough; if it was or becomes NULL, or comes or goes, those on the side where the
+# comparison holds are. The rows lie in the order of v (`segments`); the segment that follows compares.
+
+
+_SLACK = 2
+"""Places by which rounding may be wrong."""
+
+_LAST = 2**64 - 1
+
+
+def range_lookup(
+    probe: pa.Table, value: str, arrangement: Arrangement, columns: Sequence[str], reach: str, most: int
+) -> Iterator[pa.Table]:
+    """Each change of the scalar (its `value`) with each row whose comparison it may change, as in `join.lookup`."""
+    probe = probe.filter(pc.is_valid(probe[value]))  # compared with NULL nothing holds
+    low, high = _between(probe, reach)
+    kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
+    step = max(1, most // max(1, int(probe.num_rows)))
+    for run in arrangement.runs:
+        start, stop = np.searchsorted(run.hashes, low, "left"), np.searchsorted(run.hashes, high, "right")
+        for first in range(int(start), int(stop), step):
+            rows = run.take(np.arange(first, min(first + step, int(stop))), columns)
+            left = probe.select([*kept, WEIGHT]).take(pa.array(np.repeat(np.arange(probe.num_rows), rows.num_rows)))
+            right = rows.take(pa.array(np.tile(np.arange(rows.num_rows), probe.num_rows)))
+            weight = pc.multiply_checked(left[WEIGHT], right[WEIGHT])
+            columned = [*(left[c] for c in kept), *(right[c] for c in columns), weight]
+            yield pa.table(columned, names=[*kept, *columns, WEIGHT])
+
+
+def _between(probe: pa.Table, reach: str) -> tuple[np.uint64, np.uint64]:
+    if not probe.num_rows:
+        return np.uint64(1), np.uint64(0)
+    places = hashes_of(probe)
+    low, high = int(places.min()) - _SLACK, int(places.max()) + _SLACK
+    if int(weights_of(probe).sum()) != 0:
+        low, high = (low, _LAST) if reach == "above" else (0, high)
+    return np.uint64(low), np.uint64(high)
+
+
+MET = Column(plan.MET, types.BOOLEAN, nullable=False)
 """Of a lookup in an optional relation: whether a row was met."""
 
 _STEPS = {"left": "or NULLs", "anti": "without a match"}
@@ -156,7 +200,7 @@ class Lookup(Operator):
         key = self.probe[0].key
         if key is None:
             raise Defect(f"{self.id} is probed without a key.")
-        return threshold.lookup(probe, key[0], arrangement, taken, self.reach, most)
+        return range_lookup(probe, key[0], arrangement, taken, self.reach, most)
 
     def describe(self, told: Told) -> str:
         state = "new" if self.fresh else "old"

@@ -27,17 +27,17 @@ from viewkeeper.model import types
 from viewkeeper.model.delta import no_rows, weighted
 from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.arrangement import Arrangement, distinct_hashes, weights_of
-from viewkeeper.operators.consolidate import consolidate
-from viewkeeper.operators.duck import Duck
-from viewkeeper.operators.finding import Hashes
-from viewkeeper.operators.folds import Fold, folded, high, low
+from viewkeeper.operators.aggregation.window_float_sums import Fold, folded, high, low
+from viewkeeper.operators.chunked_execution import stepped, touched
+from viewkeeper.operators.description import Drawn, Told
+from viewkeeper.operators.exists_other_value_step import other_values, step_of_others
 from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.others_step import other_values, step_of_others
-from viewkeeper.operators.segments import LATER, Segment
-from viewkeeper.operators.steps import stepped, touched
-from viewkeeper.operators.tables import Tables
-from viewkeeper.operators.telling import Drawn, Told
+from viewkeeper.operators.segment import LATER, Segment
+from viewkeeper.operators.table_slices import Tables
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.consolidate import consolidate
+from viewkeeper.state.hash_index import Hashes
+from viewkeeper.state.run import Arrangement, distinct_hashes, weights_of
 
 NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}
 

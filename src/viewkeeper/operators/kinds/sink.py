@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from viewkeeper.model.schema import Column
+from viewkeeper.operators.description import Drawn, Told
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.segments import LATER, Segment
-from viewkeeper.operators.telling import Drawn, Told
+from viewkeeper.operators.segment import LATER, Segment
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,15 @@ from viewkeeper.model.names import refuse
 from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Type
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
-from viewkeeper.plan.catalyst.living import alive, explained, has_ended, refuse_ended
-from viewkeeper.plan.catalyst.own import at_work
+from viewkeeper.plan.catalyst.jvm import alive, explained, has_ended, refuse_ended
 from viewkeeper.plan.catalyst.pruning import pruned
+from viewkeeper.plan.catalyst.raw_tree import Jvm
 from viewkeeper.plan.catalyst.reader import READINGS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
-from viewkeeper.plan.catalyst.relation import Reader
-from viewkeeper.plan.catalyst.session import SETTINGS, analyse, front_session, too_deep
-from viewkeeper.plan.catalyst.tree import Jvm
-from viewkeeper.plan.families.texts import MEMBER
-from viewkeeper.plan.nodes import Node, Project, Query, Sort
+from viewkeeper.plan.catalyst.resolved_node import Reader
+from viewkeeper.plan.catalyst.session import SETTINGS, analyse, at_work, front_session, too_deep
+from viewkeeper.plan.logical.nodes import Node, Project, Query, Sort
+from viewkeeper.syntax.family_text import MEMBER
 
 __all__ = [
     "CALL_FIELDS",

@@ -18,8 +18,8 @@ from viewkeeper.expressions import OPS as SUPPORTED_OPS
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family, Kind, Type
-from viewkeeper.plan.catalyst.tree import RawExpr
-from viewkeeper.plan.nodes import Expr, Order, column
+from viewkeeper.plan.catalyst.raw_tree import RawExpr
+from viewkeeper.plan.logical.nodes import Expr, Order, column
 
 _ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod")
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.relation import reference, unwrapped
-from viewkeeper.plan.nodes import Call, Expr, Named, Node, Order
+from viewkeeper.plan.catalyst.resolved_node import reference, unwrapped
+from viewkeeper.plan.logical import nodes
+from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, Order
 
 Names = frozenset[str]
 

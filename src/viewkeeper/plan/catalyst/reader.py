@@ -14,15 +14,15 @@ from typing import Any
 from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.plan import nodes
-from viewkeeper.plan.catalyst.calls import read_aggregate, read_window
-from viewkeeper.plan.catalyst.constants import read_local, read_one_row, read_range
+from viewkeeper.plan.catalyst.aggregates import read_aggregate, read_window
+from viewkeeper.plan.catalyst.constant_relations import read_local, read_one_row, read_range
 from viewkeeper.plan.catalyst.expressions import conjunction, conjuncts, scala_name
-from viewkeeper.plan.catalyst.relation import Reader, Relation
-from viewkeeper.plan.catalyst.scalars import Scalars, read_single_join
+from viewkeeper.plan.catalyst.raw_tree import RawExpr, RawNode
+from viewkeeper.plan.catalyst.resolved_node import Reader, Relation
 from viewkeeper.plan.catalyst.session import COLUMN, TABLE
-from viewkeeper.plan.catalyst.tree import RawExpr, RawNode
-from viewkeeper.plan.nodes import Expr, Node
+from viewkeeper.plan.catalyst.subqueries import Scalars, read_single_join
+from viewkeeper.plan.logical import nodes
+from viewkeeper.plan.logical.nodes import Expr, Node
 
 
 def read_scan(reader: Reader, raw: RawNode) -> Relation:

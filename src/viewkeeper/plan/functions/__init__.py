@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import render
 from viewkeeper.model import types
+from viewkeeper.plan.functions.duckdb_aggregates import PEERS, frame_sql, parameter, with_order
 from viewkeeper.plan.functions.table import AGGREGATES, FAMILIES, RANKS, REASONS, Function
-from viewkeeper.plan.functions.windows import PEERS, frame_sql, with_order
-from viewkeeper.plan.functions.writing import parameter
-from viewkeeper.plan.nodes import Call, Expr
+from viewkeeper.plan.logical.nodes import Call, Expr
 
 __all__ = [
     "AGGREGATES",

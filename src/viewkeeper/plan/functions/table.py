@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from viewkeeper.plan.functions import windows, writing
-from viewkeeper.plan.functions.writing import Write
+from viewkeeper.plan.functions import duckdb_aggregates
+from viewkeeper.plan.functions.duckdb_aggregates import Write
 
 FAMILIES: Mapping[str, str] = {
     "any": "any type",
@@ -47,59 +47,65 @@ _MOMENTS = (
     ("VariancePop", "var_pop", ("var_pop",)),
 )
 _PAIRS = (
-    ("covar_pop", "CovPopulation", writing.covariance("covar_pop")),
-    ("covar_samp", "CovSample", writing.covariance("covar_samp")),
-    ("corr", "Corr", writing.correlation),
-    ("regr_r2", "RegrR2", writing.regression("regr_r2", "1.0")),
-    ("regr_slope", "RegrSlope", writing.regression("regr_slope")),
-    ("regr_intercept", "RegrIntercept", writing.intercept),
-    ("regr_sxy", "RegrSXY", writing.covariance("regr_sxy")),
+    ("covar_pop", "CovPopulation", duckdb_aggregates.covariance("covar_pop")),
+    ("covar_samp", "CovSample", duckdb_aggregates.covariance("covar_samp")),
+    ("corr", "Corr", duckdb_aggregates.correlation),
+    ("regr_r2", "RegrR2", duckdb_aggregates.regression("regr_r2", "1.0")),
+    ("regr_slope", "RegrSlope", duckdb_aggregates.regression("regr_slope")),
+    ("regr_intercept", "RegrIntercept", duckdb_aggregates.intercept),
+    ("regr_sxy", "RegrSXY", duckdb_aggregates.covariance("regr_sxy")),
 )
 _SINGLES = (
-    ("regr_sxx", "RegrReplacement", writing.squares, _NEAR),
-    ("regr_syy", "RegrReplacement", writing.squares, _NEAR),
-    ("regr_count", "Count", writing.count, ""),
-    ("regr_avgx", "Average", writing.average, ""),
-    ("regr_avgy", "Average", writing.average, ""),
+    ("regr_sxx", "RegrReplacement", duckdb_aggregates.squares, _NEAR),
+    ("regr_syy", "RegrReplacement", duckdb_aggregates.squares, _NEAR),
+    ("regr_count", "Count", duckdb_aggregates.count, ""),
+    ("regr_avgx", "Average", duckdb_aggregates.average, ""),
+    ("regr_avgy", "Average", duckdb_aggregates.average, ""),
 )
 
 AGGREGATES: tuple[Function, ...] = (
-    Function("count", "Count", ("count(*)", "count({any})", "count({any}, {integer})"), writing.count),
-    Function("count_if", "Count", ("count_if({boolean})",), writing.count),
-    Function("sum", "Sum", ("sum({number})",), writing.total),
-    Function("avg", "Average", ("avg({number})", "mean({number})"), writing.average),
-    Function("try_sum", "Sum", ("try_sum({number})",), writing.total, "NULL where the sum does not fit."),
-    Function("try_avg", "Average", ("try_avg({number})",), writing.average),
-    Function("min", "Min", ("min({any})",), writing.plain("min")),
-    Function("max", "Max", ("max({any})",), writing.plain("max")),
-    Function("bool_and", "Min", ("bool_and({boolean})", "every({boolean})"), writing.plain("min")),
-    Function("bool_or", "Max", ("bool_or({boolean})", "some({boolean})", "any({boolean})"), writing.plain("max")),
-    Function("bit_and", "BitAndAgg", ("bit_and({integer})",), writing.plain("bit_and")),
-    Function("bit_or", "BitOrAgg", ("bit_or({integer})",), writing.plain("bit_or")),
-    Function("bit_xor", "BitXorAgg", ("bit_xor({integer})",), writing.plain("bit_xor")),
+    Function("count", "Count", ("count(*)", "count({any})", "count({any}, {integer})"), duckdb_aggregates.count),
+    Function("count_if", "Count", ("count_if({boolean})",), duckdb_aggregates.count),
+    Function("sum", "Sum", ("sum({number})",), duckdb_aggregates.total),
+    Function("avg", "Average", ("avg({number})", "mean({number})"), duckdb_aggregates.average),
+    Function("try_sum", "Sum", ("try_sum({number})",), duckdb_aggregates.total, "NULL where the sum does not fit."),
+    Function("try_avg", "Average", ("try_avg({number})",), duckdb_aggregates.average),
+    Function("min", "Min", ("min({any})",), duckdb_aggregates.plain("min")),
+    Function("max", "Max", ("max({any})",), duckdb_aggregates.plain("max")),
+    Function("bool_and", "Min", ("bool_and({boolean})", "every({boolean})"), duckdb_aggregates.plain("min")),
+    Function(
+        "bool_or", "Max", ("bool_or({boolean})", "some({boolean})", "any({boolean})"), duckdb_aggregates.plain("max")
+    ),
+    Function("bit_and", "BitAndAgg", ("bit_and({integer})",), duckdb_aggregates.plain("bit_and")),
+    Function("bit_or", "BitOrAgg", ("bit_or({integer})",), duckdb_aggregates.plain("bit_or")),
+    Function("bit_xor", "BitXorAgg", ("bit_xor({integer})",), duckdb_aggregates.plain("bit_xor")),
     *(
-        Function(name, op, tuple(f"{n}({{number}})" for n in names), writing.spread(name), _NEAR)
+        Function(name, op, tuple(f"{n}({{number}})" for n in names), duckdb_aggregates.spread(name), _NEAR)
         for op, name, names in _MOMENTS
     ),
-    Function("skewness", "Skewness", ("skewness({number})",), writing.moment(3), _NEAR),
-    Function("kurtosis", "Kurtosis", ("kurtosis({number})",), writing.moment(4), _NEAR),
+    Function("skewness", "Skewness", ("skewness({number})",), duckdb_aggregates.moment(3), _NEAR),
+    Function("kurtosis", "Kurtosis", ("kurtosis({number})",), duckdb_aggregates.moment(4), _NEAR),
     *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, _NEAR, over=False) for n, op, write in _PAIRS),
     *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, note) for n, op, write, note in _SINGLES),
     Function(
-        "percentile", "Percentile", ("percentile({number}, 0.3)",), writing.percentile, "One constant percentage."
+        "percentile",
+        "Percentile",
+        ("percentile({number}, 0.3)",),
+        duckdb_aggregates.percentile,
+        "One constant percentage.",
     ),
-    Function("median", "Percentile", ("median({number})",), writing.percentile),
+    Function("median", "Percentile", ("median({number})",), duckdb_aggregates.percentile),
     Function(
         "percentile_cont",
         "Percentile",
         tuple(f"percentile_cont(0.3) WITHIN GROUP (ORDER BY {{number}}{way})" for way in ("", " DESC")),
-        writing.percentile,
+        duckdb_aggregates.percentile,
     ),
     Function(
         "percentile_disc",
         "PercentileDisc",
         tuple(f"percentile_disc(0.3) WITHIN GROUP (ORDER BY {{number}}{way})" for way in ("", " DESC")),
-        writing.percentile_disc,
+        duckdb_aggregates.percentile_disc,
     ),
     Function(
         "mode",
@@ -109,13 +115,23 @@ AGGREGATES: tuple[Function, ...] = (
             "mode() WITHIN GROUP (ORDER BY {exact})",
             "mode() WITHIN GROUP (ORDER BY {exact} DESC)",
         ),
-        writing.mode,
+        duckdb_aggregates.mode,
         "mode(x) leaves open which of several values it is; here it is the least.",
     ),
     Function(
-        "max_by", "MaxBy", ("max_by({any}, {order})",), writing.extreme_by("arg_max_null"), _TIES.format("greatest")
+        "max_by",
+        "MaxBy",
+        ("max_by({any}, {order})",),
+        duckdb_aggregates.extreme_by("arg_max_null"),
+        _TIES.format("greatest"),
     ),
-    Function("min_by", "MinBy", ("min_by({any}, {order})",), writing.extreme_by("arg_min_null"), _TIES.format("least")),
+    Function(
+        "min_by",
+        "MinBy",
+        ("min_by({any}, {order})",),
+        duckdb_aggregates.extreme_by("arg_min_null"),
+        _TIES.format("least"),
+    ),
     Function(
         "listagg",
         "ListAgg",
@@ -123,35 +139,41 @@ AGGREGATES: tuple[Function, ...] = (
             "listagg({text}, '-') WITHIN GROUP (ORDER BY {text})",
             "string_agg({text}) WITHIN GROUP (ORDER BY {text} DESC)",
         ),
-        writing.listagg,
+        duckdb_aggregates.listagg,
         "Needs an order.",
     ),
 )
 
 RANKS: tuple[Function, ...] = (
-    Function("row_number", "RowNumber", ("row_number()",), windows.ranking("row_number"), ranks=True),
-    Function("rank", "Rank", ("rank()",), windows.ranking("rank"), ranks=True),
-    Function("dense_rank", "DenseRank", ("dense_rank()",), windows.ranking("dense_rank"), ranks=True),
-    Function("percent_rank", "PercentRank", ("percent_rank()",), windows.ranking("percent_rank"), ranks=True),
-    Function("cume_dist", "CumeDist", ("cume_dist()",), windows.ranking("cume_dist"), ranks=True),
-    Function("ntile", "NTile", ("ntile(3)",), windows.ranking("ntile"), ranks=True),
-    Function("lag", "Lag", ("lag({any})", "lag({any}, 2) IGNORE NULLS"), windows.shift("lag"), ranks=True),
-    Function("lead", "Lead", ("lead({any})", "lead({any}, 2) IGNORE NULLS"), windows.shift("lead"), ranks=True),
+    Function("row_number", "RowNumber", ("row_number()",), duckdb_aggregates.ranking("row_number"), ranks=True),
+    Function("rank", "Rank", ("rank()",), duckdb_aggregates.ranking("rank"), ranks=True),
+    Function("dense_rank", "DenseRank", ("dense_rank()",), duckdb_aggregates.ranking("dense_rank"), ranks=True),
+    Function("percent_rank", "PercentRank", ("percent_rank()",), duckdb_aggregates.ranking("percent_rank"), ranks=True),
+    Function("cume_dist", "CumeDist", ("cume_dist()",), duckdb_aggregates.ranking("cume_dist"), ranks=True),
+    Function("ntile", "NTile", ("ntile(3)",), duckdb_aggregates.ranking("ntile"), ranks=True),
+    Function("lag", "Lag", ("lag({any})", "lag({any}, 2) IGNORE NULLS"), duckdb_aggregates.shift("lag"), ranks=True),
+    Function(
+        "lead", "Lead", ("lead({any})", "lead({any}, 2) IGNORE NULLS"), duckdb_aggregates.shift("lead"), ranks=True
+    ),
     Function(
         "first_value",
         "First",
         ("first_value({any})", "first({any}) IGNORE NULLS", "any_value({any})"),
-        windows.shift("first_value"),
+        duckdb_aggregates.shift("first_value"),
         ranks=True,
     ),
     Function(
-        "last_value", "Last", ("last_value({any})", "last({any}) IGNORE NULLS"), windows.shift("last_value"), ranks=True
+        "last_value",
+        "Last",
+        ("last_value({any})", "last({any}) IGNORE NULLS"),
+        duckdb_aggregates.shift("last_value"),
+        ranks=True,
     ),
     Function(
         "nth_value",
         "NthValue",
         ("nth_value({any}, 2)", "nth_value({any}, 2) IGNORE NULLS"),
-        windows.shift("nth_value"),
+        duckdb_aggregates.shift("nth_value"),
         ranks=True,
     ),
 )

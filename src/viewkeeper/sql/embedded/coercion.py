@@ -14,7 +14,7 @@ from datetime import datetime
 
 from viewkeeper.model import types
 from viewkeeper.model.types import Family, Type
-from viewkeeper.plan.nodes import Expr
+from viewkeeper.plan.logical.nodes import Expr
 
 INTEGERS = types.INTEGERS
 _DIGITS = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 20}

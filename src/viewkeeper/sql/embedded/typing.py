@@ -14,7 +14,7 @@ from typing import Any
 
 from viewkeeper.model import types
 from viewkeeper.model.types import Type
-from viewkeeper.plan.nodes import Call, Expr, column
+from viewkeeper.plan.logical.nodes import Call, Expr, column
 from viewkeeper.sql.embedded.coercion import INTEGERS, MOST_DIGITS, NoColumn, NotProven, cast, common, fitted, in_digits
 
 

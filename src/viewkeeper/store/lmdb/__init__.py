@@ -15,10 +15,26 @@ In the environment: a sub-database `t<id>` a table (encoded key → encoded row)
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from viewkeeper.store.lmdb.store import LmdbStore
-from viewkeeper.store.ordered.places import directory_of
+from viewkeeper.store.lmdb.environment import MAP_SIZE
+from viewkeeper.store.lmdb.maps import LmdbDatabase
+from viewkeeper.store.lmdb.shared_environments import attach
+from viewkeeper.store.ordered import OrderedStore
+from viewkeeper.store.ordered.location import directory_of
+
+# LmdbStore: a store over one LMDB environment.
+
+
+class LmdbStore(OrderedStore):
+    """One open database in a directory. Its methods may be called from any thread."""
+
+    def __init__(
+        self, path: str | Path, mode: str = "w", *, durability: str = "commit", map_size: int = MAP_SIZE
+    ) -> None:
+        super().__init__(LmdbDatabase(attach(Path(path).expanduser(), mode, durability, map_size)), mode)
+
 
 __all__ = ["LmdbStore", "open_url"]
 

@@ -11,21 +11,68 @@ What a crash may lose, by `durability`:
 
 from __future__ import annotations
 
+import errno
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
-from viewkeeper.errors import FormatTooNew, StoreError
-from viewkeeper.store.files import flush_directory
-from viewkeeper.store.lmdb import beside, forks
-from viewkeeper.store.lmdb.failures import is_denied, translated
-from viewkeeper.store.lmdb.writing_ahead import LARGE, writing_ahead
-from viewkeeper.store.ordered.places import not_a_database
+from viewkeeper.errors import FormatTooNew, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.resources.directory import flush_directory
+from viewkeeper.store.lmdb import after_fork, second_environment
+from viewkeeper.store.lmdb.writeback import LARGE, writing_ahead
+from viewkeeper.store.ordered.location import not_a_database
+
+# LMDB's failures as Viewkeeper's errors: what happened to which database, and what to do.
+
+
+def is_denied(error: lmdb.Error) -> bool:
+    return isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EACCES, errno.EROFS, errno.EPERM)
+
+
+class translated(AbstractContextManager[None]):
+    """LMDB's errors as ours."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, lmdb.Error):
+            raise translate(error, self._path) from error
+
+
+def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
+    """The error to raise for one of LMDB's."""
+    if is_denied(error):
+        return ReadOnly(f"The database {path} cannot be written: {error}.", hint="Check its permissions and its disk.")
+    if isinstance(error, lmdb.MapFullError):
+        return StoreError(f"The database {path} has reached its map size.", hint="Open it with a larger map_size=.")
+    if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC:
+        return StoreError(f"The disk of {path} is full; nothing was written.", hint="Free some space and try again.")
+    if isinstance(error, lmdb.TxnFullError):
+        return TooLarge(f"A write call to {path} changes too many pages at once.", hint="Write it in several calls.")
+    if isinstance(error, lmdb.MemoryError):
+        return OutOfMemory(
+            f"Memory ran out in the database {path}; nothing was written.",
+            hint="Give the process more memory or smaller batches; if it does not open at all, a smaller map_size=.",
+        )
+    if isinstance(error, lmdb.ReadersFullError):
+        return StoreError(f"Too many reads of {path} are going on.", hint="Close some readers.")
+    if isinstance(error, lmdb.PanicError):
+        return StoreError(f"A write to {path} failed half-way and LMDB stopped.", hint="Close it and open it again.")
+    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
+        return not_a_database(path, "its data file is not LMDB's, or is damaged")
+    return StoreError(f"The database {path} failed: {error}.")
+
 
 FORMAT = 5
 """Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
@@ -188,7 +235,7 @@ class Environment:
             options.update(DURABILITIES[self.durability])
         with translated(self.path):
             try:
-                with beside.another(self.path, _there(self.path)), forks.beside_the_parents(self.path):
+                with second_environment.another(self.path, _there(self.path)), after_fork.beside_the_parents(self.path):
                     handle = lmdb.open(str(self.path), **options)
             except lmdb.Error as error:
                 if self.writable or not is_denied(error):
@@ -210,7 +257,7 @@ class Environment:
                 handle.close()
                 raise
         self.files = _identity(self.path)
-        beside.opened(self.files)
+        second_environment.opened(self.files)
         self._handle, self.meta, self.log = handle, meta, log
 
     def _check_format(self, handle: Any, meta: Any) -> None:
@@ -263,18 +310,18 @@ class Environment:
     def forget(self) -> None:
         """In a forked child: let go of the parent's environment without touching it."""
         if self._handle is not None:
-            forks.keep(self.path, self._handle)
+            after_fork.keep(self.path, self._handle)
         self._handle = None
         self._tables.clear()
 
 
-def _there(path: Path) -> beside.Files | None:
+def _there(path: Path) -> second_environment.Files | None:
     try:
         return _identity(path)
     except OSError:
         return None
 
 
-def _identity(path: Path) -> beside.Files:
+def _identity(path: Path) -> second_environment.Files:
     found = (path / "data.mdb").stat()
     return found.st_dev, found.st_ino

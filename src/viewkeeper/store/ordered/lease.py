@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from viewkeeper.errors import MaintainerBusy, ReadOnly
-from viewkeeper.store.ordered.opened import Opened
-from viewkeeper.store.protocols import Leasing
+from viewkeeper.store.contract.tables import Leasing
+from viewkeeper.store.ordered.handle import Opened
 
 _FILE = "maintainer.lock"
 BUSY_HINT = (

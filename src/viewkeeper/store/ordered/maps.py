@@ -19,8 +19,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from viewkeeper.model.schema import Table
-from viewkeeper.store.ordered.images import Images
-from viewkeeper.store.terms import Finding
+from viewkeeper.store.contract.commits import Finding
+from viewkeeper.store.ordered.row_images import Images
 
 
 class OrderedMap(Protocol):

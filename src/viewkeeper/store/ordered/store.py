@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from viewkeeper.store.inherited import owned
+from viewkeeper.resources.fork_guard import owned
+from viewkeeper.store.contract.commits import Finding
+from viewkeeper.store.contract.composite_store import StoreOfParts
 from viewkeeper.store.mailbox import FileMailbox
-from viewkeeper.store.of_parts import StoreOfParts
-from viewkeeper.store.ordered import records
-from viewkeeper.store.ordered.examine import examine
-from viewkeeper.store.ordered.feed import OrderedFeed
+from viewkeeper.store.ordered import metadata
+from viewkeeper.store.ordered.changelog import OrderedFeed
+from viewkeeper.store.ordered.commits import OrderedPublishing
+from viewkeeper.store.ordered.doctor import examine
+from viewkeeper.store.ordered.handle import Opened, OrderedRecords
 from viewkeeper.store.ordered.lease import FileLeasing
 from viewkeeper.store.ordered.maps import Database
-from viewkeeper.store.ordered.opened import Opened, OrderedRecords
-from viewkeeper.store.ordered.publishing import OrderedPublishing
-from viewkeeper.store.ordered.rows import CAPABILITIES, OrderedRows
-from viewkeeper.store.terms import Finding
+from viewkeeper.store.ordered.tables import CAPABILITIES, OrderedRows
 
 
 class OrderedStore(StoreOfParts):
@@ -51,7 +51,7 @@ class OrderedStore(StoreOfParts):
     def renew_identity(self) -> None:
         database = self._opened.writable()
         with database.write() as state:
-            name = records.renew_uuid(state.meta)
+            name = metadata.renew_uuid(state.meta)
         database.uuid = self.uuid = name
 
     def sync(self) -> None:

@@ -14,10 +14,22 @@ instance of its own.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from viewkeeper.store.ordered.places import directory_of
-from viewkeeper.store.rocksdb.store import RocksStore
+from viewkeeper.store.ordered import OrderedStore
+from viewkeeper.store.ordered.location import directory_of
+from viewkeeper.store.rocksdb.database import attach
+
+# RocksStore: a store over one RocksDB database.
+
+
+class RocksStore(OrderedStore):
+    """One open database in a directory. Its methods may be called from any thread."""
+
+    def __init__(self, path: str | Path, mode: str = "w", *, durability: str = "commit") -> None:
+        super().__init__(attach(Path(path).expanduser(), mode, durability), mode)
+
 
 __all__ = ["RocksStore", "open_url"]
 

@@ -22,16 +22,15 @@ from pathlib import Path
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
 from viewkeeper.errors import BadValue, FormatTooNew, MaintainerBusy, StoreError
-from viewkeeper.store.files import flush_directory
-from viewkeeper.store.inherited import end_at_once, keep, module_lock
+from viewkeeper.resources.directory import flush_directory
+from viewkeeper.resources.fork_guard import end_at_once, keep, module_lock
+from viewkeeper.store.contract.commits import Finding
 from viewkeeper.store.ordered import lease
+from viewkeeper.store.ordered.location import check_place, not_a_database
 from viewkeeper.store.ordered.maps import Database, PinnedMap
-from viewkeeper.store.ordered.places import check_place, not_a_database
-from viewkeeper.store.rocksdb.failures import is_locked_elsewhere, translate, translated
-from viewkeeper.store.rocksdb.following import Followers
-from viewkeeper.store.rocksdb.maps import META, RocksMap, RocksState, table_prefix
-from viewkeeper.store.rocksdb.sources import Live, Snapshot
-from viewkeeper.store.terms import Finding
+from viewkeeper.store.rocksdb.errors import is_locked_elsewhere, translate, translated
+from viewkeeper.store.rocksdb.maps import META, Live, RocksMap, RocksState, Snapshot, table_prefix
+from viewkeeper.store.rocksdb.secondary import Followers
 
 FORMAT = 3
 """Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.

@@ -1,0 +1,128 @@
+"""`vk init`, `vk sql`: a database, and SQL over it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from viewkeeper.cli.options import (
+    FORMATS,
+    Budget,
+    Conf,
+    Db,
+    DbItself,
+    Master,
+    Output,
+    Stale,
+    cluster,
+    one_of,
+    open_database,
+    open_writer,
+    wrong,
+)
+from viewkeeper.cli.remote import is_remote
+from viewkeeper.cli.remote import sql as remote_sql
+from viewkeeper.model.display import counted
+
+# The statements of a text, run one after the other on a database that is open here or behind a server; each tells what
+# it did as soon as it is done.
+
+
+def run_script(database: Any, text: str, output: str, engine: str, stale: bool = False) -> None:
+    from viewkeeper.cli.output import print_answer, say_suspended
+    from viewkeeper.cli.progress import hushed, waiting_for
+    from viewkeeper.sql.script import steps
+
+    found = steps(text)
+    if not found:
+        database.sql(text)  # it says what is missing
+    for step in found:
+        first = step.statements[0]
+        with step.naming_errors(), waiting_for(first), hushed():
+            answer = database.sql(step.text, engine=engine, stale=stale)
+        if answer.has_rows:
+            say_suspended(answer.suspended)
+            print_answer(first, answer.to_arrow(), output)
+        elif answer.done and output == "table":
+            typer.echo(answer.done)
+
+
+def init(db: DbItself) -> None:
+    """Make an empty database. One that is there already stays as it is.
+
+    Example: vk init --db lmdb:./shop
+    """
+    with open_writer(db, create=True) as store:
+        there = store.catalog()
+    if there.tables or there.views:
+        tables, views = counted(len(there.tables), "table"), counted(len(there.views), "view")
+        typer.echo(f"{db} is there already: {tables}, {views}")
+    else:
+        typer.echo(f"{db} is ready; export VIEWKEEPER_DB={db} saves you from writing --db")
+
+
+def sql(
+    context: typer.Context,
+    db: Db,
+    statement: Annotated[
+        str | None, typer.Argument(help="Statements, with ; between them; none: an interactive shell.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Run the statements of a file, or of - (standard input).")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Who answers queries: embedded (no Spark), spark, or auto: the first that can.")
+    ] = "auto",
+    stale: Stale = False,
+    output: Output = "table",
+    memory: Budget = None,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Run SQL statements, or a shell for them.
+
+    CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW, DESCRIBE,
+    EXPLAIN. Filters, joins and aggregates whose meaning is known to be Spark's are answered without starting Spark;
+    EXPLAIN SELECT … says which.
+    Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
+
+    Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop
+    """
+    one_of(context, "output", output, FORMATS)
+    one_of(context, "engine", engine, ("auto", "embedded", "spark"))
+    if statement is not None and file is not None:
+        raise wrong(context, "Give statements, or a file with -f.")
+    if statement is None and file is None and not sys.stdin.isatty():
+        raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
+    text = statement if file is None else _read(context, file)
+    if is_remote(db):
+        remote_sql(db, text, output, engine, stale)
+        return
+    makes = text is None or _creates(text)
+    with open_database(db, create=makes, spark=cluster(master, conf), memory=memory) as database:
+        if text is None:
+            from viewkeeper.cli.shell import shell
+
+            shell(database, output, db)
+        else:
+            run_script(database, text, output, engine, stale)
+
+
+def _creates(text: str) -> bool:
+    """Whether there is a statement that may be the first one of a new database."""
+    from viewkeeper.syntax.statements import split
+
+    return any(statement[:6].upper() == "CREATE" for statement in split(text))
+
+
+def _read(context: typer.Context, file: Path) -> str:
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise wrong(context, f"Cannot read {file}: {reason}.") from None

@@ -1,0 +1,1 @@
+"""`vk demo`: views over a stream of orders, on a live screen."""

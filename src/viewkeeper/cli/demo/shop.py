@@ -1,0 +1,244 @@
+"""`vk demo shop`: a shop whose views change while one looks on.
+
+    1  open a database in a temporary directory, fill the shop, create its views
+    2  for some seconds: a few changes, one refresh, show what changed in the views
+    3  recompute every view from the tables in DuckDB and compare
+    4  say what to try next
+
+On a terminal step 2 is a live screen; elsewhere (or with --plain) it is a line for each change.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table as Grid
+from rich.text import Text
+
+import viewkeeper
+from viewkeeper.cli.progress import hushed
+from viewkeeper.errors import NameTaken
+from viewkeeper.resources.prepared_statements import connect
+from viewkeeper.workloads.shop import TABLES, VIEWS, Shop
+
+_NEXT = """Try next:
+{activate}  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
+  vk sql "SHOW VIEWS" --db lmdb:./shop              what is there
+  vk explain by_category --db lmdb:./shop           how a view is kept fresh
+  vk get by_category toys --db lmdb:./shop          one row by its key
+  docs/tutorial.md                                  from nothing to a view of your own"""
+
+Rows = Mapping[Any, dict[str, Any]]
+"""A view's rows by their first column, which is its key here."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One batch: what was done to the tables and which cells of the views changed by it."""
+
+    changes: list[str]
+    report: Any
+    views: Mapping[str, Rows]
+    touched: Mapping[str, dict[Any, dict[str, tuple[Any, Any]]]]
+    """view → key → column → (before, after); None stands for a row that was not there."""
+
+
+def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain: bool = False) -> bool:
+    """Run the demo; True if every view was equal to its recomputation."""
+    with database(url, "shop") as db:
+        shop = Shop(db)
+        with console.status("Opening the shop"):
+            shop.open()
+        console.print(f"A shop with {len(TABLES)} tables; {len(VIEWS)} materialized views over them:")
+        for name, query in VIEWS.items():
+            console.print(f"\nCREATE MATERIALIZED VIEW {name} AS\n{query}", highlight=False, style="dim")
+            note = f"Creating {name} (the first view also starts Spark, which plans the queries)"
+            with console.status(note), hushed():
+                db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        console.print()
+        screen = _lines if plain or not console.is_terminal else _screen
+        batches, changes, busy = screen(console, _ticks(db, shop, seconds))
+        each = 1000 * busy / max(batches, 1)
+        console.print(f"{changes} changes reached {len(VIEWS)} views in {batches} batches, {each:.1f} ms each.")
+        equal = _check(console, db)
+        console.print(f"\n{_NEXT.format(activate=activate())}", highlight=False)
+        return equal
+
+
+def activate() -> str:
+    """The line that puts `vk` on the path, for who came here by `make demo` and does not have it there yet."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("vk") is not None or not script.is_file():
+        return ""
+    place = os.path.relpath(script)
+    return f"  source {place:<43}puts vk on your path: do this first\n"
+
+
+@contextmanager
+def database(url: str | None, name: str) -> Iterator[Any]:
+    """That of `--keep`, which has to be new, or one of this name in a temporary directory."""
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="vk-demo-") as path, viewkeeper.open(f"lmdb:{path}/{name}") as db:
+            yield db
+        return
+    with viewkeeper.open(url) as db:
+        if db._catalog().tables:
+            raise NameTaken(f"{url} has tables already, and --keep needs a new database.", hint="Name another one.")
+        yield db
+
+
+def _ticks(db: Any, shop: Shop, seconds: float) -> Iterator[Tick]:
+    """Batches at a pace that one can follow, until the time is over."""
+    views = _views(db)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        changes = [shop.change() for _ in range(shop.random.randint(1, 3))]
+        report = db.refresh()
+        before, views = views, _views(db)
+        touched = {name: _touched(before[name], views[name]) for name in views}
+        yield Tick(changes, report, views, touched)
+        time.sleep(0.4)
+
+
+def _views(db: Any) -> dict[str, Rows]:
+    return {name: {next(iter(row.values())): row for row in db.read(name).to_pylist()} for name in VIEWS}
+
+
+def _touched(before: Rows, after: Rows) -> dict[Any, dict[str, tuple[Any, Any]]]:
+    found = {}
+    for key in sorted({*before, *after}):
+        old, new = before.get(key, {}), after.get(key, {})
+        if old != new:
+            found[key] = {c: (old.get(c), new.get(c)) for c in (new or old) if old.get(c) != new.get(c)}
+    return found
+
+
+# -- plain lines -------------------------------------------------------------------------------------------------------
+
+
+_SHOWN = 3
+"""Rows told for each view and batch."""
+
+
+def _lines(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
+    total = _Total()
+    for tick in ticks:
+        total.add(tick)
+        console.print(_headline(tick), highlight=False)
+        for change in tick.changes:
+            console.print(f"  {change}", highlight=False)
+        for view, rows in tick.touched.items():
+            for key, cells in list(rows.items())[:_SHOWN]:
+                console.print(f"    {view}[{key}]  {_told(cells)}", highlight=False, markup=False, style="dim")
+            if len(rows) > _SHOWN:
+                console.print(f"    {view}: {len(rows) - _SHOWN} more rows", highlight=False, style="dim")
+    return total.batches, total.changes, total.seconds
+
+
+def _headline(tick: Tick) -> str:
+    changes, rows = len(tick.changes), sum(map(len, tick.touched.values()))
+    report = tick.report
+    return (
+        f"batch {report.epoch}: {changes} change{'s'[: changes != 1]} → {rows} view row{'s'[: rows != 1]}, "
+        f"{report.lane} lane, {1000 * report.seconds:.1f} ms"
+    )
+
+
+def _told(cells: Mapping[str, tuple[Any, Any]]) -> str:
+    if all(before is None for before, _ in cells.values()):
+        return "new: " + ", ".join(f"{c} {after}" for c, (_, after) in cells.items())
+    if all(after is None for _, after in cells.values()):
+        return "gone"
+    return ", ".join(f"{c} {before} → {after}" for c, (before, after) in cells.items())
+
+
+@dataclass
+class _Total:
+    batches: int = 0
+    changes: int = 0
+    seconds: float = 0
+    log: deque[Text] = field(default_factory=lambda: deque(maxlen=16))
+
+    def add(self, tick: Tick) -> None:
+        self.batches += 1
+        self.changes += len(tick.changes)
+        self.seconds += tick.report.seconds
+
+
+# -- the live screen ---------------------------------------------------------------------------------------------------
+
+
+def _screen(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
+    total = _Total()
+    with Live(console=console, auto_refresh=False) as live:
+        for tick in ticks:
+            total.add(tick)
+            total.log.extend(Text(change) for change in tick.changes)
+            live.update(_picture(tick, total, console.width), refresh=True)
+    return total.batches, total.changes, total.seconds
+
+
+def _picture(tick: Tick, total: _Total, width: int) -> Group:
+    """The changes on the left, the views beside them; 80 columns have room for two of the three."""
+    log = Panel(Group(*total.log), title="changes", width=34, height=18)
+    parts: list[Any] = [log, Group(_grid("by_category", tick), _grid("order_lines", tick, 5))]
+    if width >= 116:
+        parts.append(_grid("ratings", tick))
+    side_by_side = Grid.grid(padding=(0, 1))
+    side_by_side.add_row(*parts)
+    return Group(Text(_headline(tick), style="bold"), side_by_side)
+
+
+def _grid(view: str, tick: Tick, last: int | None = None) -> Grid:
+    """A view as a table; changed cells stand out. Long ones show the rows touched last, then the highest keys."""
+    rows, touched = tick.views[view], tick.touched[view]
+    keys = sorted(rows)
+    if last is not None:
+        keys = sorted(sorted(keys, key=lambda k: (k in touched, k))[-last:])
+    names = list(next(iter(rows.values()), {}))
+    grid = Grid(title=view, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in names:
+        grid.add_column(name, justify="left" if name in ("category", "item") else "right")
+    for key in keys:
+        marked = touched.get(key, {})
+        grid.add_row(*(Text(str(v), style="bold green" if c in marked else "") for c, v in rows[key].items()))
+    return grid
+
+
+# -- the check ---------------------------------------------------------------------------------------------------------
+
+
+def _check(console: Console, db: Any) -> bool:
+    """Each view against the same query over the tables, run from nothing by DuckDB."""
+    equal = True
+    with connect() as fresh:
+        for table in ("items", "orders", "reviews"):
+            fresh.register(table, db.read(table))
+        for name, query in VIEWS.items():
+            kept, recomputed = db.read(name), fresh.sql(query).to_arrow_table()
+            same = _bag(kept) == _bag(recomputed)
+            equal = equal and same
+            verdict = "equal to" if same else "DIFFERENT from"
+            console.print(
+                f"  {'✓' if same else '✗'} {name}: {kept.num_rows} rows, {verdict} its recomputation in DuckDB"
+            )
+    return equal
+
+
+def _bag(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in table.to_pylist())

@@ -1,0 +1,205 @@
+"""`vk demo`: TPC-H, five of its queries as live views, and a stream of orders.
+
+    1  make the data, `vk load` it table by table
+    2  CREATE MATERIALIZED VIEW for queries 1, 3, 5, 13 and 18
+    3  for some seconds: new, deleted and changed orders, one refresh a tick; a live screen of throughput, lag and the
+       views' first rows, changed cells marked
+    4  compare every view with Spark running its query from nothing
+    5  say what to try next
+
+On a terminal step 3 is a live screen; elsewhere (or with --plain) it is a line for each batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table as Grid
+from rich.text import Text
+
+from viewkeeper.cli.demo.shop import activate, database
+from viewkeeper.cli.load import load
+from viewkeeper.cli.progress import hushed
+from viewkeeper.verify.benchmark_check import SparkOracle, apply, differences
+from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
+from viewkeeper.workloads.tpch.changes import TpchModel, generate
+
+NUMBERS = (1, 3, 5, 13, 18)
+SHOWN: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
+    1: ("pricing summary", None, ("l_returnflag", "l_linestatus", "sum_qty", "count_order")),
+    3: ("unshipped orders", "revenue", ("l_orderkey", "revenue", "o_orderdate")),
+    5: ("local suppliers", "revenue", ("n_name", "revenue")),
+    13: ("customers by orders", "custdist", ("c_count", "custdist")),
+    18: ("large orders", "o_totalprice", ("c_name", "o_orderkey", "o_totalprice")),
+}
+"""What the screen shows of each view: a title, the column by which the first rows are chosen, and some columns."""
+ROWS = 5
+ORDERS = 20
+"""New, deleted and changed orders in a batch, of each."""
+
+_NEXT = """Try next:
+{activate}  vk demo --keep lmdb:./tpch                         the same, kept in a database of your own
+  vk sql "SELECT * FROM q5" --db lmdb:./tpch         a query over a view, at one snapshot
+  vk explain q3 --format svg --out q3.svg --db lmdb:./tpch
+  vk verify tpch --batches 3                         all 22 queries, compared after every batch
+  vk demo shop                                       a smaller world that one can follow by eye
+  docs/tutorial.md                                   from nothing to a view of your own"""
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Progress:
+    """What has happened so far, and the last batch."""
+
+    started: float = field(default_factory=time.monotonic)
+    batches: int = 0
+    changes: int = 0
+    busy: float = 0.0
+    last: float = 0.0
+    view_rows: Mapping[str, int] = field(default_factory=dict)
+    lags: deque[float] = field(default_factory=lambda: deque(maxlen=40))
+
+    def line(self) -> str:
+        seconds = max(time.monotonic() - self.started, 0.001)
+        worst = max(self.lags, default=0.0)
+        return (
+            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.busy, 0.001):,.0f} rows/s"
+            f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last:.0f} ms "
+            f"(at most {1000 * worst:.0f} in the last {len(self.lags)} batches)"
+        )
+
+
+def demo(
+    console: Console,
+    directory: Path,
+    *,
+    url: str | None = None,
+    seconds: float = 30,
+    scale: float = 0.01,
+    plain: bool = False,
+) -> bool:
+    """Run the demo; True if every view was equal to its recomputation."""
+    with console.status(f"Making TPC-H data, scale factor {scale:g}"):
+        files = generate(scale, directory)
+    model = TpchModel(files, seed=7)
+    try:
+        with database(url, "tpch") as db:
+            _prepare(console, db, files)
+            progress = Progress()
+            live = console.is_terminal and not plain
+            _stream(console, db, model, seconds, progress, live)
+            console.print(progress.line(), highlight=False)
+            equal = _check(console, db, model)
+            console.print(f"\n{_NEXT.format(activate=activate())}", highlight=False)
+            return equal
+    finally:
+        model.close()
+
+
+def _prepare(console: Console, db: Any, files: Path) -> None:
+    for table, statement in SCHEMAS.items():
+        with console.status(f"Loading {table}"):
+            db.sql(statement)
+            report = load(db, db._writes.table(table, "load into"), [files / f"{table}.parquet"])
+        console.print(f"[dim]$ vk load {table} {table}.parquet[/dim]   {report.rows:,} rows", highlight=False)
+    for number in NUMBERS:
+        started = time.perf_counter()
+        note = f"Creating q{number}" + (" (the first view also starts Spark, which plans the queries)" * (number == 1))
+        with console.status(note), hushed():
+            db.sql(f"CREATE MATERIALIZED VIEW q{number} AS {QUERIES[number]}")
+        took = time.perf_counter() - started
+        console.print(
+            f"[dim]$ vk sql 'CREATE MATERIALIZED VIEW q{number} AS …'[/dim]   {SHOWN[number][0]}, {took:.1f} s",
+            highlight=False,
+        )
+    console.print()
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+
+def _stream(console: Console, db: Any, model: TpchModel, seconds: float, progress: Progress, live: bool) -> None:
+    before = {n: _rows(db, n) for n in NUMBERS}
+    end = time.monotonic() + seconds
+    screen = Live(console=console, auto_refresh=False, transient=False) if live else nullcontext()
+    with screen:
+        while time.monotonic() < end:
+            changes = model.orders_batch(ORDERS, ORDERS, ORDERS)
+            model.apply(changes)
+            apply(db, changes)
+            written = time.monotonic()
+            report = db.refresh()
+            progress.batches += 1
+            progress.changes += report.changes
+            progress.busy += report.seconds
+            progress.last = time.monotonic() - written
+            progress.lags.append(progress.last)
+            after = {n: _rows(db, n) for n in NUMBERS}
+            if isinstance(screen, Live):
+                screen.update(_picture(progress, before, after, console.width), refresh=True)
+            else:
+                changed = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
+                console.print(
+                    f"batch {progress.batches}: {report.changes} changes → rows changed: {changed or 'none'}, "
+                    f"{1000 * report.seconds:.0f} ms",
+                    highlight=False,
+                )
+            before = after
+            time.sleep(0.1)
+
+
+def _rows(db: Any, number: int) -> Rows:
+    rows = db.read(f"q{number}")
+    if (by := SHOWN[number][1]) is not None:
+        rows = rows.sort_by([(by, "descending")])
+    first: Rows = rows.slice(0, ROWS).to_pylist()
+    return first
+
+
+def _picture(progress: Progress, before: Mapping[int, Rows], after: Mapping[int, Rows], width: int) -> Group:
+    grids = [_grid(n, before[n], after[n]) for n in NUMBERS]
+    return Group(Text(progress.line(), style="bold"), Text(""), Columns(grids, padding=(0, 3)))
+
+
+def _grid(number: int, before: Rows, after: Rows) -> Grid:
+    title, _, columns = SHOWN[number]
+    grid = Grid(
+        title=f"q{number}  {title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, min_width=28
+    )
+    for name in columns:
+        grid.add_column(name, justify="left" if name.endswith(("name", "flag", "status")) else "right", no_wrap=True)
+    for i in range(ROWS):
+        row = after[i] if i < len(after) else dict.fromkeys(columns, "")
+        old = before[i] if i < len(before) else {}
+        grid.add_row(*(Text(str(row[c]), style="bold green" if row[c] != old.get(c) else "") for c in columns))
+    return grid
+
+
+# -- the check ---------------------------------------------------------------------------------------------------------
+
+
+def _check(console: Console, db: Any, model: TpchModel) -> bool:
+    equal = True
+    with console.status("Recomputing every view from nothing in Spark"), hushed():
+        oracle = SparkOracle(db._spark())
+        oracle.load(model)
+        found = {n: (db.read(f"q{n}"), oracle.answer(QUERIES[n])) for n in NUMBERS}
+    for number, (kept, recomputed) in found.items():
+        same = not differences(f"q{number}", 0, recomputed, kept)
+        equal = equal and same
+        console.print(
+            f"  {'✓' if same else '✗'} q{number} {SHOWN[number][0]}: {kept.num_rows} rows, "
+            f"{'equal to' if same else 'DIFFERENT from'} its recomputation in Spark"
+        )
+    return equal

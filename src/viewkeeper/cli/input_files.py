@@ -1,0 +1,342 @@
+"""Files as pieces of rows, by their ending: Parquet, CSV, TSV, JSON lines or an array, each also packed by gzip.
+
+A piece carries, next to its columns, the number of each row in its file, and the rows that could not even be read. CSV
+and JSON come as text columns, so that a bad value is a bad row and not a bad file; an empty CSV field is NULL, a quoted
+empty one is an empty text.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import BadValue, UnknownName
+from viewkeeper.model import types
+from viewkeeper.model.delta import plain
+from viewkeeper.model.names import ROW, backticked, quoted
+from viewkeeper.model.schema import Table
+from viewkeeper.resources.prepared_statements import connect
+
+PIECE_ROWS = 16_384
+KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+PACKED = ".gz"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A row that is not loaded: where it stands, why, and what it holds."""
+
+    file: str
+    row: int
+    reason: str
+    values: Any
+
+
+@dataclass(frozen=True)
+class Piece:
+    file: str
+    rows: pa.Table
+    """With the column ROW: their numbers in the file, from 1."""
+    bad: tuple[Bad, ...] = field(default=())
+    states_types: bool = False
+    """Whether the file itself says which type a column has."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a file is to be read. `kind`: parquet, csv, json (an object a line) or array (of objects)."""
+
+    kind: str
+    delimiter: str = ","
+    packed: bool = False
+
+
+def form_of(file: Path, delimiter: str | None = None) -> Form:
+    """The form that a file's name says, and for JSON its first character; `delimiter` parts the fields of a CSV."""
+    packed = file.suffix.lower() == PACKED
+    suffix = Path(file.stem).suffix.lower() if packed else file.suffix.lower()
+    kind = KINDS.get(suffix)
+    if kind is None or (packed and kind == "parquet"):
+        raise BadValue(
+            f"{file}: files ending in {''.join(file.suffixes[-2:]) if packed else file.suffix!r} are not known.",
+            hint=f"Known: {', '.join(KINDS)}, and those of text with {PACKED} behind them.",
+        )
+    if not file.is_file():
+        raise BadValue(f"There is no file {file}.", hint="")
+    if delimiter is not None and (kind != "csv" or len(delimiter) != 1 or not delimiter.isascii()):
+        raise BadValue(
+            f"{delimiter!r} cannot part the fields of {file}.", hint="One character, and for CSV files only."
+        )
+    if kind == "json" and _first(file, packed) == b"[":
+        kind = "array"
+    return Form(kind, delimiter or ("\t" if suffix == ".tsv" else ","), packed)
+
+
+def open_pieces(
+    table: Table, file: Path, progress: Callable[[int], None], delimiter: str | None = None
+) -> Iterator[Piece]:
+    """The pieces of a file, checked for columns that the table does not have."""
+    form = form_of(file, delimiter)
+    try:
+        yield from _READERS[form.kind](table, file, form, progress)
+    except (pa.ArrowException, UnicodeDecodeError, OSError, EOFError) as error:
+        raise BadValue(f"{file} cannot be read: {' '.join(str(error).split())[:200]}", hint="") from None
+
+
+def _first(file: Path, packed: bool) -> bytes:
+    """The first character that is no white space."""
+    try:
+        with gzip.open(file) if packed else file.open("rb") as source:
+            return source.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    except OSError as error:
+        raise BadValue(f"{file} cannot be read: {error}", hint="") from None
+
+
+@contextmanager
+def _opened(file: Path, form: Form) -> Iterator[tuple[Any, Callable[[], int]]]:
+    """The file's text as a stream, and how many of its bytes have been read."""
+    with pa.OSFile(str(file)) as source:
+        if not form.packed:
+            yield source, source.tell
+            return
+        with pa.CompressedInputStream(source, "gzip") as text:
+            yield text, source.tell
+
+
+def _check(table: Table, file: Path, names: list[str]) -> None:
+    if twice := [name for i, name in enumerate(names) if name.lower() in (n.lower() for n in names[:i])]:
+        raise BadValue(f"{file} names the column {twice[0]!r} twice.", hint="Name each column once.")
+    if unknown := [name for name in names if name.lower() not in table.by_name]:
+        raise UnknownName(
+            f"{file}: {table.name} has no column {unknown[0]!r}.",
+            hint=f"Its columns: {', '.join(c.name for c in table.columns)}.",
+        )
+    there = {name.lower() for name in names}
+    if missing := [c.name for c in table.key_columns if c.name.lower() not in there]:
+        raise BadValue(f"{file} has no column {missing[0]}, which is part of the key of {table.name}.", hint="")
+
+
+def _numbered(rows: pa.Table, first: int, skipped: Sequence[int] = ()) -> pa.Table:
+    """The rows with their numbers in the file; `skipped` are the numbers of rows that are not among them."""
+    numbers = np.arange(first, first + rows.num_rows, dtype=np.int64)
+    gone = np.sort(np.array(skipped, np.int64))
+    numbers += np.searchsorted(gone - np.arange(len(gone)), numbers, "right")
+    return rows.append_column(ROW, pa.array(numbers))
+
+
+def _parquet(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as source:
+        _check(table, file, source.schema_arrow.names)
+        size, rows, done = file.stat().st_size, max(1, source.metadata.num_rows), 0
+        for batch in source.iter_batches(batch_size=PIECE_ROWS):
+            yield Piece(str(file), _numbered(pa.Table.from_batches([batch]), done + 1), states_types=True)
+            progress(size * (done + batch.num_rows) // rows - size * done // rows)
+            done += batch.num_rows
+
+
+def _csv(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+    from pyarrow import csv as arrow_csv
+
+    header = _header(file, form)
+    _check(table, file, header)
+    bad: list[Bad] = []
+
+    def malformed(row: Any) -> str:
+        reason = f"{row.actual_columns} fields, the header has {row.expected_columns}."
+        bad.append(Bad(str(file), row.number - 1, reason, row.text))
+        return "skip"
+
+    with _opened(file, form) as (source, told):
+        stream = arrow_csv.open_csv(
+            source,
+            # By this name what is no UTF-8 is an error at once, not inside `malformed`, which cannot raise.
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1, encoding="utf-8-sig"
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=form.delimiter, invalid_row_handler=malformed, newlines_in_values=True
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: pa.string() for name in header},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        yield from _stream(file, told, stream, bad, progress)
+
+
+def _header(file: Path, form: Form) -> list[str]:
+    opened: Any = gzip.open if form.packed else open
+    with opened(file, "rt", encoding="utf-8-sig", newline="") as text:
+        header = next(csv.reader(text, delimiter=form.delimiter), None)
+    if not header:
+        raise BadValue(f"{file} is empty.", hint="Its first line must name the columns.")
+    return header
+
+
+def _stream(
+    file: Path, told: Callable[[], int], stream: Any, bad: list[Bad], progress: Callable[[int], None]
+) -> Iterator[Piece]:
+    done = read = 0
+    for batch in stream:
+        rows = _numbered(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad])
+        done += batch.num_rows
+        for at in range(0, rows.num_rows, PIECE_ROWS):
+            yield Piece(str(file), rows.slice(at, PIECE_ROWS))
+        progress(told() - read)
+        read = told()
+    yield Piece(str(file), pa.table({ROW: pa.array([], pa.int64())}), tuple(bad))
+
+
+def _json(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+    from pyarrow import csv as arrow_csv
+
+    if not file.stat().st_size:
+        return
+    with _opened(file, form) as (source, told), connect(threads=1) as duck:
+        stream = arrow_csv.open_csv(
+            source,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
+            parse_options=arrow_csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=True),
+            convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
+        )
+        for piece in _stream(file, told, stream, [], progress):
+            if piece.rows.num_rows:
+                yield _objects(table, file, duck, piece.rows)
+
+
+def _array(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+    import duckdb
+
+    with connect(threads=1) as duck, connect(threads=1) as judge:
+        place = f"'{_text(str(file))}', format = 'array', compression = '{'gzip' if form.packed else 'none'}'"
+        done = 0
+        try:
+            found = duck.sql(f"SELECT json::VARCHAR AS line FROM read_json_objects({place})")
+            for batch in found.to_arrow_reader(PIECE_ROWS):
+                lines = _numbered(plain(pa.Table.from_batches([batch])), done + 1)
+                done += batch.num_rows
+                yield _objects(table, file, judge, lines)
+        except duckdb.Error as error:
+            raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
+    progress(file.stat().st_size)
+
+
+def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
+    """Lines as text columns; those that are no objects, or have members of the wrong kind, as bad rows."""
+    duck.register("lines", lines)
+    # Two steps: on what is no JSON, the functions of the second would fail.
+    first = "CASE WHEN NOT json_valid(line) THEN 'This is no JSON.' END"
+    valid = duck.sql(f"SELECT line, {ROW}, {first} AS why FROM lines").to_arrow_table()
+    duck.register("valid", valid)
+    known = ", ".join(f"'{_text(c.name)}'" for c in table.columns)
+    unknown = f"list_filter(json_keys(line), lambda k: k NOT IN ({known}))"
+    reasons = [
+        "WHEN json_type(line) <> 'OBJECT' THEN 'This is no JSON object.'",
+        f"WHEN len({unknown}) > 0 THEN 'There is no column ' || {unknown}[1] || '.'",
+    ]
+    for column in table.columns:
+        kinds = {types.STRING: "'VARCHAR'", types.BOOLEAN: "'BOOLEAN'"}.get(column.type, _NUMBERS)
+        member = _member(column.name)
+        reasons.append(
+            f"WHEN json_type(line, {member}) NOT IN ({kinds}, 'NULL') THEN "
+            f"'{_text(column.name)} is a ' || lower(json_type(line, {member})) || ', not a {column.type}.'"
+        )
+    judged = duck.sql(
+        f"SELECT line, {ROW}, CASE {' '.join(reasons)} END AS why FROM valid WHERE why IS NULL"
+    ).to_arrow_table()
+    duck.register("judged", judged)
+    refused = duck.sql(
+        f"SELECT {ROW}, why, line FROM (FROM valid UNION ALL FROM judged) WHERE why IS NOT NULL ORDER BY 1"
+    ).fetchall()
+    columns = ", ".join(f"line ->> {_member(c.name)} AS {quoted(c.name)}" for c in table.columns)
+    good = plain(duck.sql(f"SELECT {columns}, {ROW} FROM judged WHERE why IS NULL").to_arrow_table())
+    return Piece(str(file), good, tuple(Bad(str(file), row, why, line) for row, why, line in refused))
+
+
+_NUMBERS = "'VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'"
+
+
+def _member(name: str) -> str:
+    """A member of an object, as a JSON pointer: whatever its name holds."""
+    return f"'/{_text(name.replace('~', '~0').replace('/', '~1'))}'"
+
+
+def _text(value: str) -> str:
+    return value.replace("'", "''")
+
+
+_READERS = {"parquet": _parquet, "csv": _csv, "json": _json, "array": _array}
+
+
+# -- a table for a file ------------------------------------------------------------------------------------------------
+
+
+def inferred(name: str, file: Path, key: tuple[str, ...], delimiter: str | None = None) -> str:
+    """A CREATE TABLE statement for what a file holds."""
+    import duckdb
+
+    form = form_of(file, delimiter)
+    reader = {
+        "parquet": "read_parquet('{}')",
+        "csv": f"read_csv('{{}}', delim = '{_text(form.delimiter)}', header = true)",
+        "json": "read_json('{}', format = 'newline_delimited', ignore_errors = true)",  # bad lines become bad rows
+        "array": "read_json('{}', format = 'array')",
+    }[form.kind]
+    if not file.stat().st_size:
+        raise BadValue(f"{file} is empty: it does not say which columns there are.", hint="Create the table first.")
+    with connect() as duck:
+        try:
+            found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
+        except duckdb.Error as error:
+            raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
+    if form.kind == "csv" and len(header := _header(file, form)) == len(found):
+        # DuckDB takes white space off names, and tells those apart that differ by case alone.
+        found = [(name, *rest) for name, (_, *rest) in zip(header, found, strict=True)]
+    columns = [f"{backticked(column)} {_spark_type(file, column, type_)}" for column, type_, *_ in found]
+    if unknown := [k for k in key if k.lower() not in {column.lower() for column, *_ in found}]:
+        raise BadValue(f"{file} has no column {unknown[0]}.", hint=f"It has: {', '.join(c for c, *_ in found)}.")
+    return f"CREATE TABLE {backticked(name)} ({', '.join(columns)}, PRIMARY KEY ({', '.join(map(backticked, key))}))"
+
+
+_TYPES = {
+    "BOOLEAN": "BOOLEAN",
+    "TINYINT": "TINYINT",
+    "SMALLINT": "SMALLINT",
+    "INTEGER": "INT",
+    "BIGINT": "BIGINT",
+    "UTINYINT": "SMALLINT",
+    "USMALLINT": "INT",
+    "UINTEGER": "BIGINT",
+    "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "VARCHAR": "STRING",
+    "UUID": "STRING",
+    "BLOB": "BINARY",
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMP_NTZ",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP",
+    "TIMESTAMP_S": "TIMESTAMP_NTZ",
+    "TIMESTAMP_MS": "TIMESTAMP_NTZ",
+}
+
+
+def _spark_type(file: Path, column: str, type_: str) -> str:
+    if type_.startswith("DECIMAL"):
+        return type_
+    if type_ not in _TYPES:
+        raise BadValue(
+            f"{file}: column {column} is a {type_}, which a table cannot hold.", hint="Create the table first."
+        )
+    return _TYPES[type_]

@@ -1,0 +1,147 @@
+"""An Arrow stream of changes, cut into deltas as its bytes come.
+
+    message ::= ff ff ff ff  length of the metadata (i32)  metadata  body
+
+The metadata is a flatbuffer that says how long the body is. A stream begins with its schema; each record batch after it
+has the kind, token and time of a delta as metadata of its own, and a batch without a token is a part of the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.client.protocol import problem
+from viewkeeper.errors import Unreachable
+from viewkeeper.model.catalog.view import Suspension
+from viewkeeper.model.schema import Table
+from viewkeeper.model.token import Token
+from viewkeeper.read.subscribe import Delta, no_changes
+
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BODY_LENGTH = 3
+"""The place of `bodyLength` among the fields of a message."""
+
+
+class Ended(Exception):
+    """The server ended the stream, in order: `resume` says where to go on."""
+
+    def __init__(self, resume: Token, reason: str) -> None:
+        super().__init__(reason)
+        self.resume = resume
+
+
+class Frames:
+    """Takes bytes, gives deltas."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._data = bytearray()
+        self._schema: bytes | None = None
+        self._parts: list[pa.RecordBatch] = []
+
+    def feed(self, data: bytes) -> Iterator[Delta]:
+        """The deltas that are whole by now; Ended, or the error for which the server ended the stream."""
+        self._data += data
+        while (message := self._next()) is not None:
+            if self._schema is None:
+                self._schema = message
+                continue
+            batch, about = pa.ipc.open_stream(self._schema + message + _END).read_next_batch_with_custom_metadata()
+            delta = self._delta(batch, {k.decode(): v.decode() for k, v in dict(about or {}).items()})
+            if delta is not None:
+                yield delta
+
+    def _next(self) -> bytes | None:
+        """One whole message."""
+        if len(self._data) < 8:
+            return None
+        mark, length = struct.unpack_from("<Ii", self._data)
+        if mark != 0xFFFFFFFF or not 0 <= length < 1 << 30:
+            raise Unreachable("The stream of changes is damaged.", hint="Subscribe again from the last token.")
+        if length == 0:
+            del self._data[:8]
+            return None
+        if len(self._data) < 8 + length:
+            return None
+        size = 8 + length + _body_length(self._data, 8)
+        if len(self._data) < size:
+            return None
+        found = bytes(self._data[:size])
+        del self._data[:size]
+        return found
+
+    def _delta(self, batch: pa.RecordBatch, about: dict[str, str]) -> Delta | None:
+        if about.get("kind") == "end":
+            why: dict[str, Any] = json.loads(about.get("about", "{}"))
+            if "code" in why:
+                raise problem(json.dumps(why).encode())
+            raise Ended(Token.parse(about["token"]), str(why.get("detail", "")))
+        self._parts.append(batch)
+        if "token" not in about:
+            return None
+        rows, self._parts = pa.Table.from_batches(self._parts), []
+        when = float(about.get("time", time.time()))
+        suspended = Suspension(**json.loads(about["about"])) if about["kind"] == "suspended" else None
+        token = Token.parse(about["token"])
+        return Delta(about["kind"], self._table.name, rows, token, when, self._table, suspended)
+
+
+def _body_length(data: bytearray, at: int) -> int:
+    """A field of the flatbuffer that begins at `at`: its root table points back to the table of its fields' places."""
+    (root,) = struct.unpack_from("<I", data, at)
+    table = at + root
+    (back,) = struct.unpack_from("<i", data, table)
+    places = table - back
+    (size,) = struct.unpack_from("<H", data, places)
+    if size < 4 + 2 * (_BODY_LENGTH + 1):
+        return 0
+    (place,) = struct.unpack_from("<H", data, places + 4 + 2 * _BODY_LENGTH)
+    if place == 0:
+        return 0
+    (length,) = struct.unpack_from("<q", data, table + place)
+    return int(length)
+
+
+# How long who follows a view waits: at most `timeout` for a change, with a mark every `progress` seconds.
+
+
+class Patience:
+    """Of one subscription, in seconds. `over`: nothing was heard for as long as was said."""
+
+    def __init__(self, table: Table, timeout: float | None, progress: float | None) -> None:
+        self._table, self._timeout, self._progress = table, timeout, progress
+        self._heard = self._marked = time.monotonic()
+        self._last: Delta | None = None
+        self.over = False
+
+    def left(self) -> float | None:
+        """Until a mark is due or the time is over; None: without end."""
+        now = time.monotonic()
+        waits = [] if self._timeout is None else [self._heard + self._timeout - now]
+        if self._progress is not None and self._last is not None:
+            waits.append(self._marked + self._progress - now)
+        return max(0.0, min(waits)) if waits else None
+
+    def hear(self, delta: Delta) -> bool:
+        """Whether what came is a change; a server's own sign of life is none."""
+        self._last = delta
+        if delta.kind == "progress":
+            return False
+        self._heard = self._marked = time.monotonic()
+        return True
+
+    def passed(self) -> Delta | None:
+        """After a wait in which nothing came: the mark that is due."""
+        now = time.monotonic()
+        self.over = self._timeout is not None and now - self._heard >= self._timeout
+        if self._progress is None or self._last is None or now - self._marked < self._progress:
+            return None
+        self._marked = now
+        nothing = no_changes(self._table)
+        return Delta("progress", self._table.name, nothing, self._last.token, time.time(), self._table)

@@ -1,0 +1,358 @@
+"""What a client sends and what it makes of the answer; both clients are this, and a connection."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from viewkeeper import errors
+from viewkeeper.errors import BadStatement, BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
+from viewkeeper.explain.result import Plan, plan
+from viewkeeper.model import types
+from viewkeeper.model.encoding.keys import encode_whole_key
+from viewkeeper.model.intake.rows import given_table, keys_table, last_by_key, updates_table
+from viewkeeper.model.intake.text import name_segment, segment_of
+from viewkeeper.model.names import backticked
+from viewkeeper.model.schema import Column, KeyPart, Table
+from viewkeeper.model.token import Token
+from viewkeeper.read.access.predicates import by_values
+from viewkeeper.read.freshness import ANY, After, Level
+from viewkeeper.read.rows import checked_key, scan_range
+from viewkeeper.sql.result import Result
+from viewkeeper.sql.script import Step, steps
+
+ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
+PAGE = 10_000
+_CLASSES = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ViewkeeperError)
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    body: Any = None
+    """Bytes, or a buffer of them."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    """How long the server may take on its own account, where it was told so."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A table, view or index as its server knew it."""
+
+    table: Table
+    kind: str
+    sql: str
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def check(status: int, body: bytes) -> None:
+    """Raise the error that a problem document describes."""
+    if status < 400:
+        return
+    raise problem(body, status)
+
+
+def problem(body: bytes, status: int = 0) -> ViewkeeperError:
+    """The error of a problem document; an answer that is none is somebody else's."""
+    try:
+        found = json.loads(body)
+        kind = _CLASSES.get(found["code"], ServerFault)
+        return kind(str(found["detail"]), hint=str(found.get("hint", "")))
+    except (ValueError, KeyError, TypeError):
+        return Unreachable(
+            f"The answer ({status}) is not of a Viewkeeper server.",
+            hint="Check the address, and what stands before it.",
+        )
+
+
+def unreachable(url: str, error: Exception) -> Unreachable:
+    return Unreachable(f"{url} cannot be reached: {error}.", hint="Is `vk serve` running there?")
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def shape_call(name: str) -> Call:
+    return Call("GET", f"/v1/{name_segment(name)}")
+
+
+def shapes_call(kind: str) -> Call:
+    return Call("GET", f"/v1/{kind}")
+
+
+def described(kind: str, body: bytes) -> list[Described]:
+    """All of a kind (table, view, index), by name."""
+    listed = json.loads(body)["tables" if kind == "table" else "views"]
+    return sorted((_described(one) for one in listed if one["kind"] == kind), key=lambda one: one.table.name.lower())
+
+
+def token_call(name: str | None) -> Call:
+    return Call("GET", "/v1/tables") if name is None else shape_call(name)
+
+
+def position_of(body: bytes) -> Token:
+    """The state that reads of a table or view, or of all, see."""
+    return Token.parse(json.loads(body)["token"])
+
+
+def suspension_of(body: bytes) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = json.loads(body).get("suspended")
+    return found
+
+
+def plan_call(view: str) -> Call:
+    return Call("GET", f"/v1/views/{name_segment(view)}/plan")
+
+
+def plan_of(body: bytes) -> Plan:
+    found = json.loads(body)
+    return plan(found["text"], found["svg"])
+
+
+def description(body: bytes) -> Described:
+    """A table as the server describes it: enough to check rows and keys, and to encode them."""
+    return _described(json.loads(body))
+
+
+def _described(found: Mapping[str, Any]) -> Described:
+    table = Table(
+        id=0,
+        name=found["name"],
+        columns=tuple(
+            Column(c["name"], types.of(c["type"]), c["nullable"], default=c.get("default")) for c in found["columns"]
+        ),
+        key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in found["key"]),
+        is_view=found["kind"] != "table",
+        is_bag=not found["unique"],
+        options=() if found["stored"] else (("store", "none"),),
+    )
+    return Described(table, {"view": "materialized view"}.get(found["kind"], found["kind"]), found["sql"])
+
+
+# -- reads -------------------------------------------------------------------------------------------------------------
+
+
+def get_call(table: Table, key: Any, level: Level, after: After, timeout: float) -> Call:
+    values = checked_key(table, key)
+    encode_whole_key(table, values)  # a value that is none of its column's is found here, as on an open database
+    segments = [segment_of(value) for value in values] or [""]
+    path = f"/v1/{name_segment(table.name)}/rows/{'/'.join(segments)}"
+    return Call("GET", path + _query(_levels(level, after, timeout)), None, {"accept": ARROW}, timeout)
+
+
+def row_of(status: int, body: bytes) -> dict[str, Any] | None:
+    try:
+        check(status, body)
+    except RowAbsent:
+        return None
+    row: dict[str, Any] = arrow_of(body).to_pylist()[0]
+    return row
+
+
+def page_call(
+    table: Table,
+    ranges: Mapping[str, Any],
+    limit: int,
+    cursor: str | None,
+    levels: list[tuple[str, str]],
+    timeout: float,
+    selected: list[tuple[str, str]],
+) -> Call:
+    given = [("limit", str(limit)), *selected]
+    if cursor is not None:
+        given.append(("cursor", cursor))
+    else:
+        given += levels
+        for name, values in ranges.items():
+            if values is not None:
+                listed = values if isinstance(values, tuple) else (values,)
+                given += [(name, _word(value)) for value in listed]
+    return Call("GET", f"/v1/{name_segment(table.name)}/rows{_query(given)}", None, {"accept": ARROW}, timeout)
+
+
+def read_call(table: Table, stale: bool = False) -> Call:
+    """All rows by a statement: for views that are not stored, and so have no pages."""
+    return sql_call(f"SELECT * FROM {backticked(table.name)}", stale=stale)
+
+
+def arrow_of(body: bytes) -> pa.Table:
+    try:
+        return pa.ipc.open_stream(body).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise Unreachable(f"The answer was cut off: {error}.", hint="Ask again.") from None
+
+
+def level_pairs(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
+    return _levels(level, after, timeout)
+
+
+def selecting(
+    table: Table,
+    where: str | Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    order_by: Sequence[str] | str | None,
+    limit: int | None,
+    **ranges: Any,
+) -> list[tuple[str, str]]:
+    """The parameters that say which rows, columns and order: of every page, as they tell what its cursor is of.
+
+    Values that are none of their columns' are found here, as on an open database.
+    """
+    if any(one is not None for one in ranges.values()) or table.is_stored:
+        scan_range(table, ranges.get("prefix"), ranges.get("start"), ranges.get("stop"), limit)
+    found = []
+    if where is not None:
+        if isinstance(where, Mapping):
+            by_values(table, where)
+        text = json.dumps({n: _plain(v) for n, v in where.items()}) if isinstance(where, Mapping) else where
+        if not isinstance(text, str):
+            raise BadValue(f"where is a {type(where).__name__}.", hint="Give a condition, or columns and their values.")
+        found.append(("where", text))
+    for name, given in (("columns", columns), ("order_by", order_by)):
+        listed = [given] if isinstance(given, str) else [] if given is None else list(given)
+        if (given is not None and not listed) or not all(isinstance(one, str) for one in listed):
+            raise BadValue(f"{name} names no column.", hint="Give a list of column names.")
+        found += [(name, one) for one in listed]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value, or several, as JSON has them; what it has no exact one for as text, which the server reads by column."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _levels(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
+    found = [] if level is ANY else [("level", level.value)]
+    if after is not None:
+        given = [after] if isinstance(after, (Token, str)) else list(after)
+        parsed = [Token.parse(one) if isinstance(one, str) else one for one in given]
+        if parsed:
+            found.append(("after", str(parsed[0].merge(*parsed[1:]))))
+    return [*found, ("timeout", f"{min(timeout, 30.0):.3f}")] if found else []
+
+
+def _query(pairs: list[tuple[str, str]]) -> str:
+    return f"?{urlencode(pairs)}" if pairs else ""
+
+
+def _word(value: Any) -> str:
+    from urllib.parse import unquote
+
+    return unquote(segment_of(value))
+
+
+# -- writes ------------------------------------------------------------------------------------------------------------
+
+
+def put_call(table: Table, rows: Any) -> Call:
+    """Arrow data goes as it is, since the server looks whether it fits; columns that are not named are not sent."""
+    found = given_table(table, rows)
+    return Call("POST", _rows(table), _stream(found), {"content-type": ARROW})
+
+
+def delete_call(table: Table, keys: Any) -> Call:
+    found = last_by_key(table, keys_table(table, keys))
+    shown = pa.schema([table.outside.field(c.name) for c in table.key_columns])
+    return Call("DELETE", _rows(table), _stream(found.cast(shown)), {"content-type": ARROW})
+
+
+def update_call(table: Table, key: Any, columns: Mapping[str, Any]) -> Call:
+    where, new = updates_table(table, key, columns)
+    together = pa.table([*where.columns, *new.columns], names=[*where.column_names, *new.column_names])
+    shown = pa.schema([table.outside.field(name) for name in together.column_names])
+    return Call("PATCH", _rows(table), _stream(together.cast(shown)), {"content-type": ARROW})
+
+
+def token_of(body: bytes) -> Token:
+    found = json.loads(body)
+    token = Token.parse(found["token"])
+    return Token(token.database, token.position, bool(found.get("atomic", True)))
+
+
+def _rows(table: Table) -> str:
+    return f"/v1/{name_segment(table.name)}/rows"
+
+
+def _stream(rows: pa.Table) -> Any:
+    """A buffer that shows the bytes of an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+# -- statements, status ------------------------------------------------------------------------------------------------
+
+
+def sql_steps(text: str, values: Mapping[str, Any]) -> list[Step]:
+    """What is sent for a text, one call after the other. A text that is none, or wrong, is the server's to refuse."""
+    found: list[Step] = []
+    with suppress(BadStatement):
+        found = steps(text, values) if isinstance(text, str) else []
+    return found or [Step(text, (), (), 1, is_only=True)]
+
+
+def sql_call(text: str, engine: str = "auto", stale: bool = False) -> Call:
+    given = {**({} if engine == "auto" else {"engine": engine}), **({"stale": True} if stale else {})}
+    body = json.dumps({"sql": text, **given}).encode()
+    return Call("POST", "/v1/sql", body, {"content-type": JSON, "accept": f"{ARROW}, {JSON};q=0.5"}, 24 * 3600.0)
+
+
+def answer_of(kind: str, body: bytes) -> Result:
+    """What a statement gave."""
+    return Result(arrow_of(body)) if kind.startswith(ARROW) else Result(done=str(json.loads(body).get("done", "")))
+
+
+def status_of(body: bytes) -> Any:
+    from viewkeeper.read.status import StageStatus, Status, TableStatus, ViewStatus
+
+    def made(kind: Any, given: Mapping[str, Any]) -> Any:
+        return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
+
+    found = json.loads(body)
+    parts = {"stages": StageStatus, "tables": TableStatus, "views": ViewStatus}
+    return made(Status, {**found, **{name: tuple(made(k, one) for one in found[name]) for name, k in parts.items()}})
+
+
+def changes_call(table: Table, since: Token | str | None, stale: bool = False) -> Call:
+    pairs = [("since", str(since))] if since is not None else [("level", "stale")] if stale else []
+    return Call("GET", f"/v1/{name_segment(table.name)}/changes{_query(pairs)}", None, {"accept": ARROW})
+
+
+def is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def address_of(url: str) -> str:
+    if not is_server(url):
+        raise BadValue(f"{url!r} is no address of a server.", hint="Write http://HOST:PORT or https://HOST:PORT.")
+    return url.rstrip("/")
+
+
+def together(table: Table, columns: Sequence[str] | None, pages: Sequence[pa.Table]) -> pa.Table:
+    """All pages as one table; where none was asked for, one without rows."""
+    if pages:
+        return pa.concat_tables(pages).combine_chunks()
+    named = table.outside.names if columns is None else [table.by_name[name.lower()].name for name in columns]
+    return table.outside.empty_table().select(named)

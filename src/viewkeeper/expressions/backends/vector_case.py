@@ -1,0 +1,52 @@
+"""CASE without a statement: where its conditions (`comparing`) and its values (`projecting`) need none."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.expressions.backends import vector_values
+from viewkeeper.expressions.backends.vector_predicates import comparison, holds
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+
+_comparison = lru_cache(maxsize=1024)(comparison)
+
+
+def is_exact(expr: Expr) -> bool:
+    """Whether `value_of` works it out."""
+    if expr.op != "CaseWhen":
+        return vector_values.is_exact(expr)
+    values = [*expr.args[1::2], expr.args[-1]]
+    if len(expr.args) % 2 == 0 or not all(value.type == expr.type and _is_value(value) for value in values):
+        return False
+    return all(comparison(condition) is not None for condition in expr.args[:-1:2])
+
+
+def value_of(expr: Expr, rows: pa.Table) -> Any:
+    """An expression's value for every row. None of a CASE's values can fail, so all of them are worked out."""
+    if expr.op != "CaseWhen":
+        return vector_values.value_of(expr, rows)
+    found = _value(expr.args[-1], rows)
+    for condition, value in reversed(list(zip(expr.args[:-1:2], expr.args[1::2], strict=True))):
+        known = _comparison(condition)
+        if known is not None:
+            found = pc.if_else(pa.array(holds(known, rows)), _value(value, rows), found)
+    return found
+
+
+def _is_value(expr: Expr) -> bool:
+    if expr.op != "literal":
+        return vector_values.is_exact(expr)
+    return expr.value is not None and (types.is_integer(expr.type) or types.decimal_digits(expr.type) is not None)
+
+
+def _value(expr: Expr, rows: pa.Table) -> Any:
+    if expr.op != "literal":
+        return vector_values.value_of(expr, rows)
+    number = int(expr.value) if types.is_integer(expr.type) else Decimal(expr.value)
+    return pa.scalar(number, types.arrow(expr.type))

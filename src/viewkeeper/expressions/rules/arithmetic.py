@@ -1,0 +1,187 @@
+"""Arithmetic on integers and floats; decimals go to `decimals`.
+
+ANSI mode: an integer result that does not fit its width is an error, and so is division by zero, for floats too.
+DuckDB's `+ - *` check the width of their operands, which is the width of Spark's result, and `//` and `%` refuse a
+zero. What differs is written out: float division by zero gives Infinity in DuckDB, `min % -1` overflows there.
+
+`bounds` knows how far the values of an integer expression can reach, so that `year(d) + 1` is known never to fail.
+"""
+
+from __future__ import annotations
+
+from viewkeeper.expressions.rules import decimals
+from viewkeeper.expressions.rules.rule import Texts, Writer, constant, duck, fail, is_try
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+
+ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
+
+
+def infix(operator: str) -> Writer:
+    """+, - and *, of two operands of one type (or of two decimals)."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        if types.decimal_digits(expr.type):
+            return _try(expr, decimals.infix(operator, expr, args))
+        return _try(expr, f"({args[0]} {operator} {args[1]})")
+
+    return write
+
+
+def infix_raises(expr: Expr) -> bool:
+    if is_try(expr) or types.is_float(expr.type):
+        return False
+    if types.decimal_digits(expr.type):
+        return decimals.infix_raises(expr)
+    return not _fits(expr, _reach(expr))
+
+
+def divide(expr: Expr, args: Texts) -> str:
+    if types.decimal_digits(expr.type):
+        return decimals.divide(expr, args)
+    return _unless_zero(expr, args, f"{args[0]} / {args[1]}")
+
+
+def divide_raises(expr: Expr) -> bool:
+    if is_try(expr):
+        return False
+    return _maybe_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.quotient_overflows(expr))
+
+
+def integral_divide(expr: Expr, args: Texts) -> str:
+    if types.decimal_digits(expr.args[0].type):
+        return decimals.integral_divide(expr, args)
+    return _try(expr, f"({args[0]} // {args[1]})")
+
+
+def integral_divide_raises(expr: Expr) -> bool:
+    if is_try(expr):
+        return False
+    divisor = expr.args[1]
+    if types.decimal_digits(divisor.type):
+        return _maybe_zero(divisor) or decimals.integral_divide_raises(expr)
+    return _maybe_zero(divisor) or constant(divisor) == -1
+
+
+def remainder(expr: Expr, args: Texts) -> str:
+    if types.decimal_digits(expr.type):
+        return decimals.remainder(expr, args)
+    if types.is_float(expr.type):
+        return _unless_zero(expr, args, f"{args[0]} % {args[1]}")
+    return _try(expr, _integer_remainder(expr, args))
+
+
+def _integer_remainder(expr: Expr, args: Texts) -> str:
+    a, b = args
+    if constant(expr.args[1]) not in (None, -1):
+        return f"({a} % {b})"
+    return f"(CASE WHEN {b} = -1 AND {a} IS NOT NULL THEN 0 ELSE {a} % {b} END)"
+
+
+def pmod(expr: Expr, args: Texts) -> str:
+    """`r < 0 ? (r + n) % n : r` with Java's wrapping addition."""
+    if types.decimal_digits(expr.type):
+        return decimals.pmod(expr, args)
+    b = args[1]
+    rest = remainder(expr, args)
+    if types.is_float(expr.type):
+        return f"(CASE WHEN {rest} < 0 THEN ({rest} + {b}) % {b} ELSE {rest} END)"
+    bits = types.bits(expr.type)
+    total = f"(CAST({rest} AS HUGEINT) + {b})"
+    if bits >= 32:
+        wrapped = f"(CASE WHEN {total} < {-(2 ** (bits - 1))} THEN {total} + {2**bits} ELSE {total} END)"
+    else:
+        wrapped = total
+    return f"(CASE WHEN {rest} < 0 THEN {wrapped} % {b} ELSE {rest} END)"
+
+
+def remainder_raises(expr: Expr) -> bool:
+    if is_try(expr):
+        return False
+    return _maybe_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.remainder_raises(expr))
+
+
+def pmod_raises(expr: Expr) -> bool:
+    return remainder_raises(expr) or bool(types.decimal_digits(expr.type))
+
+
+def negate(expr: Expr, args: Texts) -> str:
+    if types.decimal_digits(expr.type):
+        return decimals.negate(expr, args)
+    return f"(-{args[0]})" if types.is_float(expr.type) else f"(CAST(0 AS {duck(expr.type)}) - {args[0]})"
+
+
+def magnitude(expr: Expr, args: Texts) -> str:
+    return decimals.magnitude(expr, args) if types.decimal_digits(expr.type) else f"abs({args[0]})"
+
+
+def negate_raises(expr: Expr) -> bool:
+    if types.decimal_digits(expr.type):
+        return decimals.negate_raises(expr)
+    low, _ = bounds(expr.args[0])
+    return types.is_integer(expr.type) and low == -(2 ** (types.bits(expr.type) - 1))
+
+
+def bounds(expr: Expr) -> tuple[int, int]:
+    """The least and the greatest value of an integer expression, as far as its form tells."""
+    if not types.is_integer(expr.type):
+        return (0, 0)
+    half = 2 ** (types.bits(expr.type) - 1)
+    full = (-half, half - 1)
+    if expr.op == "literal":
+        return full if expr.value is None else (int(expr.value), int(expr.value))
+    if expr.op in _PARTS:
+        return _PARTS[expr.op]
+    if expr.op == "Cast" and types.is_integer(expr.args[0].type):
+        inner = bounds(expr.args[0])
+        return inner if _fits(expr, inner) else full
+    if expr.op in ("Add", "Subtract", "Multiply"):
+        reach = _reach(expr)
+        return reach if _fits(expr, reach) else full
+    return full
+
+
+_PARTS = {
+    "Year": (-6_000_000, 6_000_000),
+    "Quarter": (1, 4),
+    "Month": (1, 12),
+    "DayOfMonth": (1, 31),
+    "DayOfWeek": (1, 7),
+    "WeekDay": (0, 6),
+    "DayOfYear": (1, 366),
+    "WeekOfYear": (1, 53),
+    "Hour": (0, 23),
+    "Minute": (0, 59),
+    "Second": (0, 59),
+}
+
+
+def _reach(expr: Expr) -> tuple[int, int]:
+    (a, b), (c, d) = bounds(expr.args[0]), bounds(expr.args[1])
+    if expr.op == "Add":
+        return a + c, b + d
+    if expr.op == "Subtract":
+        return a - d, b - c
+    corners = (a * c, a * d, b * c, b * d)
+    return min(corners), max(corners)
+
+
+def _fits(expr: Expr, reach: tuple[int, int]) -> bool:
+    half: int = 2 ** ((types.bits(expr.type) if types.is_integer(expr.type) else 64) - 1)
+    return reach[0] >= -half and reach[1] < half
+
+
+def _maybe_zero(expr: Expr) -> bool:
+    value = constant(expr)
+    return value is None or float(value) == 0
+
+
+def _unless_zero(expr: Expr, args: Texts, text: str) -> str:
+    if not _maybe_zero(expr.args[1]):
+        return f"({text})"
+    bad = "NULL" if is_try(expr) else ZERO
+    return f"(CASE WHEN {args[1]} = 0 AND {args[0]} IS NOT NULL THEN {bad} ELSE {text} END)"
+
+
+def _try(expr: Expr, text: str) -> str:
+    return f"TRY({text})" if is_try(expr) else text

@@ -1,0 +1,111 @@
+"""Truth, comparison and choice, and the order in which Spark looks at things.
+
+Spark's AND and OR go from left to right and stop when the answer is known; CASE, IF and COALESCE look only at what
+they need. DuckDB evaluates the operands of AND and OR in any order, and may lift the arguments of COALESCE out of it
+when they occur twice; only CASE is left alone. So wherever an operand that may not be reached can fail, a CASE says
+when it is reached:
+
+    a AND b   →   CASE WHEN a IS FALSE THEN FALSE ELSE (a AND b) END
+    a OR b    →   CASE WHEN a THEN TRUE ELSE (a OR b) END
+
+In the ELSE branch every operand but the last has been evaluated, so evaluating it again cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from viewkeeper.expressions.rules.rule import Texts, Writer
+from viewkeeper.expressions.rules.structs import sortable
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.types import Family
+
+Test = Callable[[Expr], bool]
+
+
+def operands(expr: Expr) -> list[Expr]:
+    """The operands of a chain of the same AND or OR, in order, without recursion (chains can be long)."""
+    found: list[Expr] = []
+    todo = [expr]
+    while todo:
+        e = todo.pop()
+        if e.op == expr.op:
+            todo.extend(reversed(e.args))
+        else:
+            found.append(e)
+    return found
+
+
+def chain(op: str, exprs: list[Expr], texts: Texts, can_raise: Test) -> str:
+    """AND or OR of `exprs`: guarded up to the last operand that can fail, plain when none can."""
+    word, stop = (" AND ", "{} IS FALSE THEN FALSE") if op == "And" else (" OR ", "{} THEN TRUE")
+    failing = [i for i, e in enumerate(exprs) if can_raise(e)]
+    if not failing:
+        return "(" + word.join(texts) + ")"
+    last = max(failing[-1], 1)
+    heads = " ".join("WHEN " + stop.format(t) for t in texts[:last])
+    open_ = [t for e, t in zip(exprs[:last], texts, strict=False) if e.nullable]
+    rest = word.join([*open_, *texts[last:]])
+    return f"(CASE {heads} ELSE ({rest}) END)"
+
+
+def compare(operator: str) -> Writer:
+    return lambda _, a: f"({a[0]} {operator} {a[1]})"
+
+
+def order(operator: str) -> Writer:
+    """Which of two values comes first; structs and arrays have an order of their own."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        left, right = (sortable(text, arg.type) for text, arg in zip(args, expr.args, strict=True))
+        return f"({left} {operator} {right})"
+
+    return write
+
+
+def case_when(expr: Expr, args: Texts) -> str:
+    pairs = "".join(f" WHEN {args[i]} THEN {args[i + 1]}" for i in range(0, len(args) - 1, 2))
+    otherwise = f" ELSE {args[-1]}" if len(args) % 2 else ""
+    return f"(CASE{pairs}{otherwise} END)"
+
+
+def coalesce(expr: Expr, args: Texts) -> str:
+    return f"coalesce({', '.join(args)})"
+
+
+def guarded_coalesce(args: Texts) -> str:
+    """COALESCE with arguments that can fail."""
+    *heads, last = args
+    tests = "".join(f" WHEN {a} IS NOT NULL THEN {a}" for a in heads)
+    return f"(CASE{tests} ELSE {last} END)" if heads else last
+
+
+def in_list(expr: Expr, args: Texts) -> str:
+    return f"({args[0]} IN ({', '.join(args[1:])}))" if len(args) > 1 else "FALSE"
+
+
+def guarded_in(args: Texts) -> str:
+    """x IN (…) whose items can fail: Spark stops at the first that is equal, and looks at none when x is NULL."""
+    value, *items = args
+    tests = "".join(f" WHEN {value} = {item} THEN TRUE" for item in items[:-1])
+    whole = " OR ".join(f"({value} = {item})" for item in items)
+    return f"(CASE WHEN {value} IS NULL THEN NULL{tests} ELSE ({whole}) END)"
+
+
+def refuse_nested_extreme(expr: Expr) -> str | None:
+    return f"GREATEST or LEAST of a {expr.type.kind.value.upper()}" if expr.type.family is Family.NESTED else None
+
+
+def extreme(comparison: str) -> Writer:
+    """GREATEST and LEAST skip NULLs, hold NaN the greatest, and keep the first of equals (0.0 and -0.0)."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        if not types.is_float(expr.type):
+            return f"{'greatest' if comparison == '>' else 'least'}({', '.join(args)})"
+        best = args[0]
+        for other in args[1:]:
+            best = f"(CASE WHEN {best} IS NULL OR {other} {comparison} {best} THEN {other} ELSE {best} END)"
+        return best
+
+    return write

@@ -1,0 +1,172 @@
+"""Rounding, powers, logarithms, angles, bits.
+
+Java's mathematics is IEEE 754 with Spark's NULL rules on top: a logarithm of what is not positive is NULL.
+Results of functions that no standard rounds (`exp`,
+`ln`, `sin`, `pow` …) come from the C library here and from Java's there: they may differ in the last bit.
+"""
+
+from __future__ import annotations
+
+from viewkeeper.expressions.rules import text_parsing
+from viewkeeper.expressions.rules.decimals import MOST, digits, scaled, unscaled
+from viewkeeper.expressions.rules.rule import Texts, Writer, constant, duck
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+
+_NAN = "CAST('NaN' AS DOUBLE)"
+
+
+def whole(function: str) -> Writer:
+    """FLOOR and CEIL: of a double as BIGINT, checked, NaN as 0; of a decimal without digits after the point."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        x = args[0]
+        if not types.is_float(expr.args[0].type):
+            return f"{function}({x})" if types.decimal_digits(expr.args[0].type) else x
+        return f"(CASE WHEN isnan({x}) THEN 0 ELSE CAST({function}({x}) AS BIGINT) END)"
+
+    return write
+
+
+def whole_raises(expr: Expr) -> bool:
+    return types.is_float(expr.args[0].type)
+
+
+def whole_to(direction: int) -> Writer:
+    """floor(x, n) and ceil(x, n) of a decimal."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        p, s = digits(expr.args[0])
+        places = int(constant(expr.args[1]))
+        n, unit = unscaled(args[0], p, s), 10 ** max(s - places, 0)
+        edge = f"CAST({n} % {unit} {'<' if direction < 0 else '>'} 0 AS INTEGER)"
+        steps = f"({n} // {unit} {'-' if direction < 0 else '+'} {edge})"
+        return _steps(expr, steps, places, s)
+
+    return write
+
+
+def round_(even: bool) -> Writer:
+    """ROUND (half up) and BROUND (half to even), by type."""
+
+    def write(expr: Expr, args: Texts) -> str:
+        places = int(constant(expr.args[1]))
+        type_ = expr.args[0].type
+        if types.decimal_digits(type_):
+            p, s = digits(expr.args[0])
+            return _steps(expr, _nearest(unscaled(args[0], p, s), 10 ** max(s - places, 0), even), places, s)
+        if types.is_integer(type_):
+            if places >= 0:
+                return args[0]
+            unit: int = 10**-places
+            return f"({_nearest(f'CAST({args[0]} AS HUGEINT)', unit, even)} * {unit})" if unit < 10**20 else "0"
+        return _round_float(expr, args[0], places, even)
+
+    return write
+
+
+def _round_float(expr: Expr, x: str, places: int, even: bool) -> str:
+    """Spark rounds the shortest decimal text of the double, and gives the double nearest to that.
+
+    From 10^15 on, a double has no digits after the point that could be rounded.
+    """
+    wide = f"CAST({x} AS DOUBLE)"
+    number = text_parsing.decimal(f"CAST({wide} AS VARCHAR)", types.decimal(MOST, 20), attempt=False)
+    steps = _nearest(unscaled(number, MOST, 20), 10 ** max(20 - places, 0), even)
+    exact = scaled(steps, MOST, max(places, 0)) if places >= 0 else f"({steps} * CAST({10**-places} AS HUGEINT))"
+    rounded = f"CAST(CAST({exact} AS VARCHAR) AS {duck(expr.type)})"
+    return f"(CASE WHEN abs({wide}) < 1e15 THEN {rounded} ELSE {x} END)"
+
+
+def refuse_round(expr: Expr) -> str | None:
+    places = constant(expr.args[1])
+    if places is None:
+        return "rounding to a number of places that is not a constant"
+    if types.is_float(expr.args[0].type) and not 0 <= places <= 20:
+        return "rounding a float to fewer than 0 or more than 20 places"
+    if not -30 <= places <= MOST:
+        return f"rounding to {places} places"
+    return None
+
+
+def refuse_whole_to(expr: Expr) -> str | None:
+    if not types.decimal_digits(expr.args[0].type):
+        return f"{expr.op} of a number that is not a decimal"
+    return refuse_round(expr)
+
+
+def round_raises(expr: Expr) -> bool:
+    """Rounding up can need one digit more than the type has."""
+    type_, places = expr.args[0].type, constant(expr.args[1])
+    if types.decimal_digits(type_):
+        (p, s), (q, t) = digits(expr.args[0]), digits(expr)
+        return q - t < p - s + (places is None or places < s)
+    return types.is_integer(type_) and places is not None and places < 0
+
+
+def _steps(expr: Expr, steps: str, places: int, s: int) -> str:
+    """The decimal that is `steps` units of 10^-places (of 10^-s if that is finer), in the type of the result."""
+    p, t = digits(expr)
+    places = min(places, s)
+    return scaled(f"({steps} * CAST({10 ** (t - places)} AS HUGEINT))" if t > places else steps, p, t)
+
+
+def _nearest(n: str, unit: int, even: bool) -> str:
+    """The HUGEINT `n` in whole units, the half rounded away from zero or to the even one."""
+    if unit == 1:
+        return n
+    cut, rest = f"({n} // {unit})", f"abs({n} % {unit})"
+    up = f"{rest} >= {unit - unit // 2}"
+    if even:
+        up = f"({rest} > {unit // 2} OR {rest} = {unit // 2} AND {cut} % 2 <> 0)"
+    return f"({cut} + CASE WHEN {up} THEN sign({n}) ELSE 0 END)"
+
+
+def logarithm(text: str) -> Writer:
+    """NULL of what is not positive."""
+    return lambda _, args: f"(CASE WHEN {args[0]} > 0 THEN {text.format(*args)} END)"
+
+
+def logarithm_to(expr: Expr, args: Texts) -> str:
+    """Spark looks at x also where the base has no logarithm."""
+    base, x = args
+    return f"(CASE WHEN {x} > 0 THEN CASE WHEN {base} > 0 THEN ln({x}) / ln({base}) END END)"
+
+
+def power(expr: Expr, args: Texts) -> str:
+    """Java has NaN where C has 1: for 1^NaN and (±1)^±∞."""
+    x, y = args
+    odd = f"(isnan({y}) OR abs({x}) = 1 AND isinf({y}))"
+    return f"(CASE WHEN {x} IS NOT NULL AND {odd} THEN {_NAN} ELSE pow({x}, {y}) END)"
+
+
+def signum(expr: Expr, args: Texts) -> str:
+    return f"(CASE WHEN {args[0]} = 0 OR isnan({args[0]}) THEN {args[0]} ELSE sign({args[0]}) END)"
+
+
+def shift_left(expr: Expr, args: Texts) -> str:
+    return _wrapped(f"(CAST({args[0]} AS HUGEINT) * {_two_to(expr, args[1])})", _width(expr))
+
+
+def shift_right(expr: Expr, args: Texts) -> str:
+    x, unit = f"CAST({args[0]} AS HUGEINT)", _two_to(expr, args[1])
+    return f"({x} // {unit} - CAST({x} % {unit} < 0 AS INTEGER))"
+
+
+def shift_right_unsigned(expr: Expr, args: Texts) -> str:
+    bits = _width(expr)
+    unsigned = f"(CAST({args[0]} AS HUGEINT) + CASE WHEN {args[0]} < 0 THEN {2**bits} ELSE 0 END)"
+    return _wrapped(f"({unsigned} // {_two_to(expr, args[1])})", bits)
+
+
+def _width(expr: Expr) -> int:
+    return types.bits(expr.args[0].type)
+
+
+def _two_to(expr: Expr, n: str) -> str:
+    """2^n, n taken modulo the width as Java does."""
+    return f"CAST(pow(2, {n} & {_width(expr) - 1}) AS HUGEINT)"
+
+
+def _wrapped(text: str, bits: int) -> str:
+    return f"(({text} % {2**bits} + {2**bits + 2 ** (bits - 1)}) % {2**bits} - {2 ** (bits - 1)})"

@@ -1,0 +1,223 @@
+r"""LIKE and regular expressions.
+
+LIKE means the same in both engines, but Spark refuses an escape character before anything but `_`, `%` and itself.
+
+Regular expressions are Java's in Spark and RE2's in DuckDB. RE2 picks the same match (leftmost, first alternative)
+for the part of the language that both know. A pattern must be a constant; it is translated piece by piece, and a piece
+whose meaning differs or is unknown (look-around, back references, `\b`, possessive quantifiers, flags, class
+intersection) makes the expression unsupported:
+
+    .    any character but a line terminator: Java has five of those, RE2 one
+    \s   Java counts the vertical tab, RE2 does not
+    $    in Java also before a line terminator at the end; allowed at the end of a test (RLIKE) only
+"""
+
+from __future__ import annotations
+
+import re
+
+from viewkeeper.expressions.rules.rule import Texts, constant, fail, parameter, quote
+from viewkeeper.expressions.tree import Expr
+
+_TERMINATORS = r"\n\r\x{85}\x{2028}\x{2029}"
+_SPACE = r"\t\n\x0b\f\r "
+_CLASSES = {"d": "0-9", "w": "a-zA-Z_0-9", "s": _SPACE}
+_ESCAPES = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\f"}
+_PLAIN = frozenset("\\.[]{}()*+-?^$|/&~#@%!\"',:;<=>_` ")
+
+
+class Untranslatable(ValueError):
+    """A regular expression whose meaning may differ."""
+
+
+# --- LIKE -----------------------------------------------------------------------------------------------------------
+
+
+def like(expr: Expr, args: Texts) -> str:
+    return _like(expr, args[0], args[1], constant(expr.args[1]))
+
+
+def _like(expr: Expr, s: str, pattern: str, known: str | None) -> str:
+    escape = _escape(expr)
+    text = f"({s} LIKE {pattern} ESCAPE {quote(escape)})"
+    if known is not None:
+        return text
+    e = "\\" + escape
+    valid = f"regexp_full_match({pattern}, {quote(f'(?s)([^{e}]|{e}[_%{e}])*')})"
+    bad = fail("INVALID_FORMAT.ESC_IN_THE_MIDDLE", "A LIKE pattern escapes a character that needs no escape.")
+    return f"(CASE WHEN {s} IS NOT NULL AND NOT {valid} THEN {bad} ELSE {text} END)"
+
+
+def like_raises(expr: Expr) -> bool:
+    return constant(expr.args[1]) is None
+
+
+def refuse_like(expr: Expr) -> str | None:
+    escape = _escape(expr)
+    if escape.isalnum():
+        return f"LIKE with the escape character {escape}"
+    return _refuse_pattern(constant(expr.args[1]), escape)
+
+
+def _refuse_pattern(pattern: str | None, escape: str) -> str | None:
+    rest = (pattern or "").replace(escape * 2, "")
+    for place, c in enumerate(rest):
+        if c == escape and rest[place + 1 : place + 2] not in ("_", "%"):
+            return f"The LIKE pattern '{pattern}', which escapes a character that needs no escape,"
+    return None
+
+
+def _escape(expr: Expr) -> str:
+    return str(parameter(expr, default="\\"))
+
+
+# --- Regular expressions --------------------------------------------------------------------------------------------
+
+
+def rlike(expr: Expr, args: Texts) -> str:
+    return f"regexp_matches({args[0]}, {quote(translate(constant(expr.args[1]), test=True))})"
+
+
+def extract(expr: Expr, args: Texts) -> str:
+    """The group of the first match, '' if there is none."""
+    return f"regexp_extract({args[0]}, {quote(translate(constant(expr.args[1])))}, {int(constant(expr.args[2]))})"
+
+
+def replace(expr: Expr, args: Texts) -> str:
+    pattern, replacement = translate(constant(expr.args[1])), _replacement(constant(expr.args[2]))
+    return f"regexp_replace({args[0]}, {quote(pattern)}, {quote(replacement)}, 'g')"
+
+
+def split(expr: Expr, args: Texts) -> str:
+    return f"string_split_regex({args[0]}, {quote(translate(constant(expr.args[1])))})"
+
+
+def refuse_regex(expr: Expr) -> str | None:
+    pattern = constant(expr.args[1])
+    if pattern is None:
+        return "a regular expression that is not a constant"
+    try:
+        translated = translate(pattern, test=expr.op == "RLike")
+        if expr.op == "RegExpExtract":
+            group = constant(expr.args[2])
+            if group is None or not 0 <= group <= _groups(translated):
+                return "regexp_extract of a group that is not a constant or not there"
+        if expr.op == "StringSplit" and (constant(expr.args[2]) != -1 or _may_be_empty(translated)):
+            return "split with a limit, or by a pattern that matches the empty text,"
+        if expr.op == "RegExpReplace":
+            if constant(expr.args[3]) != 1 or constant(expr.args[2]) is None:
+                return "regexp_replace with a position, or a replacement that is not a constant,"
+            _replacement(constant(expr.args[2]))
+            if _may_be_empty(translated):
+                return "regexp_replace of a pattern that matches the empty text"
+    except Untranslatable as reason:
+        return f"The regular expression '{pattern}' ({reason})"
+    return None
+
+
+def translate(pattern: str, test: bool = False) -> str:
+    """Java's pattern in RE2's language, with the same meaning. Raises Untranslatable."""
+    out: list[str] = []
+    i = 0
+    while i < len(pattern):
+        c = pattern[i]
+        if c == "\\":
+            piece, i = _escaped(pattern, i, inside=False)
+            out.append(piece)
+        elif c == "[":
+            piece, i = _class(pattern, i)
+            out.append(piece)
+        elif c == ".":
+            out.append(f"[^{_TERMINATORS}]")
+            i += 1
+        elif c == "$":
+            if not test or i + 1 != len(pattern):
+                raise Untranslatable("$ is not at the end of a test")
+            out.append(r"(?:\r\n|[" + _TERMINATORS + r"])?\z")
+            i += 1
+        elif c == "(":
+            if pattern[i + 1 : i + 2] == "?" and pattern[i + 2 : i + 3] != ":":
+                raise Untranslatable("(? is not followed by :")
+            out.append("(?:" if pattern[i + 1 : i + 2] == "?" else "(")
+            i += 3 if pattern[i + 1 : i + 2] == "?" else 1
+        elif c in "*+?}":
+            if pattern[i + 1 : i + 2] == "+":
+                raise Untranslatable("a possessive quantifier")
+            out.append(c)
+            i += 1
+        else:
+            out.append(c)
+            i += 1
+    return "".join(out)
+
+
+def _escaped(pattern: str, i: int, inside: bool) -> tuple[str, int]:
+    c = pattern[i + 1 : i + 2]
+    if c in _ESCAPES:
+        return _ESCAPES[c], i + 2
+    if c and c in _CLASSES:
+        return (_CLASSES[c] if inside else f"[{_CLASSES[c]}]"), i + 2
+    if c and c.lower() in _CLASSES and not inside:
+        return f"[^{_CLASSES[c.lower()]}]", i + 2
+    if c and c in _PLAIN:
+        return f"\\x{{{ord(c):x}}}", i + 2
+    raise Untranslatable(f"\\{c}")
+
+
+def _class(pattern: str, i: int) -> tuple[str, int]:
+    out, i = "[", i + 1
+    if pattern[i : i + 1] == "^":
+        out, i = "[^", i + 1
+    start = i
+    while i < len(pattern) and pattern[i] != "]":
+        if pattern[i] == "[" or pattern[i : i + 2] == "&&":
+            raise Untranslatable("a class inside a class")
+        if pattern[i] == "\\":
+            piece, i = _escaped(pattern, i, inside=True)
+            out += piece
+        else:
+            out += "\\^" if pattern[i] == "^" else pattern[i]
+            i += 1
+    if i >= len(pattern) or i == start:
+        raise Untranslatable("a class that is empty or not closed")
+    return out + "]", i + 1
+
+
+def _replacement(text: str) -> str:
+    r"""Java's $1 is \1 in RE2; a backslash escapes in Java."""
+    out, i = "", 0
+    while i < len(text):
+        c = text[i]
+        if c == "\\":
+            following = text[i + 1 : i + 2]
+            if not following:
+                raise Untranslatable("a backslash ends the replacement")
+            out += "\\\\" if following == "\\" else following
+            i += 2
+        elif c == "$":
+            digit = text[i + 1 : i + 2]
+            if not digit.isdigit() or text[i + 2 : i + 3].isdigit():
+                raise Untranslatable("$ without the one digit of a group in the replacement")
+            out += "\\" + digit
+            i += 2
+        else:
+            out += c
+            i += 1
+    return out
+
+
+def _groups(translated: str) -> int:
+    return _python(translated).groups
+
+
+def _may_be_empty(translated: str) -> bool:
+    """After an empty match Java and RE2 go on differently."""
+    return _python(translated).fullmatch("") is not None
+
+
+def _python(translated: str) -> re.Pattern[str]:
+    """The pattern's shape: groups and what may be empty are the same in Python's language."""
+    try:
+        return re.compile(re.sub(r"\\x\{[0-9a-f]+\}", "x", translated).replace("\\z", "\\Z"))
+    except re.error as error:
+        raise Untranslatable(str(error)) from None

@@ -1,0 +1,256 @@
+"""The table: every Catalyst class that the renderer knows, how it is written in DuckDB, and what a user should know.
+
+Read it as the list of what SQL a view may use. An expression that is not here is refused when a view is created.
+"""
+
+from __future__ import annotations
+
+from viewkeeper.expressions.rules import arithmetic, casts, date_patterns, dates, logic, maths, regex, strings, structs
+from viewkeeper.expressions.rules import structs as rules_structs
+from viewkeeper.expressions.rules.rule import Rule, always, is_read, is_try, template
+
+_LAST_BIT = "may differ from Spark in the last bit: the C library's result, not Java's"
+_LETTERS = "of no locale; Spark's follow that of its JVM for text beyond ASCII (Turkish has two letters i)"
+_JAVA_TEXT = "a float's text is its shortest one, as since Java 19; Java 17 sometimes writes a digit more"
+
+BASICS = (
+    Rule("column", "column", rules_structs.column, typed=True),
+    Rule("literal", "literal", rules_structs.literal, typed=True),
+    Rule(
+        "Cast",
+        "CAST(x AS type), x::type, TRY_CAST",
+        casts.write,
+        casts.raises,
+        refuse=casts.refuse,
+        apart=is_read,
+        note=_JAVA_TEXT + "; text with a zone's name is no timestamp; bytes that are not UTF-8 are no text",
+    ),
+    Rule("RaiseError", "raise_error(text)", structs.raise_error, always, note="fails the row's batch when reached"),
+)
+
+ARITHMETIC = (
+    Rule("Add", "x + y", arithmetic.infix("+"), arithmetic.infix_raises, apart=is_try),
+    Rule("Subtract", "x - y", arithmetic.infix("-"), arithmetic.infix_raises, apart=is_try),
+    Rule("Multiply", "x * y", arithmetic.infix("*"), arithmetic.infix_raises, apart=is_try),
+    Rule("Divide", "x / y", arithmetic.divide, arithmetic.divide_raises, stops="right"),
+    Rule(
+        "IntegralDivide",
+        "x div y",
+        arithmetic.integral_divide,
+        arithmetic.integral_divide_raises,
+        stops="right",
+        apart=is_try,
+    ),
+    Rule(
+        "Remainder", "x % y, mod(x, y)", arithmetic.remainder, arithmetic.remainder_raises, stops="right", apart=is_try
+    ),
+    Rule("Pmod", "pmod(x, y)", arithmetic.pmod, arithmetic.pmod_raises, stops="right", apart=is_try),
+    Rule("UnaryMinus", "-x", arithmetic.negate, arithmetic.negate_raises),
+    Rule("UnaryPositive", "+x", template("{0}")),
+    Rule("Abs", "abs(x)", arithmetic.magnitude, arithmetic.negate_raises),
+    Rule("CheckOverflow", "", template("{0}"), always),
+    Rule("MakeDecimal", "", structs.make_decimal, always),
+    Rule("UnscaledValue", "", structs.unscaled_value),
+)
+
+LOGIC = (
+    Rule("EqualTo", "x = y", logic.compare("="), typed=True),
+    Rule("EqualNullSafe", "x <=> y", logic.compare("IS NOT DISTINCT FROM"), stops="no", typed=True),
+    Rule("LessThan", "x < y", logic.order("<"), typed=True),
+    Rule("LessThanOrEqual", "x <= y", logic.order("<="), typed=True),
+    Rule("GreaterThan", "x > y", logic.order(">"), typed=True),
+    Rule("GreaterThanOrEqual", "x >= y", logic.order(">="), typed=True),
+    Rule("And", "x AND y", template("({0} AND {1})"), stops="no", typed=True),
+    Rule("Or", "x OR y", template("({0} OR {1})"), stops="no", typed=True),
+    Rule("Not", "NOT x", template("(NOT {0})"), typed=True),
+    Rule("IsNull", "x IS NULL", template("({0} IS NULL)"), stops="no", typed=True, apart=always),
+    Rule("IsNotNull", "x IS NOT NULL", template("({0} IS NOT NULL)"), stops="no", typed=True, apart=always),
+    Rule("IsNaN", "isnan(x)", template("coalesce(isnan({0}), FALSE)"), stops="no"),
+    Rule("NaNvl", "nanvl(x, y)", template("(CASE WHEN isnan({0}) THEN {1} ELSE {0} END)"), stops="no"),
+    Rule("In", "x IN (…), x BETWEEN y AND z", logic.in_list, stops="no", typed=True),
+    Rule("If", "if(c, x, y), nullif, nvl2", template("(CASE WHEN {0} THEN {1} ELSE {2} END)"), stops="no"),
+    Rule("CaseWhen", "CASE WHEN c THEN x … ELSE y END", logic.case_when, stops="no"),
+    Rule("Coalesce", "coalesce(x, …), ifnull, nvl", logic.coalesce, stops="no"),
+    Rule("Greatest", "greatest(x, …)", logic.extreme(">"), stops="no", refuse=logic.refuse_nested_extreme),
+    Rule("Least", "least(x, …)", logic.extreme("<"), stops="no", refuse=logic.refuse_nested_extreme),
+    Rule("KnownFloatingPointNormalized", "", template("{0}"), typed=True),
+    Rule("NormalizeNaNAndZero", "", template("({0} + 0)")),
+)
+
+STRINGS = (
+    Rule("Upper", "upper(s)", strings.unicode("upper", "upper({})"), note=_LETTERS),
+    Rule("Lower", "lower(s)", strings.unicode("lower", "lower({})"), note=_LETTERS),
+    Rule("InitCap", "initcap(s)", strings.unicode("title", strings.TITLE)),
+    Rule("Length", "length(s), char_length", strings.length),
+    Rule("OctetLength", "octet_length(s)", strings.bytes_of(1)),
+    Rule("BitLength", "bit_length(s)", strings.bytes_of(8)),
+    Rule("Substring", "substring(s, from, length), left, right", strings.substring, refuse=strings.needs_text),
+    Rule("SubstringIndex", "substring_index(s, t, n)", strings.substring_index, refuse=strings.refuse_substring_index),
+    Rule("Concat", "concat(s, …), s || t", strings.concat, stops="no"),
+    Rule("ConcatWs", "concat_ws(t, s, …)", strings.concat_ws, stops="no", refuse=strings.refuse_concat_ws),
+    Rule("StringTrim", "trim(s), btrim(s, chars)", strings.trim("trim")),
+    Rule("StringTrimLeft", "ltrim(s), trim(LEADING …)", strings.trim("ltrim")),
+    Rule("StringTrimRight", "rtrim(s), trim(TRAILING …)", strings.trim("rtrim")),
+    Rule("StringReplace", "replace(s, t, u)", template("replace({all})")),
+    Rule("StringInstr", "instr(s, t)", template("instr({0}, {1})")),
+    Rule("StringLocate", "locate(t, s, from), position(t IN s)", strings.locate, stops="no"),
+    Rule("StringLPad", "lpad(s, n, t)", strings.pad("lpad"), refuse=strings.needs_text),
+    Rule("StringRPad", "rpad(s, n, t)", strings.pad("rpad"), refuse=strings.needs_text),
+    Rule("StringRepeat", "repeat(s, n)", template("repeat({0}, {1})")),
+    Rule("StringSpace", "space(n)", template("repeat(' ', {0})")),
+    Rule("Reverse", "reverse(s)", strings.unicode("reverse", "reverse({})"), refuse=strings.needs_text),
+    Rule("Ascii", "ascii(s)", template("ascii({0})")),
+    Rule("Chr", "chr(n), char(n)", strings.character),
+    Rule("StringTranslate", "translate(s, from, to)", template("translate({all})")),
+    Rule("StringSplitSQL", "split_part(s, t, n)", strings.split, typed=True),
+    Rule("StringSplit", "split(s, regex)", regex.split, refuse=regex.refuse_regex, typed=True),
+    Rule("ElementAt", "element_at(array, n)", strings.element_at, always, refuse=strings.refuse_element_at),
+    Rule("GetArrayItem", "array[n]", strings.item, always),
+    Rule("Size", "size(array)", template("len({0})"), refuse=strings.refuse_size),
+    Rule("Md5", "md5(s)", template("md5({0})")),
+    Rule("Sha1", "sha1(s)", template("sha1({0})")),
+    Rule("Sha2", "sha2(s, bits)", strings.sha2),
+    Rule("Hex", "hex(x)", template("hex({0})")),
+    Rule("Unhex", "unhex(s)", strings.unhex),
+    Rule("encode", "encode(s, 'UTF-8'), base64(b)", strings.encode, refuse=strings.refuse_encode),
+    Rule("decode", "decode(b, 'UTF-8')", strings.decode, always, refuse=strings.refuse_decode, apart=always),
+    Rule("StartsWith", "startswith(s, t)", template("starts_with({0}, {1})")),
+    Rule("EndsWith", "endswith(s, t)", template("ends_with({0}, {1})")),
+    Rule("Contains", "contains(s, t)", template("contains({0}, {1})")),
+    Rule(
+        "Like",
+        "s LIKE pattern, LIKE ALL, LIKE ANY",
+        regex.like,
+        regex.like_raises,
+        refuse=regex.refuse_like,
+        typed=True,
+    ),
+    Rule("RLike", "s RLIKE regex", regex.rlike, refuse=regex.refuse_regex, note="constant, common syntax"),
+    Rule("RegExpExtract", "regexp_extract(s, regex, n)", regex.extract, refuse=regex.refuse_regex),
+    Rule("RegExpReplace", "regexp_replace(s, regex, t)", regex.replace, refuse=regex.refuse_regex),
+)
+
+DATES = (
+    Rule("Year", "year(d)", template("year({0})")),
+    Rule("YearOfWeek", "extract(YEAROFWEEK FROM d)", template("isoyear({0})")),
+    Rule("Quarter", "quarter(d)", template("quarter({0})")),
+    Rule("Month", "month(d)", template("month({0})")),
+    Rule("WeekOfYear", "weekofyear(d)", template("week({0})")),
+    Rule("DayOfMonth", "day(d)", template("day({0})")),
+    Rule("DayOfYear", "dayofyear(d)", template("dayofyear({0})")),
+    Rule("DayOfWeek", "dayofweek(d)", template("(dayofweek({0}) + 1)")),
+    Rule("WeekDay", "weekday(d)", template("(isodow({0}) - 1)")),
+    Rule("Hour", "hour(t)", template("hour({0})")),
+    Rule("Minute", "minute(t)", template("minute({0})")),
+    Rule("Second", "second(t)", template("second({0})")),
+    Rule("SecondWithFraction", "extract(SECOND FROM t)", dates.seconds_with_fraction),
+    Rule("DateAdd", "date_add(d, n), d + n", dates.plus_days("+"), dates.leaves_calendar),
+    Rule("DateSub", "date_sub(d, n), d - n", dates.plus_days("-"), dates.leaves_calendar),
+    Rule("DateDiff", "datediff(d, e)", template("({0} - {1})")),
+    Rule("SubtractDates", "d - e", template("(({0} - {1}) * 86400000000)")),
+    Rule("SubtractTimestamps", "t - u", template("(epoch_us({0}) - epoch_us({1}))")),
+    Rule("AddMonths", "add_months(d, n)", dates.plus_months, dates.leaves_calendar),
+    Rule("DateAddYMInterval", "d + INTERVAL n MONTH", dates.plus_months, dates.leaves_calendar),
+    Rule("TimestampAddYMInterval", "t + INTERVAL n MONTH", dates.plus_months, dates.leaves_calendar),
+    Rule(
+        "TimestampAddInterval",
+        "t + INTERVAL n DAY",
+        dates.add_interval,
+        dates.leaves_calendar,
+        refuse=dates.refuse_add_interval,
+    ),
+    Rule("TimestampAdd", "dateadd(unit, n, t)", dates.timestamp_add, always, refuse=dates.refuse_unit),
+    Rule("TimestampDiff", "timestampdiff(unit, t, u)", dates.timestamp_diff, refuse=dates.refuse_unit),
+    Rule("ExtractANSIIntervalDays", "", template("({0} // 86400000000)")),
+    Rule("LastDay", "last_day(d)", template("last_day({0})")),
+    Rule("NextDay", "next_day(d, 'MO')", dates.next_day, refuse=dates.refuse_next_day),
+    Rule("TruncDate", "trunc(d, unit)", dates.truncate, refuse=dates.refuse_truncate),
+    Rule("TruncTimestamp", "date_trunc(unit, t)", dates.truncate, refuse=dates.refuse_truncate),
+    Rule("MonthsBetween", "months_between(t, u)", dates.months_between, refuse=dates.refuse_months_between),
+    Rule("FromUTCTimestamp", "from_utc_timestamp(t, zone)", dates.from_utc, refuse=dates.refuse_zone),
+    Rule("MakeDate", "make_date(y, m, d)", dates.make_date, always, apart=always),
+    Rule(
+        "GetTimestamp",
+        "to_date(s, pattern)",
+        date_patterns.parse,
+        date_patterns.parse_raises,
+        refuse=date_patterns.refuse_parse,
+        apart=always,
+    ),
+    Rule("DateFormatClass", "date_format(t, pattern)", date_patterns.date_format, refuse=date_patterns.refuse_format),
+    Rule(
+        "FromUnixTime",
+        "from_unixtime(n, pattern)",
+        date_patterns.from_unixtime,
+        always,
+        refuse=date_patterns.refuse_format,
+    ),
+    Rule(
+        "UnixTimestamp",
+        "unix_timestamp(t)",
+        date_patterns.unix,
+        date_patterns.parse_raises,
+        refuse=date_patterns.refuse_unix,
+        apart=always,
+    ),
+    Rule(
+        "ToUnixTimestamp",
+        "to_unix_timestamp(t)",
+        date_patterns.unix,
+        date_patterns.parse_raises,
+        refuse=date_patterns.refuse_unix,
+        apart=always,
+    ),
+    Rule("UnixSeconds", "unix_seconds(t)", dates.floor_seconds),
+    Rule("UnixMillis", "unix_millis(t)", dates.floor_millis),
+    Rule("UnixMicros", "unix_micros(t)", template("epoch_us({0})")),
+    Rule("UnixDate", "unix_date(d)", template("({0} - DATE '1970-01-01')")),
+    Rule("DateFromUnixDate", "date_from_unix_date(n)", template("(DATE '1970-01-01' + {0})"), always),
+    Rule("SecondsToTimestamp", "timestamp_seconds(n)", dates.from_seconds, always, refuse=dates.refuse_fraction),
+    Rule("MicrosToTimestamp", "timestamp_micros(n)", template("make_timestamp(CAST({0} AS BIGINT))"), always),
+    Rule("MillisToTimestamp", "timestamp_millis(n)", template("make_timestamp(CAST({0} AS BIGINT) * 1000)"), always),
+)
+
+MATHS = (
+    Rule("Floor", "floor(x)", maths.whole("floor"), maths.whole_raises),
+    Rule("Ceil", "ceil(x)", maths.whole("ceil"), maths.whole_raises),
+    Rule("RoundFloor", "floor(x, n)", maths.whole_to(-1), maths.round_raises, refuse=maths.refuse_whole_to),
+    Rule("RoundCeil", "ceil(x, n)", maths.whole_to(1), maths.round_raises, refuse=maths.refuse_whole_to),
+    Rule("Round", "round(x, n)", maths.round_(even=False), maths.round_raises, refuse=maths.refuse_round),
+    Rule("BRound", "bround(x, n)", maths.round_(even=True), maths.round_raises, refuse=maths.refuse_round),
+    Rule("Rint", "rint(x)", template("round_even({0}, 0)")),
+    Rule("Signum", "sign(x)", maths.signum),
+    Rule("Sqrt", "sqrt(x)", template("sqrt({0})")),
+    Rule("Pow", "pow(x, y)", maths.power, note=_LAST_BIT),
+    Rule("Exp", "exp(x)", template("exp({0})"), note=_LAST_BIT),
+    Rule("Log", "ln(x)", maths.logarithm("ln({0})"), note=_LAST_BIT),
+    Rule("Log10", "log10(x)", maths.logarithm("log10({0})"), note=_LAST_BIT),
+    Rule("Log2", "log2(x)", maths.logarithm("(ln({0}) / ln(CAST(2 AS DOUBLE)))"), note=_LAST_BIT),
+    Rule("Logarithm", "log(base, x)", maths.logarithm_to, note=_LAST_BIT),
+    *(
+        Rule(op, f"{op.lower()}(x)", template(op.lower() + "({0})"), note=_LAST_BIT)
+        for op in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Cot")
+    ),
+    Rule("Sec", "sec(x)", template("(1 / cos({0}))"), note=_LAST_BIT),
+    Rule("Csc", "csc(x)", template("(1 / sin({0}))"), note=_LAST_BIT),
+    Rule("Atan2", "atan2(y, x)", template("atan2({0}, {1})"), note=_LAST_BIT),
+    Rule("ToDegrees", "degrees(x)", template("({0} * (180 / pi()))"), note=_LAST_BIT),
+    Rule("ToRadians", "radians(x)", template("({0} / 180 * pi())"), note=_LAST_BIT),
+    Rule("BitwiseAnd", "x & y", template("({0} & {1})")),
+    Rule("BitwiseOr", "x | y", template("({0} | {1})")),
+    Rule("BitwiseXor", "x ^ y", template("xor({0}, {1})")),
+    Rule("BitwiseNot", "~x", template("(~{0})")),
+    Rule("Bin", "bin(x)", template("bin({0})")),
+    Rule("BitwiseCount", "bit_count(x)", template("bit_count(CAST({0} AS BIGINT))")),
+    Rule("ShiftLeft", "x << n", maths.shift_left),
+    Rule("ShiftRight", "x >> n", maths.shift_right),
+    Rule("ShiftRightUnsigned", "x >>> n", maths.shift_right_unsigned),
+)
+
+STRUCTS = (
+    Rule("CreateNamedStruct", "named_struct(…)", structs.create, stops="no", typed=True),
+    Rule("GetStructField", "s.field", structs.field, typed=True),
+    Rule("CreateArray", "array(…)", structs.array, stops="no", typed=True),
+)
+
+TABLE: dict[str, Rule] = {rule.op: rule for rule in (*BASICS, *ARITHMETIC, *LOGIC, *STRINGS, *DATES, *MATHS, *STRUCTS)}

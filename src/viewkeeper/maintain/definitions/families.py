@@ -1,0 +1,279 @@
+"""Views that differ in constants are gathered: a statement makes a member of a family instead of a view by itself.
+
+    CREATE … v1 AS … x < 5      ┐            family   SELECT p.*, b.* FROM parameters p, (… x < p.¤p0) b
+    CREATE … v2 AS … x < 7      ├─ gather ─▶ parameters   5, 7, …
+    …                           ┘            v1 = the rows of the family whose keys begin with 5
+
+A family is an ordinary view over an ordinary table of parameters (`plan.families`), both without a name that users see;
+what they see are its members: a name, the text as written, and the part of the family's rows that is theirs. A member
+is known by the bytes that its keys begin with, so views that are equal are two names of one part.
+
+When it is worthwhile a cost model says (`plan.families.costs`): from some twenty or thirty different views of one
+template on, and of more if many are equal. Fewer are loaded faster each by itself, with shared paths. Views that were
+there before stay as they are; those that come join the family. What a family does not have (an index, views over it, a
+cut or an option of its own) a member gets by leaving it: `Definer.leave`.
+
+Order of steps: the parameters are written first, the names last. What a crash leaves is parameters without a name,
+which nobody sees; `swept` takes them away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper import failpoints
+from viewkeeper.commit.deferred_cleanup import Afterwards
+from viewkeeper.errors import Unsupported
+from viewkeeper.maintain.definitions.new_views import fresh_ids
+from viewkeeper.model import types
+from viewkeeper.model.catalog.catalog import Catalog, View
+from viewkeeper.model.encoding.keys import encode_keys, plain_bytes
+from viewkeeper.model.schema import FIRST_NAME, GATHERED, KeyPart, Table
+from viewkeeper.plan.compile.compiler import ViewPlan
+from viewkeeper.plan.dataflow.cache import Plans
+from viewkeeper.plan.families.cost import worthwhile
+from viewkeeper.plan.families.detect import Opened
+from viewkeeper.plan.families.lift import lift
+from viewkeeper.plan.logical.nodes import Query, Scan, Sort
+from viewkeeper.plan.planner import attempt, plan_view
+from viewkeeper.store.contract.store import Store
+from viewkeeper.syntax.family_text import FAMILY, parameters_name
+from viewkeeper.syntax.statements import CreateView
+from viewkeeper.syntax.view_text import names_of
+
+MEMBER = "member"
+"""In a family's stored plan: that of one member, with parameters for its constants."""
+_WIDE = Context(prec=60)
+_FEW = 8
+"""Members of which each is looked for among all others; for more, these are listed first."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A statement whose view could be a member."""
+
+    statement: CreateView
+    opened: Opened
+    number: int
+    """The id that it was given."""
+
+
+@dataclass
+class Gathered:
+    """What is made: families (with their tables of parameters), and who is in which."""
+
+    families: list[View] = field(default_factory=list)
+    members: list[View] = field(default_factory=list)
+    rows: dict[int, tuple[Table, list[View]]] = field(default_factory=dict)
+    """By table of parameters, the members whose values are to be written there."""
+    rest: list[Candidate] = field(default_factory=list)
+
+
+def gather(store: Store, catalog: Catalog, candidates: Sequence[Candidate], sizes: Mapping[int, int]) -> Gathered:
+    """Who becomes a member of which family. Nothing is written."""
+    made = Gathered()
+    groups: dict[str, list[Candidate]] = {}
+    for one in candidates:
+        groups.setdefault(one.opened.template, []).append(one)
+    for template, group in groups.items():
+        family = _family_for(store, catalog, template, group, sizes)
+        if family is None:
+            made.rest += group
+            continue
+        view, parameters = family
+        if view.table.id not in catalog.views_by_id:
+            made.families.append(view)
+        read = [catalog.table_of(number) for number in sorted(view.reads - {parameters.id})]
+        names = tuple(names_of(table) for table in read if table is not None)
+        members = [replace(_member(view, parameters, one), names=names) for one in group]
+        made.members += members
+        made.rows[parameters.id] = (parameters, members)
+    return made
+
+
+def _family_for(
+    store: Store, catalog: Catalog, template: str, group: Sequence[Candidate], sizes: Mapping[int, int]
+) -> tuple[View, Table] | None:
+    there = catalog.templates.get(template, ())
+    if there and there[-1].gathers:
+        view = there[-1]
+        return None if view.suspended is not None else (view, catalog.tables_by_id[view.parameters])
+    rows = sum(sizes.get(n.table, 0) for n in group[0].opened.query.root.walk() if isinstance(n, Scan))
+    different = len({one.opened.values for one in group}) + len(there)
+    if not worthwhile(len(group) + len(there), different, rows):
+        return None
+    with suppress(Unsupported):
+        return _family(store, catalog, group[0], sizes)
+    return None
+
+
+def _family(store: Store, catalog: Catalog, sample: Candidate, sizes: Mapping[int, int]) -> tuple[View, Table] | None:
+    """A family for views like this one; None if its rows would not be those of its members side by side."""
+    number = fresh_ids(store, 2)
+    name = f"_family_{number}"
+    while catalog.find(name) is not None or catalog.find(parameters_name(name)) is not None:
+        name += "_"
+    opened, key = sample.opened, sample.statement.key
+    names = [c.name for c in opened.parameters]
+    options = ((FAMILY, name), (GATHERED, "true"))
+    parameters = Table(
+        number + 1, parameters_name(name), opened.parameters, tuple(map(KeyPart, names)), options=options
+    )
+    query = lift(opened.query, parameters)
+    read = (catalog.views_by_id.get(n.table) for n in query.root.walk() if isinstance(n, Scan))
+    tables = {t.id: t for t in (*catalog.tables, *(v.table for v in read if v is not None), parameters)}
+    sizes = {**sizes, parameters.id: 0}
+    whole = (*names, *key) if key or not isinstance(query.root, Sort) else ()
+    table, plan = plan_view(name, number, query, whole, tables, Plans(catalog), sizes, {}, attempt)
+    alone, _ = plan_view(name, number, opened.closed, key, tables, Plans(catalog), sizes, {})
+    if not _side_by_side(table, alone, len(names)):
+        return None
+    stored = {**plan.to_json(), MEMBER: opened.to_json()}
+    view = View(table, "", stored, parameters=parameters.id, given=len(names), template=opened.template)
+    return view, parameters
+
+
+def _side_by_side(table: Table, alone: Table, given: int) -> bool:
+    """Whether a family's table is a member's, with the parameters before its columns and its key."""
+    mine = [(c.name, c.type) for c in table.columns[given:]]
+    prefix = tuple(KeyPart(c.name) for c in table.columns[:given])
+    same = mine == [(c.name, c.type) for c in alone.columns] and table.key == (*prefix, *alone.key)
+    return same and table.is_bag == alone.is_bag
+
+
+def _member(family: View, parameters: Table, one: Candidate) -> View:
+    table, given = family.table, family.given
+    values, nullable = one.opened.values, [c.nullable for _, c in one.opened.query.output]
+    shape = Table(
+        one.number,
+        one.statement.name,
+        tuple(replace(c, nullable=n) for c, n in zip(table.columns[given:], nullable, strict=True)),
+        table.key[given:],
+        True,
+        table.is_bag,
+        ((FIRST_NAME, table.name),),
+        tuple(enumerate(table.columns[:given])),
+        table.id,
+        b"".join(plain_bytes(parameters, i, p) for i, p in enumerate(_plain(parameters, values))),
+    )
+    return View(shape, one.statement.query, {}, template=one.opened.template, values=values)
+
+
+def closed(catalog: Catalog, member: View) -> Query | None:
+    """A member's own query, without its family; None if the family was made by a version that did not keep it."""
+    family = catalog.views_by_id[member.table.family]
+    if MEMBER not in family.plan:
+        return None
+    query = ViewPlan.from_json(family.plan[MEMBER]).query
+    parameters = catalog.tables_by_id[family.parameters]
+    return Opened(query, tuple(c.type for c in parameters.columns), member.values, member.template).closed
+
+
+# -- parameters as rows -----------------------------------------------------------------------------------------------
+
+
+def write(store: Store, made: Gathered) -> None:
+    """The tables of parameters of new families, and the values of all members."""
+    for parameters, members in made.rows.values():
+        if parameters.id not in store.catalog().tables_by_id:
+            store.change_catalog(lambda catalog, new=parameters: catalog.with_table(new))  # type: ignore[misc]
+            failpoints.point("members.table")
+        rows = rows_of(parameters, members)
+        store.write(parameters, rows, rows.slice(0, 0))
+    failpoints.point("members.written")
+
+
+def take_away(store: Store, parameters: Table, unwanted: Callable[[bytes], bool]) -> bool:
+    """Delete the parameters whose keys are unwanted; whether there were any."""
+    rows = pa.Table.from_batches(list(store.scan(parameters)), parameters.arrow)
+    gone = pa.array([unwanted(key) for key in encode_keys(parameters, rows).to_pylist()], pa.bool_())
+    if gone.true_count:
+        store.write(parameters, rows.slice(0, 0), rows.filter(gone))
+    return bool(gone.true_count)
+
+
+Making = AbstractSet[tuple[int, bytes]]
+"""Members that are being made: the number of their family, and the part of it that will be theirs. Their parameters are
+written before their names, and are no leftovers."""
+
+
+def making(members: Sequence[View]) -> Making:
+    return {(m.table.family, m.table.prefix) for m in members}
+
+
+def forget(store: Store, members: Sequence[View], made: Making = frozenset()) -> None:
+    """Values that no member has any more: of members that were, or could not be made."""
+    catalog = store.catalog()
+    for family in dict.fromkeys(m.table.family for m in members):
+        found = catalog.views_by_id.get(family)
+        parameters = None if found is None else catalog.tables_by_id.get(found.parameters)
+        if parameters is not None:
+            own = [m for m in members if m.table.family == family]
+            left = {m.table.prefix for m in catalog.members.get(family, ())} if len(own) > _FEW else None
+            gone = [m for m in own if not _is_named(catalog, m, left) and (family, m.table.prefix) not in made]
+            rows = rows_of(parameters, gone)
+            store.write(parameters, rows.slice(0, 0), rows)
+
+
+def _is_named(catalog: Catalog, member: View, left: set[bytes] | None) -> bool:
+    """Whether another member has the same part of the family's rows."""
+    prefix = member.table.prefix
+    return catalog.has_members(member.table.family, prefix) if left is None else prefix in left
+
+
+def swept(store: Store, made: Making = frozenset(), *, only_tables: bool = False) -> None:
+    """Take away what a process that ended in the middle has left: parameters that nobody's name is for.
+
+    `only_tables`: those of families that are gone.
+    """
+    catalog = store.catalog()
+    families = {v.parameters: v for v in catalog.views if v.gathers}
+    new = {family for family, _ in made} - {f.table.id for f in families.values()}
+    for table in (t for t in catalog.tables if t.is_hidden):
+        family = families.get(table.id)
+        if family is None and new:  # it may be one of a family that is being made
+            continue
+        if family is None:
+            store.change_catalog(lambda now, gone=table: now.without(gone.id))  # type: ignore[misc]
+            Afterwards(store).drop(table, "table.dropped")
+        if family is None or only_tables:
+            continue
+        named = {m.table.prefix for m in catalog.members.get(family.table.id, ())}
+        named |= {prefix for number, prefix in made if number == family.table.id}
+        take_away(store, table, lambda key, named=named: key not in named)  # type: ignore[misc]
+
+
+def rows_of(parameters: Table, members: Sequence[View]) -> pa.Table:
+    """The parameters of members, each once, as rows of their table."""
+    distinct = {m.table.prefix: m.values for m in members}
+    plain = [_plain(parameters, values) for values in distinct.values()]
+    columns = zip(*plain, strict=True) if plain else ([] for _ in parameters.columns)
+    arrays = [_array(c.type, list(found)) for c, found in zip(parameters.columns, columns, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=parameters.arrow)
+
+
+def _plain(parameters: Table, values: Sequence[Any]) -> list[Any]:
+    """Literals of a plan as codecs have values."""
+    return [_read(c.type, value) for c, value in zip(parameters.columns, values, strict=True)]
+
+
+def _read(type_: types.Type, value: Any) -> Any:
+    if digits := types.decimal_digits(type_):
+        return int(Decimal(value).scaleb(digits[1], _WIDE))
+    return float(value) if types.is_float(type_) else value
+
+
+def _array(type_: types.Type, plain: list[Any]) -> pa.Array:
+    target = types.arrow(type_)
+    if digits := types.decimal_digits(type_):
+        return pa.array([Decimal(v).scaleb(-digits[1], _WIDE) for v in plain], target)
+    if type_ == types.DATE:
+        return pa.array(plain, pa.int32()).cast(target)
+    return pa.array(plain, pa.int64()).cast(target) if type_ in types.TIMES else pa.array(plain, target)

@@ -1,0 +1,218 @@
+"""The process that maintains runs what other processes want defined: one request after the other, beside the batches.
+
+    looks      a thread looks into the mailbox, again and again
+    takes      the oldest request is run by a thread of its own; those that wait are told how many are before them
+    beats      once a second every sender is told that this process is alive, and how far its statement is
+    answers    the result, or the error with its code; the sender removes the request
+
+A request whose sender has not been seen for a while is removed and not run: nobody waits for it. Its answer is kept for
+longer, since a sender that was stopped must not take a statement that has happened for one that has not. When this
+process ends, a statement that has not happened yet is broken off, and its sender told to go elsewhere (`ENDED`).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from viewkeeper.errors import MaintainerBusy, StoreError, Unsupported, ViewkeeperError
+from viewkeeper.maintain.remote_ddl.messages import (
+    DONE,
+    ENDED,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Answer,
+    Request,
+    error_message,
+    received_answer,
+    received_request,
+    to_message,
+)
+from viewkeeper.store.contract.store import Store
+from viewkeeper.store.mailbox import ANSWER, CANCEL, REQUEST, Mailbox
+
+Progress = Callable[[str, int, int], None]
+Run = Callable[[str, Sequence[Any], Progress], Any]
+"""Runs a call with its arguments, and tells how far it is."""
+
+BEAT = 1.0
+"""Seconds between two words to a sender that waits."""
+UNSEEN = 60.0
+"""Seconds after which a sender that was not seen is taken for gone; clocks of two machines may differ by less."""
+KEPT = 3600.0
+"""Seconds after which an answer is removed that its sender has not taken."""
+_PATIENCE = 60.0
+"""Seconds for which the end of this process waits for a statement that is being broken off."""
+_log = logging.getLogger("viewkeeper.batch")
+
+THIS_PROCESS = f"{socket.gethostname()}-{uuid.uuid4().hex}"
+"""A process does not run what it has sent itself: it has found out meanwhile that it can do so without."""
+
+
+class Withdrawn(BaseException):
+    """Nobody waits for the statement any more, or this process ends. No error of a view, like Ctrl-C."""
+
+
+class _Running:
+    """The request that is being run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.progress: tuple[str, int, int] | None = None
+        self.unwanted = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def told(self, what: str, done: int, of: int) -> None:
+        self.progress = (what, int(done), int(of))
+        if self.unwanted.is_set():
+            raise Withdrawn
+
+
+class DefinitionServer:
+    """From `start` to `stop`, which belong to the lease."""
+
+    def __init__(self, store: Store, mailbox: Mailbox, run: Run) -> None:
+        self._store, self._mailbox, self._run = store, mailbox, run
+        self._stopping = threading.Event()
+        self._running: _Running | None = None
+        self._by = ""
+        self._beat, self._beaten = 0, 0.0
+        self._answering = threading.Lock()
+        """Held while an answer is written: nothing comes after the last one."""
+        self._thread = threading.Thread(target=self._serve, name="viewkeeper-definitions", daemon=True)
+
+    def start(self) -> DefinitionServer:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Take nothing more, and break off what has not happened yet."""
+        self._stopping.set()
+        _join(self._thread)
+        running = self._running
+        if running is not None:
+            running.unwanted.set()
+            _join(running.thread)
+
+    def _serve(self) -> None:
+        while not self._stopping.wait(self._mailbox.pause):
+            try:
+                self.look()
+            except Exception as error:  # the store may be away for a while; senders wait
+                _log.debug("the mailbox was not read: %s", error)
+
+    def look(self) -> None:
+        """Look into the mailbox once."""
+        waiting: list[tuple[float, str]] = []
+        names = self._mailbox.names()
+        running = self._running
+        if not names and running is None:
+            return
+        self._by = self._by or self._store.lease_holder() or ""
+        if running is not None and (running.name not in names or self._mailbox.read(running.name, CANCEL) is not None):
+            running.unwanted.set()
+        for name in names:
+            if running is not None and running.name == name:
+                continue
+            with _sparing_others(name):
+                if (sent := self._when_sent(name)) is not None:
+                    waiting.append((sent, name))
+        waiting.sort()
+        while waiting and self._running is None and not self._stopping.is_set():
+            _, name = waiting.pop(0)
+            with _sparing_others(name):
+                self._take(name)
+        if time.monotonic() - self._beaten >= BEAT:
+            self._beat, self._beaten = self._beat + 1, time.monotonic()
+            self._tell(waiting)
+
+    def _when_sent(self, name: str) -> float | None:
+        """When a request was sent that is to be run; None if it is not."""
+        answer, sent = received_answer(self._mailbox.read(name, ANSWER)), self._mailbox.read(name, REQUEST)
+        if sent is None:
+            return None
+        try:
+            request = received_request(sent)
+        except TypeError:
+            if answer is None:
+                refused = Unsupported("Another version of viewkeeper maintains the database.", hint="Use that one.")
+                self._say(name, Answer(self._by, FAILED, error=error_message(refused)))
+            return None
+        if time.time() - request.seen > (UNSEEN if answer is None or answer.state == WAITING else KEPT):
+            self._mailbox.remove(name)
+            return None
+        if request.process == THIS_PROCESS or self._mailbox.read(name, CANCEL) is not None:
+            return None
+        # What another process has begun is its sender's to find out: it may have happened.
+        return request.sent if answer is None or answer.state == WAITING else None
+
+    def _take(self, name: str) -> None:
+        sent = self._mailbox.read(name, REQUEST)
+        if sent is None or not self._say(name, Answer(self._by, RUNNING, self._beat)):
+            return
+        self._running = running = _Running(name)
+        running.thread = threading.Thread(
+            target=self._work, args=(running, received_request(sent)), name="viewkeeper-definition", daemon=True
+        )
+        running.thread.start()
+
+    def _work(self, running: _Running, request: Request) -> None:
+        try:
+            result = self._run(request.call, request.arguments, running.told)
+            answer = Answer(self._by, DONE, result=result)
+        except Withdrawn:
+            answer = Answer(self._by, ENDED)
+        except BaseException as error:
+            if not isinstance(error, ViewkeeperError):
+                _log.exception("A statement that another process has sent failed")
+            answer = Answer(self._by, FAILED, error=error_message(error))
+            if self._stopping.is_set() and isinstance(error, MaintainerBusy | StoreError):
+                answer = Answer(self._by, ENDED)  # the database was closed under it
+        for _ in range(5):
+            with self._answering, suppress(Exception):  # the store may be away for a moment
+                self._say(running.name, answer)
+                break
+            time.sleep(BEAT)
+        self._running = None
+
+    def _tell(self, waiting: Sequence[tuple[float, str]]) -> None:
+        running = self._running
+        if running is not None:
+            with self._answering:
+                there = received_answer(self._mailbox.read(running.name, ANSWER))
+                if there is not None and there.state == RUNNING:
+                    self._say(running.name, Answer(self._by, RUNNING, self._beat, progress=running.progress))
+        for before, (_, name) in enumerate(waiting, 1 if running is not None else 0):
+            with _sparing_others(name):
+                self._say(name, Answer(self._by, WAITING, self._beat, before))
+
+    def _say(self, name: str, answer: Answer) -> bool:
+        """Answer a request. False, and nothing is left of it, if its sender has taken it back."""
+        if self._mailbox.read(name, REQUEST) is None:
+            return False
+        self._mailbox.write(name, ANSWER, to_message(answer))
+        if self._mailbox.read(name, REQUEST) is None:
+            self._mailbox.remove(name)
+            return False
+        return True
+
+
+@contextmanager
+def _sparing_others(name: str) -> Iterator[None]:
+    """A request that cannot be read or answered stands in the way of no other."""
+    try:
+        yield
+    except Exception as error:
+        _log.debug("the request %s was left: %s", name, error)
+
+
+def _join(thread: threading.Thread | None) -> None:
+    if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+        thread.join(_PATIENCE)

@@ -1,0 +1,1 @@
+"""Tables, views, indexes and clustered views of a database, as immutable values."""

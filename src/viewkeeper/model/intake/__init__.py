@@ -1,0 +1,1 @@
+"""Strict conversion of a user's rows, keys and scalars to a table's types."""

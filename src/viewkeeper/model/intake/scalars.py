@@ -1,0 +1,170 @@
+"""Python values that a user passes for a column, read strictly: exactly representable, or BadValue.
+
+A reader gives the plain value that codecs work with: an int for integers, dates (days since 1970), timestamps
+(microseconds since 1970, UTC) and decimals (the unscaled value at the declared scale); bool, float, str, bytes as
+they are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+import struct
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model import types
+from viewkeeper.model.intake.columns import accepted
+from viewkeeper.model.types import Type
+
+EPOCH = dt.datetime(1970, 1, 1)
+EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def scalar_reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any]:
+    """A function from one Python value (not None) of the column to its plain value."""
+    read = _reader(type_name)
+
+    def checked(value: Any) -> Any:
+        try:
+            return read(value)
+        except (TypeError, ValueError, OverflowError, InvalidOperation, AttributeError) as error:
+            raise BadValue(
+                f"{table}.{column}: {_shown(value)} is no {type_name.sql} value ({error}).",
+                hint=f"Give {accepted(type_name)}",
+            ) from error
+
+    return checked
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _reader(type_name: Type) -> Callable[[Any], Any]:
+    if types.is_integer(type_name):
+        return _integer(types.bits(type_name))
+    if digits := types.decimal_digits(type_name):
+        return _decimal(*digits)
+    return _PLAIN[type_name]
+
+
+def _integer(bits: int) -> Callable[[Any], int]:
+    limit = 1 << (bits - 1)
+
+    def read(value: Any) -> int:
+        if type(value) is not int:
+            if isinstance(value, bool):
+                raise TypeError("a boolean is no number")
+            value = operator.index(value)
+        if not -limit <= value < limit:
+            raise ValueError("out of range")
+        return int(value)
+
+    return read
+
+
+def _decimal(precision: int, scale: int) -> Callable[[Any], int]:
+    limit = 10**precision
+
+    def read(value: Any) -> int:
+        if isinstance(value, (bool, float)):
+            raise TypeError("only int, Decimal and str are exact")
+        sign, digits, exponent = Decimal(value).as_tuple()
+        if not isinstance(exponent, int):
+            raise ValueError("not a finite number")
+        shift = exponent + scale
+        unscaled = int("".join(map(str, digits)) or "0")
+        if unscaled and shift > precision:
+            raise ValueError(f"more than {precision} digits")
+        if shift >= 0:
+            unscaled = unscaled * 10**shift if unscaled else 0
+        else:
+            dropped = 10 ** min(-shift, len(digits) + 1)
+            if unscaled % dropped:
+                raise ValueError(f"more than {scale} digits after the point")
+            unscaled //= dropped
+        if unscaled >= limit:
+            raise ValueError(f"more than {precision} digits")
+        return -unscaled if sign else unscaled
+
+    return read
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError("not a boolean")
+
+
+def _float32(value: Any) -> float:
+    number = _float64(value)
+    # Rounded as a FLOAT column rounds it when written; an overflow is an error, infinity is a value.
+    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return rounded
+
+
+def _float64(value: Any) -> float:
+    if isinstance(value, (bool, str)):
+        raise TypeError("not a number")
+    number = float(value)
+    if isinstance(value, int) and number != value:
+        raise ValueError("not exactly representable")
+    return number
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a string")
+    value.encode()
+    return value
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError("not bytes")
+
+
+def _date(value: Any) -> int:
+    if isinstance(value, str):
+        value = dt.date.fromisoformat(value)
+    if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
+        raise TypeError("not a date")
+    return value.toordinal() - EPOCH_ORDINAL
+
+
+def _timestamp(value: Any) -> int:
+    if isinstance(value, str):
+        value = dt.datetime.fromisoformat(value)
+    if not isinstance(value, dt.datetime):
+        raise TypeError("not a datetime")
+    # Without a zone it is UTC, the zone in which all sessions work.
+    return (value - (EPOCH if value.tzinfo is None else EPOCH_UTC)) // _MICROSECOND
+
+
+def _timestamp_ntz(value: Any) -> int:
+    if isinstance(value, str):
+        value = dt.datetime.fromisoformat(value)
+    if not isinstance(value, dt.datetime):
+        raise TypeError("not a datetime")
+    if value.tzinfo is not None:
+        raise ValueError("it has a time zone, the column has none")
+    return (value - EPOCH) // _MICROSECOND
+
+
+_PLAIN: dict[Type, Callable[[Any], Any]] = {
+    types.BOOLEAN: _boolean,
+    types.FLOAT: _float32,
+    types.DOUBLE: _float64,
+    types.STRING: _string,
+    types.BINARY: _binary,
+    types.DATE: _date,
+    types.TIMESTAMP: _timestamp,
+    types.TIMESTAMP_NTZ: _timestamp_ntz,
+}

@@ -1,0 +1,92 @@
+"""Values as people write them, read by a column's type: the keys of the command line and of URLs, literals of SQL."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+
+from viewkeeper.errors import BadValue
+from viewkeeper.model import types
+from viewkeeper.model.schema import Table
+from viewkeeper.model.types import Kind, Type
+
+
+def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
+    """The words of a command as the values of a key, or of its first columns, each by its column's type."""
+    columns = table.key_columns
+    if len(words) > len(columns) or (whole and len(words) < len(columns)):
+        names = ", ".join(column.name for column in columns)
+        raise BadValue(
+            f"The key of {table.name} has {len(columns)} column(s), {len(words)} value(s) were given.",
+            hint=f"The key is: {names}." if names else "It has one row: name no key.",
+        )
+    return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
+
+
+_READERS: Mapping[Type, Callable[[str], Any]] = {
+    types.BOOLEAN: lambda word: {"true": True, "false": False}[word.lower()],
+    types.FLOAT: float,
+    types.DOUBLE: float,
+    types.STRING: str,
+    types.BINARY: bytes.fromhex,
+    types.DATE: date.fromisoformat,
+    types.TIMESTAMP: datetime.fromisoformat,
+    types.TIMESTAMP_NTZ: datetime.fromisoformat,
+}
+
+
+_NUMBERS = (int, float, Decimal)
+_WRITTEN = re.compile(r"[0-9A-Za-z.+-]+")
+
+
+def typed(table: str, column: str, type_: Type, word: str) -> Any:
+    """A word as a value of the column's type."""
+    read = Decimal if type_.kind is Kind.DECIMAL else _READERS.get(type_, int)
+    try:
+        if read in _NUMBERS and not _WRITTEN.fullmatch(word):
+            raise ValueError  # Python reads 1_000 and digits of any script, SQL and JSON do not
+        return read(word)
+    except (ValueError, KeyError, ArithmeticError):
+        from viewkeeper.model.intake.columns import accepted
+
+        raise BadValue(f"{table}.{column}: {word!r} is no {type_.sql} value.", hint=f"Give {accepted(type_)}") from None
+
+
+# Names and key values as segments of a URL's path, as a server of views reads them.
+#
+#     ~null          NULL
+#     ~text          text as it stands, where it begins with ~, or is "." or "..", which browsers take out of a path
+#     base64url      BINARY
+#
+# Everything is percent-encoded, a slash too.
+
+
+NULL = "~null"
+RESERVED = ("views", "tables", "sql", "status", "events", "openapi.json")
+"""Names of the interface's own: a table that is called so is written with ~."""
+
+
+def segment_of(value: Any) -> str:
+    """A key's value as a segment."""
+    if value is None:
+        return NULL
+    if isinstance(value, bytes):
+        text = base64.urlsafe_b64encode(value).decode()
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if text.startswith("~") or text in (".", ".."):
+        text = "~" + text
+    return quote(text, safe="")
+
+
+def name_segment(name: str) -> str:
+    """A table's or view's name as a segment."""
+    reserved = name.startswith("~") or name in (".", "..", *RESERVED)
+    return quote("~" + name if reserved else name, safe="")

@@ -1,0 +1,1 @@
+"""The parts of the aggregate operator: measures, sums of groups, and the results made of them."""

@@ -1,0 +1,204 @@
+"""Minimum and maximum of groups, old and new, from the counts of their values.
+
+A run of values is sorted by (`¤h`, value), so the extremes of a group lie at the ends of its range in each run, below
+values that later runs took back. So read a window at the ends only, add the delta, and see how far that can be trusted:
+
+    run 1   │3 4 7 9│ … 200,000 more           bound = 9: every row below 9 has been read
+    run 2   │3⁻ 4⁻│                            3 and 4 are gone, 7 is left and lies below the bound: min = 7
+
+A group whose extreme does not lie strictly inside the bound is read again with a wider window. So the cost follows
+the delta and the retractions that are not merged yet, not the group's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.int128 import Flags, Ints, Wide
+from viewkeeper.model.names import HASH, quoted
+from viewkeeper.model.schema import WEIGHT
+from viewkeeper.operators.aggregation.groups import aligned, stretches
+from viewkeeper.operators.aggregation.spec import AggregateSpec
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.hash_index import Hashes
+from viewkeeper.state.row_ranges import spans
+from viewkeeper.state.run import Arrangement, distinct_hashes, hashes_of, weights_of
+
+_FIRST_WINDOW = 64
+_GROWTH = 16
+_SORT_IN_DUCKDB = 1 << 16
+_WORD = np.iinfo(np.int64)
+_NONE = np.zeros(0, np.int64)
+
+Extremes = dict[tuple[str, str], Any]
+"""A column for each of ("Min" or "Max", "old" or "new"), one value a group."""
+
+
+def by_value(duck: Duck, values: pa.Table, argument: str) -> pa.Table:
+    """Values in the order that runs of them have. DuckDB and Arrow agree on it; NaN comes last."""
+    if values.num_rows >= _SORT_IN_DUCKDB:
+        return duck.run(f"FROM delta ORDER BY {HASH}, {quoted(argument)}", delta=values)
+    return values.take(pc.sort_indices(values, sort_keys=[(HASH, "ascending"), (argument, "ascending")]))
+
+
+def change(
+    duck: Duck, spec: AggregateSpec, argument: str, state: Arrangement, delta: pa.Table, groups: pa.Table
+) -> Extremes:
+    """The extremes of each of `groups` (keys and `¤h`), of the state and of the state with the delta, `by_value`."""
+    columns = [*(k.name for k in spec.keys), argument, WEIGHT, HASH]
+    functions = [f for f in ("Min", "Max") if any((m.function, m.argument) == (f, argument) for m in spec.measures)]
+    delta = delta.select(columns)
+    found = {(f, side): _Found([], []) for f in functions for side in ("old", "new")}
+    pending = np.arange(groups.num_rows)
+    size = _FIRST_WINDOW
+    while len(pending):
+        asked = groups.take(pa.array(pending)) if len(pending) < groups.num_rows else groups
+        window = _window(state, delta, argument, distinct_hashes(asked), size, functions)
+        place = aligned(duck, spec, asked, window.rows)
+        pending = pending[_read(found, pending, window, argument, place, hashes_of(asked))]
+        size *= _GROWTH
+    none = delta.column(argument).combine_chunks().slice(0, 0)
+    return {key: f.column(groups.num_rows, none) for key, f in found.items()}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Values of some groups."""
+
+    groups: list[Ints]
+    values: list[Any]
+
+    def column(self, groups: int, none: Any) -> Any:
+        values = pa.concat_arrays([none, *self.values])
+        row = np.full(groups, -1, np.int64)
+        if self.groups:
+            row[np.concatenate(self.groups)] = np.arange(len(values))
+        return values.take(pa.array(row, mask=row < 0))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Rows at the ends of the ranges of `hashes`, `old` of them, then the delta's.
+
+    `bounds` has, by function and for each range that was not read whole, the innermost value read, with its hash.
+    """
+
+    hashes: Hashes
+    rows: pa.Table
+    old: int
+    bounds: dict[str, pa.Table]
+
+
+def _window(
+    state: Arrangement, delta: pa.Table, argument: str, hashes: Hashes, size: int, functions: list[str]
+) -> _Window:
+    rows: list[pa.Table] = []
+    bounds = {f: [delta.select([argument, HASH]).slice(0, 0)] for f in functions}
+    for run in state.near(hashes).runs:
+        start, stop = run.ranges(hashes)
+        length = stop - start
+        head = np.minimum(length, size if "Min" in functions else 0)
+        tail = np.minimum(length - head, size if "Max" in functions else 0)
+        partial = head + tail < length
+        places = (
+            np.concatenate([spans(start, head), spans(stop - tail, tail)]) if "Max" in functions else spans(start, head)
+        )
+        rows.append(run.take(places).select(delta.column_names))
+        for function, inner in (("Min", start + head - 1), ("Max", stop - tail)):
+            if function in functions and partial.any():
+                bounds[function].append(run.rows.select([argument, HASH]).take(pa.array(inner[partial])))
+    old = sum(int(t.num_rows) for t in rows)
+    every = pa.concat_tables([*rows, delta]).combine_chunks()
+    return _Window(hashes, every, old, {f: pa.concat_tables(tables) for f, tables in bounds.items()})
+
+
+def _read(
+    found: dict[tuple[str, str], _Found], pending: Ints, window: _Window, argument: str, place: Ints, hashes: Hashes
+) -> Flags:
+    """Note what the window proves about the pending groups, and tell for which it does not prove everything.
+
+    `place` is the group of each row, or −1; `hashes` are the groups'.
+    """
+    values = window.rows.column(argument).combine_chunks()
+    inner = [bounds.column(argument).combine_chunks() for bounds in window.bounds.values()]
+    codes, *inner_codes = _codes(values, *inner) if window.old else [_ascending(values), *(_NONE for _ in inner)]
+    order = _order(place, codes)
+    order = order[np.searchsorted(place[order], 0) :]
+    group, code = place[order], codes[order]
+    first = np.concatenate([[True], (group[1:] != group[:-1]) | (code[1:] != code[:-1])])[: len(group)]
+    cut = stretches(first, order < window.old)
+    old, new = cut.sums(weights_of(window.rows)[order])
+    group, code, row = group[cut.start], code[cut.start], order[cut.start]
+    unproven = np.zeros(len(pending), np.bool_)
+    answers: list[tuple[tuple[str, str], Ints, Ints]] = []
+    for (function, bounds), bound_codes in zip(window.bounds.items(), inner_codes, strict=True):
+        bound, limited = _bound(function, bounds, bound_codes, window.hashes, hashes)
+        before = np.less if function == "Min" else np.greater
+        inside = before(code, bound[group]) | ~limited[group]
+        for side, weight in (("old", old), ("new", new)):
+            at = np.flatnonzero(inside & (weight > 0))
+            turn = group[at][1:] != group[at][:-1]
+            at = at[np.concatenate([[True], turn] if function == "Min" else [turn, [True]])[: len(at)]]
+            answers.append(((function, side), group[at], row[at]))
+            lacking = limited.copy()
+            lacking[group[at]] = False
+            unproven |= lacking
+    for key, who, where in answers:
+        proven = ~unproven[who]
+        found[key].groups.append(pending[who[proven]])
+        found[key].values.append(values.take(pa.array(where[proven])))
+    return unproven
+
+
+def _bound(function: str, bounds: pa.Table, codes: Ints, touched: Hashes, hashes: Hashes) -> tuple[Ints, Flags]:
+    """For each group, the value up to which all rows were read, and whether there is such a limit."""
+    limit, limited = np.zeros(len(touched), np.int64), np.zeros(len(touched), np.bool_)
+    if bounds.num_rows:
+        where = np.searchsorted(touched, hashes_of(bounds))
+        limited[where] = True
+        tighten, free = (np.minimum, _WORD.max) if function == "Min" else (np.maximum, _WORD.min)
+        limit[where] = free
+        tighten.at(limit, where, codes)
+    of_group = np.searchsorted(touched, hashes)
+    return limit[of_group], limited[of_group]
+
+
+def _order(place: Ints, code: Ints) -> Ints:
+    """By group, value, and age. A delta alone is in this order already."""
+    same = place[1:] == place[:-1]
+    if bool(((place[1:] > place[:-1]) | (same & (code[1:] >= code[:-1]))).all()):
+        return np.arange(len(place))
+    return np.lexsort((code, place))  # stable: old rows come before the delta's
+
+
+def _ascending(values: Any) -> Ints:
+    """Codes for values that are in order within each group: a new one wherever the value differs from the last."""
+    last, this = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
+    steps = pc.not_equal(last, this)
+    if pa.types.is_floating(values.type):
+        steps = pc.and_not(steps, pc.and_(pc.is_nan(last), pc.is_nan(this)))
+    return np.concatenate([_NONE, [0], np.cumsum(steps.to_numpy(zero_copy_only=False))])[: len(values)]
+
+
+def _codes(*columns: Any) -> list[Ints]:
+    """Integers in the order of the values, for all columns together."""
+    values = pa.concat_arrays(columns)
+    kind = values.type
+    codes: Ints
+    if pa.types.is_floating(kind):
+        bits = values.cast(pa.float64()).view(pa.int64()).to_numpy()
+        codes = np.where(np.isnan(values.to_numpy()), _WORD.max, bits ^ ((bits >> 63) & _WORD.max))
+    elif pa.types.is_decimal(kind) and kind.precision <= 18:
+        codes = Wide.of(values).low.view(np.int64)
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        codes = values.cast(pa.int64()).to_numpy()
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        codes = values.view(pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(pa.int64()).to_numpy()
+    else:
+        codes = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    return np.split(codes, np.cumsum([len(c) for c in columns])[:-1])

@@ -1,0 +1,42 @@
+"""An aggregate's state on shelves: what the key of each slot is, and what of it adds up (`shelves`)."""
+
+from __future__ import annotations
+
+from viewkeeper.errors import Defect
+from viewkeeper.model import types
+from viewkeeper.model.schema import WEIGHT, Column, KeyPart
+from viewkeeper.operators.aggregation.spec import AggregateSpec, layout
+from viewkeeper.operators.keyed_state import Shelf
+
+_WIDE = types.decimal(38, 0)
+"""A 128-bit sum: below 2^62 rows it has no more digits."""
+
+
+def of(spec: AggregateSpec) -> tuple[tuple[Shelf, ...], ...]:
+    return (vector_shelf(spec),), *(value_shelves(spec, argument) for argument in layout(spec).values)
+
+
+def vector_shelf(spec: AggregateSpec) -> Shelf:
+    plan = layout(spec)
+    counts = {"¤n", *(a.name for a in plan.plain if a.is_count)}
+    sums = tuple(Column(n, types.BIGINT if n in counts else _WIDE, nullable=False) for n in plan.additive)
+    bucket = (Column("¤b", types.INT, nullable=False),) if plan.bucketed else ()
+    key = (*spec.keys, *bucket)
+    by = "group" if plan.bucketed else "key"
+    parts = tuple(KeyPart(c.name) for c in key)
+    return Shelf((*key, *sums), parts, len(spec.keys), plan.additive, keep_zero=not spec.keys, by=by)
+
+
+def value_shelves(spec: AggregateSpec, argument: str) -> tuple[Shelf, ...]:
+    """Of an argument whose least and greatest values are asked for, one from either end."""
+    functions = {m.function for m in spec.measures if m.argument == argument}
+    ends = [descends for function, descends in (("Min", False), ("Max", True)) if function in functions]
+    group = tuple(KeyPart(k.name) for k in spec.keys)
+    kind = next(m.argument_type for m in spec.measures if m.argument == argument)
+    if kind is None:
+        raise Defect(f"{argument} is the argument of no measure.")
+    columns = (*spec.keys, Column(argument, kind), Column(WEIGHT, types.BIGINT))
+    return tuple(
+        Shelf(columns, (*group, KeyPart(argument, descends)), len(group), (WEIGHT,), by="ends" if ends else "key")
+        for descends in ends or [False]
+    )

@@ -1,0 +1,239 @@
+"""What an aggregate computes: keys and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.errors import Defect, Unsupported
+from viewkeeper.model import types
+from viewkeeper.model.arrow_buffers import one_chunk
+from viewkeeper.model.names import quoted
+from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Type
+from viewkeeper.operators.aggregation import exact_float_sum
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One aggregate: `function` (a Catalyst class name) of the input column `argument` (None: count(*))."""
+
+    name: str
+    function: str
+    argument: str | None
+    argument_type: Type | None
+    type: Type
+    distinct: bool = False
+
+    @property
+    def column(self) -> Column:
+        return Column(self.name, self.type)
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    keys: tuple[Column, ...]
+    measures: tuple[Measure, ...]
+
+
+# Measures and the accumulators they are read from.
+#
+# An accumulator is a function of a group's rows that adds up: counts and exact sums. A measure's value is read from
+# accumulators alone, so adding the delta's accumulators to the group's and reading again is the aggregate's whole law.
+#
+#     accumulator   columns      holds
+#     count         one          rows whose argument is not NULL
+#     sum           one          Σ of integers, or of a decimal's unscaled integers (up to 18 digits)
+#     wide          two          the same for longer decimals, as Σ of the lower and Σ of the upper 64 bits
+#     double        one          Σ of integers cast to DOUBLE, which are integers again
+#     exact         bucket rows  Σ of doubles (`exact`)
+#     square        bucket rows  Σ of their squares
+#
+# Counts are 64-bit and sums 128-bit integers; none can overflow below 2^62 rows. Decimals enter as their unscaled
+# integers and leave with the result's scale put back, without a copy. A distinct accumulator sees each value of a group
+# once.
+
+
+VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
+VALUE_FUNCTIONS = ("Min", "Max")
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """One additive fact about an argument."""
+
+    kind: str
+    argument: str
+    distinct: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"¤{self.kind}_{self.argument}{'_distinct' if self.distinct else ''}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its state columns; bucket rows have none of their own."""
+        if self.is_bucketed:
+            return ()
+        return (f"{self.name}_l", f"{self.name}_u") if self.kind == "wide" else (self.name,)
+
+    @property
+    def is_count(self) -> bool:
+        return self.kind == "count"
+
+    @property
+    def is_bucketed(self) -> bool:
+        return self.kind in ("exact", "square")
+
+    def terms(self) -> tuple[str, ...]:
+        """SQL over the raw argument for what each state column adds up, before the weight."""
+        a = self.argument
+        if self.kind == "count":
+            return (f"CASE WHEN {quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
+        if self.kind == "wide":
+            return (f"{quoted(raw_lower(a))}::HUGEINT", f"{quoted(raw_upper(a))}::HUGEINT")
+        if self.kind == "double":
+            return (f"{quoted(a)}::DOUBLE::HUGEINT",)
+        return (f"{quoted(raw(a))}::HUGEINT",)
+
+    @property
+    def type(self) -> str:
+        """In SQL; Arrow has a HUGEINT as decimal128(38, 0)."""
+        return "BIGINT" if self.is_count else "HUGEINT"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What an aggregate keeps: its accumulators, and the arguments whose values are counted."""
+
+    accumulators: tuple[Accumulator, ...]
+    values: tuple[str, ...]
+    extremes: tuple[str, ...]
+    distincts: tuple[str, ...]
+
+    @cached_property
+    def plain(self) -> tuple[Accumulator, ...]:
+        return tuple(a for a in self.accumulators if not a.is_bucketed)
+
+    @cached_property
+    def bucketed(self) -> tuple[Accumulator, ...]:
+        return tuple(a for a in self.accumulators if a.is_bucketed)
+
+    @cached_property
+    def counts(self) -> tuple[str, ...]:
+        """The names of the state columns that count; that of all rows is the first."""
+        return ("¤n", *(a.name for a in self.plain if a.is_count))
+
+    @cached_property
+    def sums(self) -> tuple[str, ...]:
+        return tuple(c for a in self.plain if not a.is_count for c in a.columns)
+
+    @cached_property
+    def additive(self) -> tuple[str, ...]:
+        """The names of all state columns that add up."""
+        columns = tuple(c for a in self.plain for c in a.columns)
+        return ("¤n", *columns, "¤x") if self.bucketed else ("¤n", *columns)
+
+
+@lru_cache(maxsize=1024)
+def layout(spec: AggregateSpec) -> Layout:
+    accumulators: dict[Accumulator, None] = {}
+    extremes: dict[str, None] = {}
+    distincts: dict[str, None] = {}
+    values: dict[str, None] = {}
+    for measure in spec.measures:
+        accumulators.update(dict.fromkeys(needs(measure)))
+        if measure.argument is not None and measure.function in VALUE_FUNCTIONS:
+            extremes[measure.argument] = values[measure.argument] = None
+        elif measure.argument is not None and measure.distinct:
+            distincts[measure.argument] = values[measure.argument] = None
+    return Layout(tuple(accumulators), tuple(values), tuple(extremes), tuple(distincts))
+
+
+def needs(measure: Measure) -> tuple[Accumulator, ...]:
+    """The accumulators that a measure is read from."""
+    a, d, function = measure.argument, measure.distinct, measure.function
+    if a is None:
+        if function == "Count":
+            return ()
+        raise Unsupported(f"{function} needs an argument.")
+    if function in VALUE_FUNCTIONS:
+        return (Accumulator("count", a),)
+    count = Accumulator("count", a, d)
+    if function == "Count":
+        return (count,)
+    if function in ("Sum", "Average"):
+        return (count, summing(measure))
+    if function in VARIANCES and measure.argument_type in types.FLOATS:
+        return (count, Accumulator("exact", a, d), Accumulator("square", a, d))
+    raise Unsupported(f"The aggregate {function} of {measure.argument_type} has no kernel.")
+
+
+def summing(measure: Measure) -> Accumulator:
+    """The accumulator of Sum and Average, by the argument's type."""
+    if measure.argument is None:
+        raise Defect(f"{measure.function} has no argument.")
+    kind = measure.argument_type or types.VOID
+    if digits := types.decimal_digits(kind):
+        return Accumulator("sum" if digits[0] <= 18 else "wide", measure.argument, measure.distinct)
+    if types.is_float(kind):
+        return Accumulator("exact", measure.argument, measure.distinct)
+    if types.is_integer(kind):
+        # Spark's average casts each value to DOUBLE first, which only a BIGINT can lose digits in.
+        lossy = measure.function == "Average" and kind == types.BIGINT
+        return Accumulator("double" if lossy else "sum", measure.argument, measure.distinct)
+    raise Unsupported(f"{measure.function} of {kind} is not supported.")
+
+
+def raw(argument: str) -> str:
+    return f"¤r_{argument}"
+
+
+def raw_lower(argument: str) -> str:
+    return f"¤rl_{argument}"
+
+
+def raw_upper(argument: str) -> str:
+    return f"¤ru_{argument}"
+
+
+def with_raw(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
+    """The rows with the raw columns that the accumulators' terms read: integers of decimals, bits of doubles."""
+    for accumulator in accumulators:
+        a = accumulator.argument
+        if accumulator.kind in ("sum", "exact", "square") and raw(a) not in rows.column_names:
+            column = rows.column(a)
+            value = exact_float_sum.bits(column) if accumulator.is_bucketed else unscaled(column)
+            rows = rows.append_column(raw(a), value)
+        elif accumulator.kind == "wide" and raw_lower(a) not in rows.column_names:
+            lower, upper = _halves(one_chunk(rows.column(a)))
+            rows = rows.append_column(raw_lower(a), lower).append_column(raw_upper(a), upper)
+    return rows
+
+
+def rescaled(column: Any, kind: pa.DataType) -> Any:
+    """A column of unscaled integers (decimal128) as decimals of this type: the same bytes under another type."""
+    array = one_chunk(column)
+    return pa.Array.from_buffers(kind, len(array), array.buffers(), offset=array.offset)
+
+
+def unscaled(column: Any) -> Any:
+    if not pa.types.is_decimal(column.type):
+        return column
+    return rescaled(column, pa.decimal128(column.type.precision, 0))
+
+
+def _halves(array: Any) -> tuple[Any, Any]:
+    """The lower and upper 64 bits of decimals, as uint64 and int64 arrays."""
+    validity, data = array.buffers()
+    words = np.frombuffer(data, np.uint64)[: 2 * (array.offset + len(array))]
+    lower, upper = (pa.py_buffer(np.ascontiguousarray(words[i::2])) for i in (0, 1))
+    return (
+        pa.Array.from_buffers(pa.uint64(), len(array), [validity, lower], offset=array.offset),
+        pa.Array.from_buffers(pa.int64(), len(array), [validity, upper], offset=array.offset),
+    )

@@ -1,0 +1,116 @@
+"""Values as 64-bit integers in the same order, so that a comparison of values is one of integers.
+
+    integers, dates, timestamps, booleans      the number itself
+    decimals of up to 18 digits                the unscaled integer
+    strings, bytes, doubles, long decimals     the place among all values that are compared here
+
+Spark compares strings by their bytes, NaN equals itself and is greater than all, −0.0 equals 0.0: so does Arrow's sort,
+once zeros and NaNs are made one. What is NULL has a mask; its code says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.arrow_buffers import one_chunk
+from viewkeeper.model.int128 import Flags, Ints, Wide
+
+Coded = tuple[Ints, Flags]
+"""The codes, and where there is a value."""
+
+
+def coded(columns: Sequence[Any]) -> list[Coded]:
+    """The codes of columns of one type: comparable across all of them."""
+    arrays = [one_chunk(c) for c in columns]
+    present = [_present(a) for a in arrays]
+    kind = arrays[0].type
+    if pa.types.is_decimal(kind) and kind.precision <= 18:
+        numbers = [Wide.of(a).low.view(np.int64) for a in arrays]
+    elif pa.types.is_decimal(kind) or pa.types.is_floating(kind) or not _is_number(kind):
+        numbers = _ranked(arrays)
+    else:
+        numbers = [_integers(a) for a in arrays]
+    return list(zip(numbers, present, strict=True))
+
+
+def numbered(columns: Sequence[Any]) -> tuple[Ints, Ints]:
+    """For each row the number of its tuple of values, and the first row of each number. NULL is a value."""
+    code: Ints | None = None
+    for column in columns:
+        own, count = _distinct(one_chunk(column))
+        if code is None:
+            code, span = own, count
+        elif span * count >= 1 << 62:
+            values, code = np.unique(code, return_inverse=True)
+            code, span = code * count + own, len(values) * count
+        else:
+            code, span = code * count + own, span * count
+    if code is None or not len(code):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if span <= 4 * len(code) + 1024:
+        place = np.full(span, -1, np.int64)
+        place[code[::-1]] = np.arange(len(code))[::-1]
+        there = np.flatnonzero(place >= 0)
+        number = np.empty(span, np.int64)
+        number[there] = np.arange(len(there))
+        return number[code], place[there]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return inverse, first
+
+
+def _distinct(array: Any) -> tuple[Ints, int]:
+    if pa.types.is_decimal(array.type) and array.type.precision <= 18 and not array.null_count:
+        array = pa.array(Wide.of(array).low.view(np.int64))
+    found = array.dictionary_encode("encode")
+    return found.indices.to_numpy().astype(np.int64), max(1, len(found.dictionary))
+
+
+def _present(array: Any) -> Flags:
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    found: Flags = pc.is_valid(array).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _integers(array: Any) -> Ints:
+    if pa.types.is_date(array.type):
+        array = array.view(pa.int32())
+    elif pa.types.is_timestamp(array.type):
+        array = array.view(pa.int64())
+    if array.null_count:
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+    found: Ints = array.to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _ranked(arrays: Sequence[Any]) -> list[Ints]:
+    """The place of each value among the distinct ones of all arrays."""
+    whole = pa.chunked_array([_one_zero(a) for a in arrays]).combine_chunks()
+    encoded = one_chunk(whole).dictionary_encode()
+    values = encoded.dictionary
+    places = np.empty(max(1, len(values)), np.int64)
+    places[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
+    codes = places[encoded.indices.fill_null(0).to_numpy().astype(np.int64)]
+    edges = np.cumsum([0, *(len(a) for a in arrays)])
+    return [codes[a:b] for a, b in pairwise(edges)]
+
+
+def _one_zero(array: Any) -> Any:
+    """One zero and one NaN: dictionaries tell them apart by their bits."""
+    if not pa.types.is_floating(array.type):
+        return array
+    values = array.fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    values = np.where(np.isnan(values), np.nan, values).astype(values.dtype)
+    return pa.array(values, array.type, mask=None if not array.null_count else ~_present(array))

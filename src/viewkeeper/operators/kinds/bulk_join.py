@@ -1,0 +1,96 @@
+"""BulkJoin: the whole join at once, for first loads in the driver: one DuckDB statement over all relations.
+
+A load is a delta from nothing, so of the paths `Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ` one remains, which is the join itself. Optional
+relations (`plan.flatten`) follow the others, each as the outer or anti join that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import pyarrow as pa
+
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.names import WEIGHT, quoted
+from viewkeeper.model.schema import Column
+from viewkeeper.operators.chunked_execution import stacked
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segment import Segment, where_sql
+from viewkeeper.resources.memory import width
+from viewkeeper.state.consolidate import consolidation
+
+
+@dataclass(frozen=True)
+class OptionalInput:
+    """A relation that rows may or, `how` being anti, must not meet. `summed`: its rows are to be added up first, as no
+    match is a matter of weights."""
+
+    relation: int
+    how: str
+    on: tuple[Expr, ...]
+    summed: bool
+
+
+@dataclass(frozen=True)
+class BulkJoin(Operator):
+    relations: tuple[tuple[Segment, ...], ...]
+    where: tuple[Expr, ...]
+    optional: tuple[OptionalInput, ...] = ()
+    kind: ClassVar[str] = "bulkjoin"
+    only_loads: ClassVar[bool] = True
+    may_cancel: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return self.relations
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        hidden = {o.relation for o in self.optional if o.how == "anti"}
+        return tuple(c for i, relation in enumerate(self.relations) if i not in hidden for c in relation[0].columns)
+
+    @cached_property
+    def sql(self) -> str:
+        """Each relation is a table `input0`, `input1`, …; their weights multiply."""
+        optional = {o.relation for o in self.optional}
+        inner = [f"input{i}" for i in range(len(self.relations)) if i not in optional]
+        factors = [f"{name}.{WEIGHT}" for name in inner]
+        tables = f"({' CROSS JOIN '.join(inner)})" if self.optional else ", ".join(inner)
+        for one in self.optional:
+            name = f"input{one.relation}"
+            rows = name
+            if one.summed:
+                schema = _schema(self.relations[one.relation][0].columns)
+                rows = f"({consolidation(schema, source=name)}) AS {name}"
+            tables += f" {'ANTI' if one.how == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(one.on)}"
+            if one.how != "anti":
+                factors.append(f"coalesce({name}.{WEIGHT}, 1)")
+        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
+        columns = "".join(f"{quoted(c.name)}, " for c in self.columns)
+        return f"SELECT {columns}CAST({' * '.join(factors)} AS BIGINT) AS {WEIGHT} FROM {tables}{condition}"
+
+    def takes_part(self, on_spark: bool) -> bool:
+        return not on_spark
+
+    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
+        optional = {o.relation for o in self.optional}
+        if not all(tables for i, tables in enumerate(ports) if i not in optional):
+            return ()
+        inputs = {
+            f"input{i}": stacked(tables) if tables else _nothing(self.relations[i][0].columns)
+            for i, tables in enumerate(ports)
+        }
+        most = site.memory.rows(sum(width(table) for table in inputs.values()))
+        return site.duck.stream(self.sql, most, **inputs)
+
+
+def _nothing(columns: Sequence[Column]) -> pa.Table:
+    return _schema(columns).empty_table()
+
+
+def _schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())])

@@ -1,0 +1,125 @@
+"""Theta: the rows of a family's path with every member that wants them, as rows.
+
+    Δ(D ⋈ P) = ΔD ⋈ Pⁿᵉʷ + Dᵒˡᵈ ⋈ ΔP
+
+So a member that goes meets the rows it had, and none that came since: it is not in the way of rows that would fail for
+it. The condition may be any; DuckDB compares the rows that came with all members, and members that came with all rows.
+So a change costs the number of members. It is for what is no sum (rows themselves, min and max, distinct, windows):
+where only sums are wanted, `Cells` makes them without these pairs. State: the rows, and the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import pyarrow as pa
+
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.names import HASH, quoted
+from viewkeeper.model.schema import WEIGHT, Column
+from viewkeeper.operators.chunked_execution import joined
+from viewkeeper.operators.description import Drawn, Told
+from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.segment import Segment, where_sql
+from viewkeeper.resources.memory import width
+from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.state.consolidate import consolidate
+from viewkeeper.state.run import Arrangement, Run, arrange
+
+# What operators have in common that give a family's rows to its members: two ports, and state of each.
+#
+# port 0  rows of the family's path, the same for all members     ─▶ state 0
+# port 1  members, as rows of parameters                          ─▶ state 1
+
+
+@dataclass(frozen=True)
+class ForMembers(Operator):
+    rows: tuple[Segment, ...]
+    members: tuple[Segment, ...]
+    stateful: ClassVar[bool] = True
+    members_slot: ClassVar[int | None] = 1
+    jointly: ClassVar[bool] = True
+
+    @property
+    def ports(self) -> tuple[tuple[Segment, ...], ...]:
+        return self.rows, self.members
+
+    @property
+    def slots(self) -> int:
+        return 2
+
+    def made_of(self, name: str) -> tuple[str, Expr] | None:
+        for segment in (self.members[0], self.rows[0]):
+            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == name), None)
+            if found is not None:
+                return found
+        return None
+
+    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        return {n.name: text(s.source, n.expr) for s in (self.rows[0], self.members[0]) for n in s.exprs}
+
+
+@dataclass(frozen=True)
+class Theta(ForMembers):
+    where: tuple[Expr, ...]
+    kind: ClassVar[str] = "theta"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.rows[0].columns, *self.members[0].columns)
+
+    @cached_property
+    def sql(self) -> str:
+        shown = ", ".join(quoted(c.name) for c in self.columns)
+        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
+        return f"SELECT {shown}, CAST(d.{WEIGHT} * p.{WEIGHT} AS BIGINT) AS {WEIGHT} FROM d, p{condition}"
+
+    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
+        rows, members = site.state(self)
+        came, changed = (consolidate(site.duck, joined(tables)) if tables else None for tables in (ports[0], ports[1]))
+        if came is not None and (members.runs or changed is not None):
+            parts = [members.rows(self._names(1))] if members.runs else []
+            parts += [] if changed is None else [changed.select([*self._names(1), WEIGHT])]
+            yield from self._met(site, came, consolidate(site.duck, joined(parts)))
+        if changed is not None:
+            for run in rows.runs:
+                yield from self._met(site, run.weighted, changed)
+        site.add(self, [_NOTHING if t is None else arrange(t) for t in (came, changed)])
+
+    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+        if not all(state.runs for state in states):
+            kinds = [(c.name, types.arrow(c.type)) for c in self.columns]
+            return pa.schema([*kinds, (WEIGHT, pa.int64())]).empty_table()
+        rows, members = (state.rows(self._names(i)) for i, state in enumerate(states))
+        return duck.run(self.sql, d=rows, p=members)
+
+    def attempt(self, duck: Duck) -> None:
+        empty = [
+            pa.schema([*((c.name, types.arrow(c.type)) for c in port[0].columns), (WEIGHT, pa.int64())]).empty_table()
+            for port in self.ports
+        ]
+        duck.run(self.sql, d=empty[0], p=empty[1])
+
+    def _met(self, site: Site, rows: pa.Table, members: pa.Table) -> Iterator[pa.Table]:
+        rows, members = rows.select([*self._names(0), WEIGHT]), members.select([*self._names(1), WEIGHT])
+        if rows.num_rows and members.num_rows:
+            yield from site.duck.stream(self.sql, site.memory.rows(width(rows) + width(members)), d=rows, p=members)
+
+    def _names(self, port: int) -> list[str]:
+        return [c.name for c in self.ports[port][0].columns]
+
+    def describe(self, told: Told) -> str:
+        return f"rows of a family's members, by ({', '.join(self._names(1))})"
+
+    def reason(self, told: Told) -> str:
+        return "more than sums is wanted of the rows: each is given to every member that wants it"
+
+    def drawn(self, told: Told) -> Drawn:
+        return Drawn("rows of members", key=tuple(told.given(self.members[0], n) for n in self._names(1)))
+
+
+_NOTHING = Run(pa.schema([(HASH, pa.uint64())]).empty_table())

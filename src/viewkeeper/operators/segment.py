@@ -1,0 +1,122 @@
+"""Segments: the linear statements between operators, and the hashes by which rows are distributed and arranged.
+
+A hash says only where a row belongs. Where a threshold is compared with a column (`thresholds`), its place is a number
+that grows with the value instead, so that the rows between two values lie together:
+
+    place(v) = c ± log₂(1 + |v|), rounded to 2⁻⁴⁰         for NaN, which is the greatest, and for ±∞ there is room above
+
+It need not tell values apart: whoever looks up compares the values afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from viewkeeper.errors import Defect
+from viewkeeper.expressions import predicate, render
+from viewkeeper.expressions.backends.vector_case import is_exact
+from viewkeeper.expressions.backends.vector_decimals import is_product
+from viewkeeper.expressions.backends.vector_predicates import Comparison, comparisons
+from viewkeeper.expressions.tree import Expr, Named
+from viewkeeper.model import types
+from viewkeeper.model.names import HASH, WEIGHT, quoted
+from viewkeeper.model.schema import Column
+from viewkeeper.model.types import Family
+
+LATER = "later"
+"""Marks, in its metadata, a field that was added when state had been stored under names without it."""
+
+_FINE, _INFINITE = 40, 1025
+_MIDDLE = (1 << 62) + (1 << 57)
+"""All places share their top bits: the rows of an ordered arrangement belong to one task."""
+
+ORDERED = (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.DATE, Family.TIME)
+"""How the names of types begin whose values have a place."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`SELECT exprs, ¤w, hash(key) AS ¤h FROM source WHERE where`. `key` None: no hash is needed.
+
+    `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
+    are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat rows).
+    """
+
+    source: str
+    where: tuple[Expr, ...]
+    exprs: tuple[Named, ...]
+    key: tuple[str, ...] | None
+    gather: bool = False
+    sign: int = 1
+    times: tuple[Expr, ...] = ()
+    ordered: bool = field(default=False, metadata={LATER: True})
+    """Whether the rows are placed by the value of the key's one column, not by its hash."""
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(n.column for n in self.exprs)
+
+    @cached_property
+    def sql(self) -> str:
+        outer = [quoted(n.name) for n in self.exprs] + [WEIGHT]
+        if self.key is not None:
+            # Rows are distributed by the top bits of the hash: without them, all go to the first place.
+            hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
+            outer.append(f"{order_sql(self._key_column) if self.ordered else hashed} AS {HASH}")
+        factors = [WEIGHT, *(f"CAST({render(t)} AS BIGINT)" for t in self.times)]
+        weight = f"{'' if self.sign > 0 else '-'}({' * '.join(factors)}) AS {WEIGHT}"
+        inner = [f"{render(n.expr)} AS {quoted(n.name)}" for n in self.exprs] + [weight]
+        condition = f" WHERE {where_sql(self.where)}" if self.where else ""
+        inner_sql = f"SELECT {', '.join(inner)} FROM input{condition}"
+        return inner_sql if self.key is None else f"SELECT {', '.join(outer)} FROM ({inner_sql})"
+
+    @property
+    def _key_column(self) -> Column:
+        if self.key is None:
+            raise Defect("A segment without a key was asked for it.")
+        return next(c for c in self.columns if c.name == self.key[0])
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether it takes no statement: columns, picked or worked out as Arrow does, of rows that it can tell. Those
+        of `products` take one if their values are great."""
+        if self.compared is None or self.sign < 0 or self.times or self.ordered:
+            return False
+        return all(n.name in self.products or is_exact(n.expr) for n in self.exprs)
+
+    @cached_property
+    def products(self) -> frozenset[str]:
+        """Columns that Arrow does not work out, and words do."""
+        return frozenset(n.name for n in self.exprs if not is_exact(n.expr) and is_product(n.expr))
+
+    @cached_property
+    def compared(self) -> tuple[Comparison, ...] | None:
+        """The conditions, if none of them takes a statement: none can fail then, so their order does not matter."""
+        return comparisons(self.where)
+
+    def used(self) -> frozenset[str]:
+        """The columns it reads of its source."""
+        return frozenset().union(*(e.columns() for e in [*self.where, *self.times, *(n.expr for n in self.exprs)]))
+
+
+def where_sql(conjuncts: tuple[Expr, ...]) -> str:
+    """A filter; the conjuncts keep their order, so a guard in front of a division guards it."""
+    condition = conjuncts[0]
+    for conjunct in conjuncts[1:]:
+        condition = Expr("And", types.BOOLEAN, (condition, conjunct))
+    return predicate(condition)
+
+
+def hash_sql(columns: tuple[str, ...]) -> str:
+    """The hash by which rows of a key are distributed and arranged; no key: all rows together."""
+    return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
+
+
+def order_sql(column: Column) -> str:
+    """The place of a row by a column's value; NULL, which meets nothing, is in the middle."""
+    text = quoted(column.name)
+    number = f"epoch({text})" if column.type in (types.DATE, *types.TIMES) else f"CAST({text} AS DOUBLE)"
+    size = f"least(log2(1 + abs({number})), {_INFINITE})"
+    signed = f"CASE WHEN isnan({number}) THEN {_INFINITE + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
+    return f"CAST({_MIDDLE} + coalesce(CAST(round({1 << _FINE} * ({signed})) AS BIGINT), 0) AS UBIGINT)"

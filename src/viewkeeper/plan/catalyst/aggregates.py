@@ -1,0 +1,303 @@
+"""Aggregates and windows: the nodes that call functions over several rows.
+
+Catalyst's Aggregate mixes three things: grouping expressions, aggregate calls, and arithmetic over both. Here they are
+apart: keys and calls make the Aggregate, the arithmetic is a projection above it, in which an expression that equals a
+grouping expression is that key's column.
+
+Group keys and DISTINCT arguments of floating type are normalised (−0.0 is 0.0, one NaN), as Spark does when it runs.
+A window call's `value` starts with its frame: `("frame", (kind, lower, upper))`, kind "rows" or "range", bounds
+"unbounded preceding", "current row", "unbounded following", or an expression, negative for PRECEDING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from viewkeeper.model import types
+from viewkeeper.plan import functions
+from viewkeeper.plan.catalyst.expressions import (
+    CALL_FIELDS,
+    Scope,
+    conjunction,
+    conjuncts,
+    field_value,
+    internal_value,
+    scala_name,
+    sql_name,
+)
+from viewkeeper.plan.catalyst.raw_tree import RawExpr, RawNode
+from viewkeeper.plan.catalyst.resolved_node import Ids, Reader, Relation, reference
+from viewkeeper.plan.catalyst.subqueries import SUBQUERY, Scalars
+from viewkeeper.plan.compile.branch import substitute
+from viewkeeper.plan.logical import nodes
+from viewkeeper.plan.logical.nodes import Aggregate, Call, Expand, Expr, Named, Node, Order, Project
+
+# Several DISTINCT aggregates as one aggregate again.
+#
+# Spark has no operator for them, so its optimiser (RewriteDistinctAggregates, which cannot be switched off) writes
+#
+#     γ_{k; f(d₁) FILTER (g = 1), h(d₂) FILTER (g = 2 AND m), first(r) FILTER (g = 0)}
+#       γ_{k, d₁, d₂, g; r := sum(x), m := max(c)}
+#         Expand [k, NULL, NULL, x, NULL, 0], [k, a, NULL, NULL, NULL, 1], [k, NULL, b, NULL, c, 2]
+#
+# for `SELECT f(DISTINCT a), h(DISTINCT b) FILTER (WHERE c), sum(x) GROUP BY k`. Our aggregate counts the values of as
+# many arguments as there are in one pass over a group, where the above brings every row once for each DISTINCT. Read
+# backwards: the rows of number g are the input's rows through projection g; those that the inner aggregate makes of
+# them are the distinct values of the columns that projection g does not leave NULL, and `max(c)` says whether a row
+# with that value passed the filter; with none left there is one row for each k, which holds the others' results. That
+# is checked here column by column, and what does not fit stays as it is.
+
+
+_COUNTED = frozenset({"Count", "Sum", "Average", "Min", "Max"})
+"""Those whose DISTINCT the aggregate operator maintains."""
+
+
+def together(node: Aggregate) -> Aggregate:
+    """The aggregate over the rows themselves, if the node is what Spark makes of several DISTINCT ones."""
+    names, inner = _below(node.child)
+    if not isinstance(inner, Aggregate) or not isinstance(inner.child, Expand):
+        return node
+    rewritten = _Rewritten(names, inner, inner.child)
+    keys = [rewritten.key(k) for k in node.keys]
+    calls = [rewritten.call(c, node) for c in node.calls]
+    if not calls or any(k is None for k in keys) or any(c is None for c in calls):
+        return node
+    return Aggregate(inner.child.child, tuple(k for k in keys if k), tuple(c for c in calls if c))
+
+
+def _below(node: Node) -> tuple[dict[str, str], Node]:
+    """What stands below projections that only pick and rename, and its columns by their names above."""
+    names = {c.name: c.name for c in node.columns}
+    while isinstance(node, Project) and all(n.expr.op == "column" for n in node.exprs):
+        passed = {n.name: str(n.expr.value) for n in node.exprs}
+        names = {above: passed[name] for above, name in names.items()}
+        node = node.child
+    return names, node
+
+
+class _Rewritten:
+    """The inner aggregate and its Expand: what the outer one's columns are over the rows below."""
+
+    def __init__(self, names: Mapping[str, str], inner: Aggregate, expand: Expand) -> None:
+        self.names = names
+        self.keys = {k.name: k.expr for k in inner.keys}
+        self.calls = {c.name: c for c in inner.calls}
+        self.rows = [dict(zip((c.name for c in expand.output), p, strict=True)) for p in expand.projections]
+
+    def key(self, key: Named) -> Named | None:
+        """A key of the outer aggregate: a key of the inner one that is the same in every projection."""
+        found = {self._seen(key.expr, row) for row in self.rows}
+        expr = found.pop()
+        return None if found or expr is None else Named(key.name, expr)
+
+    def call(self, call: Call, outer: Aggregate) -> Call | None:
+        chosen = [(number, c) for c in conjuncts(call.filter) if (number := self._number(c)) is not None]
+        if call.distinct or len(chosen) != 1:
+            return None
+        (number, condition), grouped = chosen[0], {str(self._name(c)) for k in outer.keys for c in k.expr.columns()}
+        row = self._row(*number)
+        if row is None:
+            return None
+        rest = [c for c in conjuncts(call.filter) if c is not condition]
+        kept = {name for name, e in self.keys.items() if not _is_null(e, row)} - grouped - {number[0]}
+        if not kept and call.function == "First" and not rest and len(call.args) == 1:
+            return self._other(call, row)
+        return self._distinct(call, row, rest, kept)
+
+    def _other(self, call: Call, row: Mapping[str, Expr]) -> Call | None:
+        """An aggregate without DISTINCT: the inner one has made it."""
+        made = self.calls.get(self._name(str(call.args[0].value)) or "")
+        if call.args[0].op != "column" or made is None or made.distinct:
+            return None
+        condition = None if made.filter is None else substitute(made.filter, row)
+        args = tuple(substitute(a, row) for a in made.args)
+        return replace(made, name=call.name, args=args, filter=condition, nullable=call.nullable)
+
+    def _distinct(self, call: Call, row: Mapping[str, Expr], rest: list[Expr], kept: set[str]) -> Call | None:
+        if call.function not in _COUNTED or len(call.args) != 1:
+            return None
+        if {self._name(c) for c in call.args[0].columns()} != kept or len(kept) != 1:
+            return None
+        passed = [self._passed(c, row) for c in rest]
+        argument = self._seen(call.args[0], row)
+        if argument is None or any(p is None for p in passed):
+            return None
+        condition = conjunction(tuple(p for p in passed if p))
+        return replace(call, args=(argument,), distinct=True, filter=condition)
+
+    def _passed(self, condition: Expr, row: Mapping[str, Expr]) -> Expr | None:
+        """The FILTER of a DISTINCT aggregate, of which the inner one has kept the maximum."""
+        made = self.calls.get(self._name(str(condition.value)) or "") if condition.op == "column" else None
+        if made is None or made.function != "Max" or made.filter is not None or made.type != types.BOOLEAN:
+            return None
+        return substitute(made.args[0], row)
+
+    def _name(self, above: str) -> str | None:
+        return self.names.get(above)
+
+    def _number(self, condition: Expr) -> tuple[str, int] | None:
+        """(column, number) of `g = number` over a key of the inner aggregate that numbers the projections."""
+        if condition.op != "EqualTo":
+            return None
+        for side, other in (condition.args, condition.args[::-1]):
+            name = self._name(str(side.value)) if side.op == "column" else None
+            if name in self.keys and other.op == "literal" and isinstance(other.value, int):
+                return str(name), other.value
+        return None
+
+    def _row(self, column: str, number: int) -> Mapping[str, Expr] | None:
+        """The one projection that has the number."""
+        found = [(substitute(self.keys[column], row), row) for row in self.rows]
+        rows = [row for e, row in found if e.op == "literal" and e.value == number]
+        return rows[0] if len(rows) == 1 and all(e.op == "literal" for e, _ in found) else None
+
+    def _seen(self, expr: Expr, row: Mapping[str, Expr]) -> Expr | None:
+        """An expression over the inner aggregate's keys, over the rows below a projection."""
+        keys = {above: self.keys[name] for above, name in self.names.items() if name in self.keys}
+        if not expr.columns() <= set(keys):
+            return None
+        return substitute(substitute(expr, keys), row)
+
+
+def _is_null(expr: Expr, row: Mapping[str, Expr]) -> bool:
+    """Whether a key is NULL in all rows of a projection."""
+    seen = [row[c] for c in expr.columns()]
+    return bool(seen) and all(e.op == "literal" and e.value is None for e in seen)
+
+
+_BOUNDS = {
+    "UnboundedPreceding$": "unbounded preceding",
+    "UnboundedFollowing$": "unbounded following",
+    "CurrentRow$": "current row",
+}
+_RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
+"""Their arguments repeat the window's order."""
+
+
+def read_aggregate(reader: Reader, raw: RawNode) -> Relation:
+    child = reader.read(raw.children[0])
+    below, above = Scalars(reader), Scalars(reader)
+    inner = below.scope(child.columns)
+    keys: dict[Expr, Named] = {}
+    for key in raw.exprs.get("groupingExpressions", []):
+        expr = inner.read(key)
+        if expr not in keys:
+            normal = normalised(expr)
+            keys[expr] = Named(str(normal.value) if normal.op == "column" else reader.fresh(), normal)
+    calls: dict[tuple[Any, ...], Call] = {}
+
+    def named(parts: tuple[Any, ...]) -> Expr:
+        if parts not in calls:
+            calls[parts] = Call(reader.fresh(), *parts)
+        return reference(calls[parts].column)
+
+    def special(e: RawExpr) -> Expr | None:
+        if e.op == "AggregateExpression" and e.args[0].op == "PivotFirst":
+            items = tuple(named(parts) for parts in _pivot(inner, e.args[0]))
+            return Expr("CreateArray", e.type, items, None, False)
+        if e.op == "AggregateExpression":
+            return named(_call(inner, e))
+        if e.op in ("Alias", "Literal") or any(a.op in ("AggregateExpression", SUBQUERY) for a in e.walk()):
+            return None
+        key = keys.get(inner.read(e))
+        return reference(key.column) if key else None
+
+    scope = above.scope({}, special)
+    results = [(e.id, scope.read(e)) for e in raw.exprs.get("aggregateExpressions", [])]
+    node = together(nodes.Aggregate(below.joined(child.node), tuple(keys.values()), tuple(calls.values())))
+    grouped = Relation(above.joined(node), (*(None for _ in node.columns), *above.ids))
+    return reader.projected(grouped, results) if results else grouped
+
+
+def read_window(reader: Reader, raw: RawNode) -> Relation:
+    child = reader.read(raw.children[0])
+    scalars = Scalars(reader, refuse="in a window function")
+    scope = scalars.scope(child.columns)
+    calls, ids = [], []
+    for alias in raw.exprs["windowExpressions"]:
+        if alias.op == "AttributeReference":
+            continue  # Spark lists columns of the input that a correlated subquery is joined by; the input has them
+        function, definition = alias.args[0].args
+        name = reader.fresh()
+        calls.append(_window_call(scope, name, function, definition.args[-1]))
+        ids.append(alias.id)
+    partition = tuple(scope.read(e) for e in raw.exprs.get("partitionSpec", []))
+    order = tuple(scope.order(o) for o in raw.exprs.get("orderSpec", []))
+    node, ids_below = child.node, child.ids
+    if not order and all(c.function == "RowNumber" for c in calls):
+        node, ids_below, order = _in_order(child)
+    return Relation(nodes.Window(node, partition, order, tuple(calls)), (*ids_below, *ids))
+
+
+def _in_order(child: Relation) -> tuple[Node, Ids, tuple[Order, ...]]:
+    """The order of a sorted input as a window's own.
+
+    Spark turns `ORDER BY … LIMIT n` of a correlated subquery into row numbers. Where a projection stands between the
+    two it leaves the window without an order, and counts on rows arriving as sorted.
+    """
+    node = child.node
+    if isinstance(node, nodes.Sort):
+        return node.child, child.ids, node.order
+    if isinstance(node, nodes.Project) and isinstance(node.child, nodes.Sort):
+        below = node.child
+        missing = sorted({c for o in below.order for c in o.expr.columns()} - {n.name for n in node.exprs})
+        known = {c.name: c for c in below.columns}
+        extra = tuple(Named(name, reference(known[name])) for name in missing)
+        return nodes.Project(below.child, (*node.exprs, *extra)), (*child.ids, *(None for _ in extra)), below.order
+    return node, child.ids, ()
+
+
+def _window_call(scope: Scope, name: str, function: RawExpr, frame: RawExpr) -> Call:
+    kind = {"RowFrame": "rows", "RangeFrame": "range"}[scala_name(frame.fields["frameType"])]
+    bounds = tuple(_BOUNDS[b.op] if b.op in _BOUNDS else scope.read(b) for b in frame.args)
+    framed = ("frame", (kind, *bounds))
+    if function.op == "AggregateExpression":
+        op, args, type_, distinct, condition, value, nullable = _call(scope, function)
+    else:
+        if not functions.is_known(function.op):
+            raise functions.refused(sql_name(function))
+        args = () if function.op in _RANKS else tuple(scope.read(a) for a in function.args)
+        op, type_, distinct, condition, nullable = function.op, function.type, False, None, function.nullable
+        value = _parameters(function)
+    return Call(name, op, args, type_, distinct, condition, (framed, *(value or ())), nullable)
+
+
+def _call(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
+    """The fields of a Call but for its name, from an AggregateExpression."""
+    function, *filters = raw.args
+    if not functions.is_known(function.op):
+        raise functions.refused(sql_name(function))
+    distinct = bool(raw.fields["isDistinct"])
+    orders = [scope.order(a) for a in function.args if a.op == "SortOrder"]  # WITHIN GROUP (ORDER BY …)
+    args = (*(scope.read(a) for a in function.args if a.op != "SortOrder"), *(o.expr for o in orders))
+    if distinct:
+        args = tuple(normalised(a) for a in args)
+    condition = scope.read(filters[0]) if filters else None
+    ways = [("DESC" if o.descending else "ASC") + f" NULLS {'LAST' if o.nulls_last else 'FIRST'}" for o in orders]
+    value = (*(_parameters(function) or ()), *([("order", ", ".join(ways))] if ways else [])) or None
+    return (function.op, args, raw.type, distinct, condition, value, raw.nullable)
+
+
+def _pivot(scope: Scope, function: RawExpr) -> Iterator[tuple[Any, ...]]:
+    """PIVOT: the value of the group's one row for each of the listed values, which its maximum is."""
+    pivot, value = (scope.read(a) for a in function.args)
+    listed = function.live.pivotColumnValues()
+    for place in range(listed.length()):
+        wanted = Expr("literal", pivot.type, value=internal_value(listed.apply(place), pivot.type))
+        same = Expr("EqualNullSafe", types.BOOLEAN, (pivot, wanted), None, False)
+        yield ("Max", (value,), value.type, False, same, None, True)
+
+
+def _parameters(function: RawExpr) -> tuple[tuple[str, Any], ...] | None:
+    flags = [name for name, value in function.fields.items() if isinstance(value, bool)]
+    names = dict.fromkeys((*CALL_FIELDS.get(function.op, ()), *flags))
+    return tuple((name, field_value(function, name)) for name in names) or None
+
+
+def normalised(expr: Expr) -> Expr:
+    """Keys compare by value: all NaN are one, and −0.0 is 0.0."""
+    if not types.is_float(expr.type) or expr.op in ("NormalizeNaNAndZero", "literal"):
+        return expr
+    return Expr("NormalizeNaNAndZero", expr.type, (expr,), None, expr.nullable)

@@ -1,0 +1,111 @@
+"""A relation in the middle of compilation: a sum of branches.
+
+A **branch** is an operator's output seen through pending linear steps: for each plan column an expression over the
+operator's columns, and a list of conditions. Filters, projections, unions and grouping sets only rewrite branches, so
+consecutive linear nodes fuse by themselves; a segment is made when the next operator with a key is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from viewkeeper.expressions import can_raise
+from viewkeeper.model import types
+from viewkeeper.model.schema import Column
+from viewkeeper.operators.operator import Operator
+from viewkeeper.operators.segment import Segment
+from viewkeeper.plan.logical.nodes import Expr, Named, Node, column
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`columns`: plan column → expression over the source's columns; `where`: conditions over them, in order.
+
+    `sign` −1: the branch is subtracted from the others. `times`: what each row's weight is multiplied by.
+    """
+
+    source: Operator
+    columns: Mapping[str, Expr]
+    where: tuple[Expr, ...] = ()
+    sign: int = 1
+    times: tuple[Expr, ...] = ()
+
+    def negated(self) -> Branch:
+        return replace(self, sign=-self.sign)
+
+    def filtered(self, condition: Expr | None) -> Branch:
+        return replace(self, where=(*self.where, *(self.see(c) for c in conjuncts(condition))))
+
+    def projected(self, exprs: Iterable[Named]) -> Branch:
+        return replace(self, columns={n.name: self.see(n.expr) for n in exprs})
+
+    def renamed(self, names: Mapping[str, str]) -> Branch:
+        """The same rows with plan columns under new names: new → old."""
+        return replace(self, columns={new: self.columns[old] for new, old in names.items()})
+
+    def see(self, expr: Expr) -> Expr:
+        """The expression in terms of the source's columns."""
+        return substitute(expr, self.columns)
+
+    def segment(
+        self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False, ordered: bool = False
+    ) -> Segment:
+        """The pending steps and a last projection (over plan columns) as one segment."""
+        seen = tuple(Named(n.name, self.see(n.expr)) for n in exprs)
+        return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times, ordered)
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Node):
+    """A node that is compiled already: so two joins read it and it is compiled once."""
+
+    node: Node
+    branches: tuple[Branch, ...]
+    kind: ClassVar[str] = "given"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(c for c in self.node.columns if c.name in self.branches[0].columns)
+
+
+def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:
+    """The expression with each column replaced by what it stands for."""
+    if expr.op == "column":
+        return columns[expr.value]
+    if not expr.args:
+        return expr
+    return replace(expr, args=tuple(substitute(a, columns) for a in expr.args))
+
+
+def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
+    """The parts of an AND, in their order."""
+    if condition is None:
+        return ()
+    if condition.op == "And":
+        return (*conjuncts(condition.args[0]), *conjuncts(condition.args[1]))
+    if condition.op == "literal" and condition.value is True:
+        return ()
+    return (condition,)
+
+
+def conjunction(conditions: Sequence[Expr]) -> Expr | None:
+    """The AND of conditions, None of none."""
+    result: Expr | None = None
+    for condition in conditions:
+        result = condition if result is None else Expr("And", types.BOOLEAN, (result, condition))
+    return result
+
+
+def raises(exprs: Iterable[Expr]) -> bool:
+    return any(can_raise(e) for e in exprs)
+
+
+def positional(columns: Sequence[Column], prefix: str) -> dict[str, Column]:
+    """Plan column → the column of that position: names inside the dataflow are positions, so equal plans are equal."""
+    return {c.name: Column(f"{prefix}{i}", c.type, c.nullable) for i, c in enumerate(columns)}
+
+
+def reference(col: Column) -> Expr:
+    return column(col.name, col.type, col.nullable)

@@ -1,0 +1,66 @@
+"""Aggregate calls as measures: what the aggregate operator keeps of them.
+
+A call's FILTER is folded into its argument: NULL where the row does not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from viewkeeper.errors import Defect, Unsupported
+from viewkeeper.model import types
+from viewkeeper.model.types import Kind
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
+from viewkeeper.plan.functions import named, parameter
+from viewkeeper.plan.logical.nodes import Call, Expr
+
+_VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
+KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max", "First", *_VARIANCES})
+"""Aggregates that the aggregate operator maintains; any other is recomputed from its group's rows."""
+
+
+def is_sum(call: Call) -> bool:
+    """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
+    tried = parameter(call, "evalMode") == "TRY" and call.type != types.DOUBLE  # doubles never overflow
+    return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
+
+
+def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
+    """The arguments whose values are counted: those of Min, Max and DISTINCT, each once, in order."""
+    found = [m.argument for m in spec.measures if m.distinct or m.function in ("Min", "Max")]
+    return tuple(dict.fromkeys(a for a in found if a is not None))
+
+
+def measure_of(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
+    if call.function == "First":
+        # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates); a user's is refused.
+        call = replace(call, function="Max")
+    argument = call_argument(call)
+    if argument is None:
+        return Measure(name, call.function, None, None, call.type)
+    if argument.type.kind is Kind.STRUCT:
+        raise Unsupported(f"{named(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
+    place = arguments.setdefault(argument, f"a{len(arguments)}")
+    distinct = call.distinct and call.function not in ("Min", "Max")
+    return Measure(name, call.function, place, argument.type, call.type, distinct)
+
+
+def call_argument(call: Call) -> Expr | None:
+    """The one argument of a call with its FILTER folded in: NULL where the row does not count; None for count(*)."""
+    args = call.args
+    if call.function == "Count" and not call.distinct:
+        args = tuple(a for a in args if a.nullable)
+        if len(args) > 1 or (not args and call.filter is not None):
+            present = [Expr("IsNotNull", types.BOOLEAN, (a,), nullable=False) for a in args]
+            condition = present[0] if present else call.filter
+            if condition is None:
+                raise Defect("A count of nothing has no condition.")
+            for extra in present[1:]:
+                condition = Expr("And", types.BOOLEAN, (condition, extra), nullable=False)
+            one = Expr("literal", types.INT, value=1, nullable=False)
+            args = (Expr("CaseWhen", types.INT, (condition, one)),)
+    if not args:
+        return None
+    if call.filter is None:
+        return args[0]
+    return Expr("CaseWhen", args[0].type, (call.filter, args[0]))

@@ -1,0 +1,278 @@
+"""The parts of a condition that a range of one column says exactly.
+
+    a = 3     a IN (3, 5)     a >= 3     a < 5     a IS NULL     a IS NOT NULL     a LIKE 'x%'     a BETWEEN 3 AND 5
+
+The order of key bytes is Spark's order of values (NaN is the greatest, −0.0 is 0.0), so such a part is a range of
+bytes, and is tested as one wherever it is not part of the way to the rows. Spark compares in the wider of two types; a
+constant is brought into the column's own type here: `small = 70000` is true for no row, and `price < 1.005` is
+`price <= 1.00` where price has two digits after the point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from viewkeeper.errors import UnknownName
+from viewkeeper.expressions.rules.logic import operands
+from viewkeeper.expressions.tree import Expr
+from viewkeeper.model import types
+from viewkeeper.model.encoding.row_fields import decimal_of
+from viewkeeper.model.intake.scalars import scalar_reader
+from viewkeeper.model.schema import Column, Table
+from viewkeeper.model.types import Family, Type
+
+EQUAL, NULL, THERE, PREFIX = "in", "null", "not null", "prefix"
+"""Beside the four comparisons. `in` has any number of values, and beside others None for NULL; with none of them, it is
+never true."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """`column op values`, true or not for a value of the column; values are as `model.scalars` reads them."""
+
+    column: str
+    type: Type
+    op: str
+    values: tuple[Any, ...] = ()
+
+    @property
+    def is_point(self) -> bool:
+        return self.op in (EQUAL, NULL)
+
+    def __str__(self) -> str:
+        shown = [_shown(self.type, v) for v in self.values]
+        if self.op == EQUAL:
+            return f"{self.column} = {shown[0]}" if len(shown) == 1 else f"{self.column} in ({', '.join(shown)})"
+        if self.op == PREFIX:
+            return f"{self.column} begins with {shown[0]}"
+        return f"{self.column} is {self.op}" if not shown else f"{self.column} {self.op} {shown[0]}"
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition: all of its `terms` and all of its `others` must be true."""
+
+    terms: tuple[Term, ...] = ()
+    others: tuple[Expr, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.terms or self.others)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset(t.column for t in self.terms).union(*(e.columns() for e in self.others))
+
+
+def by_values(table: Table, wanted: Mapping[str, Any]) -> Where:
+    """Columns and their values: one, None for NULL, or several in a list, tuple or set.
+
+    The rows of several are those of each: None among them is NULL as it is alone, which SQL's IN never finds.
+    """
+    columns = {c.name.lower(): c for c in table.columns}
+    terms = []
+    for name, value in wanted.items():
+        column = columns.get(str(name).lower())
+        if column is None:
+            raise UnknownName(
+                f"{table.name} has no column {name!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
+            )
+        read = scalar_reader(table.name, column.name, column.type)
+        given = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        values = tuple(dict.fromkeys(None if v is None else read(v) for v in given))
+        terms.append(Term(column.name, column.type, *((NULL,) if values == (None,) else (EQUAL, values))))
+    return Where(tuple(terms))
+
+
+def by_condition(condition: Expr) -> Where:
+    """A condition whose columns are called as the table's. What no term says stays as it is."""
+    terms: list[Term] = []
+    others: list[Expr] = []
+    for part in operands(condition) if condition.op == "And" else [condition]:
+        term, exact = _read(part)
+        if term is not None:
+            terms.append(term)
+        if not exact:
+            others.append(part)
+    return Where(tuple(terms), tuple(others))
+
+
+def compared(column: Column, op: str, value: Any) -> Term | None:
+    """A comparison with a value as users give it; None if the column's type has no such value."""
+    read = scalar_reader("", column.name, column.type)
+    try:
+        return Term(column.name, column.type, op, (read(value),))
+    except Exception:
+        return None
+
+
+# -- from expressions --------------------------------------------------------------------------------------------------
+
+_OPS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _read(part: Expr) -> tuple[Term | None, bool]:
+    """A term that follows from a part of the condition, and whether it says the same."""
+    if part.op in ("IsNull", "IsNotNull") and part.args[0].op == "column":
+        return Term(part.args[0].value, part.args[0].type, NULL if part.op == "IsNull" else THERE), True
+    if part.op == "column":
+        return Term(part.value, part.type, EQUAL, (True,)), True
+    if part.op == "Not" and part.args[0].op == "column":
+        return Term(part.args[0].value, part.args[0].type, EQUAL, (False,)), True
+    if part.op == "Or":
+        found = _either(part)
+        return found, found is not None
+    if part.op == "Like":
+        return _like(part)
+    if part.op == "StartsWith" and part.args[0].op == "column" and part.args[1].op == "literal":
+        return Term(part.args[0].value, types.STRING, PREFIX, (part.args[1].value,)), True
+    found = _compared(part)
+    return found, found is not None
+
+
+def _either(part: Expr) -> Term | None:
+    """`a = 1 OR a = 2` is `a IN (1, 2)`."""
+    found = [_compared(p) for p in operands(part)]
+    first = found[0]
+    if first is None or any(t is None or t.op != EQUAL or t.column != first.column for t in found):
+        return None
+    return Term(first.column, first.type, EQUAL, tuple(v for t in found if t is not None for v in t.values))
+
+
+def _like(part: Expr) -> tuple[Term | None, bool]:
+    column, pattern = part.args
+    if column.op != "column" or pattern.op != "literal" or "\\" in str(pattern.value):
+        return None, False
+    text = str(pattern.value)
+    end = min((text.index(w) for w in "%_" if w in text), default=len(text))
+    if end == len(text):
+        return Term(column.value, column.type, EQUAL, (text,)), True
+    if not end:
+        return None, False
+    return Term(column.value, column.type, PREFIX, (text[:end],)), text[end:] == "%"
+
+
+def _compared(part: Expr) -> Term | None:
+    if part.op == "In":
+        column, constants = _own(part.args[0]), [_constant(a) for a in part.args[1:]]
+        if column is None or any(c is None for c in constants):
+            return None
+        ends = [_end(column.type, c[0], "=") for c in constants if c is not None]
+        if any(e is None for e in ends):
+            return None
+        values = tuple(v for e in ends if e is not None for v in e[1])
+        return Term(column.value, column.type, EQUAL, values)
+    if part.op not in _OPS and part.op != "EqualTo":
+        return None
+    left, right = part.args
+    column, constant, op = _own(left), _constant(right), _OPS.get(part.op, "=")
+    if column is None or constant is None:
+        column, constant, op = _own(right), _constant(left), _TURNED.get(op, "=")
+    if column is None or constant is None:
+        return None
+    found = _end(column.type, constant[0], op)
+    return None if found is None else Term(column.value, column.type, *found)
+
+
+def _own(expr: Expr) -> Expr | None:
+    """The column that an expression is, as it is or in a wider type that tells its values apart and keeps their
+    order."""
+    if expr.op == "column":
+        return expr
+    if expr.op != "Cast" or expr.args[0].op != "column":
+        return None
+    inner = expr.args[0]
+    return inner if _embeds(inner.type, expr.type) else None
+
+
+def _embeds(narrow: Type, wide: Type) -> bool:
+    before, after = _digits(narrow), _digits(wide)
+    if before is None:
+        return False
+    if after is not None:
+        return after[1] >= before[1] and after[0] - after[1] >= before[0] - before[1]
+    return wide == types.DOUBLE and narrow in (types.TINYINT, types.SMALLINT, types.INT)
+
+
+_INTEGERS = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 19}
+
+
+def _digits(type_: Type) -> tuple[int, int] | None:
+    return (_INTEGERS[type_], 0) if type_ in _INTEGERS else types.decimal_digits(type_)
+
+
+def _constant(expr: Expr) -> tuple[Any] | None:
+    """The value of a constant: an exact number, or what its type's plain value is."""
+    if expr.op == "Cast" and expr.args[0].op == "literal" and _digits(expr.args[0].type) is not None:
+        inner = _constant(expr.args[0])
+        if inner is None:
+            return None
+        if expr.type == types.DOUBLE:
+            return (float(inner[0]),)
+        wide = _digits(expr.type)
+        return inner if wide is not None and _embeds(expr.args[0].type, expr.type) else None
+    if expr.op != "literal" or expr.value is None:
+        return None
+    if _digits(expr.type) is not None:
+        return (Fraction(Decimal(expr.value)) if isinstance(expr.value, str) else Fraction(expr.value),)
+    if types.is_float(expr.type):
+        return (float(expr.value),)
+    return (bytes.fromhex(expr.value) if expr.type == types.BINARY else expr.value,)
+
+
+def _end(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ...]] | None:
+    """The comparison in the column's own type, as an operator and its values."""
+    digits = _digits(type_)
+    if digits is None:
+        if types.is_float(type_) and not isinstance(value, float):
+            return None
+        return (EQUAL if op == "=" else op), (value,)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        value = Fraction(value)
+    if not isinstance(value, Fraction):
+        return None
+    scaled = value * 10 ** digits[1]
+    below = math.floor(scaled)
+    limit = 1 << types.bits(type_) - 1 if types.is_integer(type_) else 10 ** digits[0]
+    if not -limit < below < limit - 1:
+        return None  # near or beyond the type's ends: the condition is left as it is
+    if scaled == below:
+        return (EQUAL if op == "=" else op), (below,)
+    if op == "=":
+        return EQUAL, ()
+    return ("<=", (below,)) if op in ("<", "<=") else (">=", (below + 1,))
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+_SHOWN: Mapping[Family, Callable[[Any], str]] = {
+    Family.DATE: lambda v: str(date(1970, 1, 1) + timedelta(days=v)),
+    Family.TIME: lambda v: str(datetime(1970, 1, 1) + timedelta(microseconds=v)),
+}
+
+
+def _shown(type_: Type, value: Any) -> str:
+    if value is None:
+        return "NULL"
+    try:
+        if type_.family in _SHOWN:
+            return _SHOWN[type_.family](value)
+    except OverflowError:
+        return str(value)
+    if digits := types.decimal_digits(type_):
+        return str(decimal_of(value, digits[1]))
+    return repr(value)
+
+
+def in_words(terms: Iterable[Term], others: Sequence[Expr] = ()) -> str:
+    from viewkeeper.expressions.backends.text import expr_text
+
+    return ", ".join([*map(str, terms), *map(expr_text, others)])

@@ -1,0 +1,63 @@
+"""What a user asks a table or view for, checked: columns, order, limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from viewkeeper.errors import BadValue, UnknownName
+from viewkeeper.model.intake import arguments
+from viewkeeper.model.names import COUNT
+from viewkeeper.model.schema import KeyPart, Table
+from viewkeeper.read.access.key_ranges import Bounds
+from viewkeeper.read.access.path import Wanted
+from viewkeeper.read.access.predicates import Where
+
+_ORDERED = re.compile(r"(.*?)(?:\s+(asc|desc))?\s*", re.IGNORECASE | re.DOTALL)
+
+
+def asked(
+    table: Table,
+    where: Where,
+    columns: Sequence[str] | str | None,
+    order_by: Sequence[str] | str | None,
+    limit: int | None,
+    within: Bounds = (None, None),
+) -> Wanted:
+    """`columns`: names, or None for all. `order_by`: names, each maybe with DESC behind it."""
+    if not table.has_rows:
+        raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
+    if limit is not None:
+        arguments.whole(limit, "scan's limit", 0)
+    named = tuple(_named(table, name, "columns") for name in _listed(columns, "columns"))
+    if len(set(named)) < len(named) or (columns is not None and not named):
+        raise BadValue("columns names a column twice, or none.", hint="Name each once.")
+    shown = named if columns is not None else tuple(c.name for c in table.columns)
+    order: dict[str, KeyPart] = {}
+    for text in _listed(order_by, "order_by"):
+        found = _ORDERED.fullmatch(text)
+        name, way = (found[1], found[2]) if found and text.lower() not in table.by_name else (text, None)
+        column = _named(table, name, "order_by")
+        descends = way is not None and way.lower() == "desc"
+        order.setdefault(column, KeyPart(column, descends, nulls_last=descends))
+    return Wanted(table, where, shown, tuple(order.values()), limit, within)
+
+
+def _listed(given: Any, what: str) -> list[str]:
+    if given is None:
+        return []
+    names = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise BadValue(f"{what} is {arguments.short(given)}.", hint="Give a list of column names.")
+    return names
+
+
+def _named(table: Table, name: str, what: str) -> str:
+    column = table.by_name.get(name.strip().lower())
+    if column is None or column.name == COUNT:
+        raise UnknownName(
+            f"{table.name} has no column {name!r}, which {what} names.",
+            hint=f"It has: {', '.join(c.name for c in table.columns)}.",
+        )
+    return column.name

@@ -1,0 +1,1 @@
+"""Views compared with a recompute by Spark, and the checks of `vk doctor`."""

@@ -1,0 +1,84 @@
+"""Audit and repair of an open database, asked for or beside the batches.
+
+    1  compare the views with Spark
+    2  with `repair`: make those that differ anew, with the state behind them, and compare these again, whole
+    3  note what differs now
+
+A repair that fails, or after which a view still differs, is said of each such view; the others are repaired.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from viewkeeper.errors import ViewkeeperError
+from viewkeeper.read.audit.audit import audit
+from viewkeeper.read.audit.report import NOTE, Audit, noted, noted_failure, repaired
+from viewkeeper.store.contract.store import Store
+
+if TYPE_CHECKING:
+    from viewkeeper.maintain.maintainer import Maintainer
+
+_log = logging.getLogger("viewkeeper.audit")
+
+
+def audit_database(
+    store: Store,
+    session: Callable[[], Any],
+    maintain: Callable[[], Maintainer],
+    names: Sequence[str] = (),
+    *,
+    sample: int | None = None,
+    repair: bool = False,
+    note: bool = True,
+) -> Audit:
+    """Compare these views (none named: all), and repair them if that is wanted."""
+    report = audit(store, session, names, sample)
+    if repair:
+        report = _repaired(store, session, maintain, report)
+    if note:
+        store.put_note(NOTE, noted(report))
+    return report
+
+
+def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], Maintainer], report: Audit) -> Audit:
+    from viewkeeper.maintain.load.repair import CONTRADICTION
+
+    wrong = [v.view for v in report.views if v.differences]
+    contradicted = store.note(CONTRADICTION) is not None
+    if not wrong and not contradicted:
+        return report
+    maintainer = maintain()
+    try:
+        if contradicted:
+            maintainer.suspender.going_on(maintainer.mender.rebuild)
+        else:
+            maintainer.repair(frozenset(store.catalog().view(name).table.home for name in wrong))
+    except ViewkeeperError as error:
+        if not wrong:
+            raise
+        return repaired(report, {}, str(error))
+    again = audit(store, session, wrong).views if wrong else ()
+    return repaired(report, {v.view: v.differences for v in again}, None)
+
+
+def audit_beside(
+    store: Store, audits: Callable[[], Callable[[], Audit] | None], listener: Callable[[Audit], None] | None
+) -> None:
+    """An audit beside the batches, as long as there is a handle whose `audits` it is. What is wrong is logged, and one
+    that fails is noted for `status` and `doctor`."""
+    run = audits()
+    if run is None:
+        return
+    try:
+        report = run()
+    except Exception as error:
+        _log.exception("The audit of %s failed", store.url)
+        store.put_note(NOTE, noted_failure(error))
+        return
+    for view in (v for v in report.views if v.is_wrong):
+        _log.error("%s of %s: %d keys differ. %s", view.view, store.url, view.differences, view.advice)
+    if listener is not None:
+        listener(report)

@@ -1,0 +1,1 @@
+"""Views whose rows are computed when they are read."""

@@ -1,0 +1,78 @@
+"""SHOW and DESCRIBE: what the catalog has, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.model.catalog.catalog import Catalog, View
+from viewkeeper.model.row_names import matching
+from viewkeeper.syntax import indexes, statements
+from viewkeeper.syntax.show_create import (
+    create_index,
+    create_table,
+    create_view,
+    index_columns,
+    index_included,
+    indexed,
+)
+
+
+def _show_indexes(catalog: Catalog, statement: indexes.ShowIndexes) -> pa.Table:
+    on = None if statement.on is None else catalog.table(statement.on)
+    found = [v for views in catalog.indexes.values() for v in views]
+    found = sorted((v for v in found if on is None or indexed(catalog, v) == on), key=lambda v: v.table.name.lower())
+    listed = {
+        "name": [v.table.name for v in found],
+        "on": [indexed(catalog, v).name for v in found],
+        "columns": [", ".join(index_columns(catalog, v)) for v in found],
+        "include": [", ".join(index_included(catalog, v)) for v in found],
+    }
+    return pa.table({name: pa.array(values, pa.string()) for name, values in listed.items()})
+
+
+def _show(catalog: Catalog, statement: statements.Show) -> pa.Table:
+    shown = catalog.named_tables if statement.what == "tables" else [v.table for v in catalog.named_views]
+    names = sorted(t.name for t in shown)
+    return pa.table(
+        {"name": pa.array(names if statement.like is None else matching(names, statement.like), pa.string())}
+    )
+
+
+def _show_create(catalog: Catalog, statement: statements.ShowCreate) -> pa.Table:
+    found = catalog.find(statement.name)
+    if statement.kind == "index":
+        text = create_index(catalog, catalog.index(statement.name))
+    elif isinstance(found, View) or statement.kind == "view":
+        catalog.refuse_index(statement.name, "SHOW CREATE INDEX")
+        text = create_view(catalog, catalog.view(statement.name))
+    else:
+        text = create_table(catalog.table(statement.name))
+    return pa.table({"statement": pa.array([text], pa.string())})
+
+
+def _describe(catalog: Catalog, statement: statements.Describe) -> pa.Table:
+    table = catalog.table(statement.name)
+    places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
+    shown = pa.table(
+        {
+            "column": pa.array([c.name for c in table.columns], pa.string()),
+            "type": pa.array([str(c.type) for c in table.columns], pa.string()),
+            "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
+            "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
+        }
+    )
+    if all(c.default is None for c in table.columns):
+        return shown
+    return shown.append_column("default", pa.array([c.default for c in table.columns], pa.string()))
+
+
+LISTINGS: Mapping[type, Callable[[Catalog, Any], pa.Table]] = {
+    indexes.ShowIndexes: _show_indexes,
+    statements.Show: _show,
+    statements.ShowCreate: _show_create,
+    statements.Describe: _describe,
+}
+"""What answers each of these statements."""

@@ -1,0 +1,340 @@
+"""DuckDB inside a task: a prepared statement over slots whose tables are swapped.
+
+    run(sql, delta=t)  ─▶  slot `_s7` ◀─ t        prepared once:  WITH delta AS (FROM _s7) <sql>
+                           EXECUTE _p3  ─▶ Arrow
+
+DuckDB asks a registered object for its Arrow stream at every execution. So a statement is prepared once for each
+(text, input schemas), and a run only puts the tables into the slots: a few tenths of a millisecond, where registering
+tables anew costs several times that. Slots belong to schemas: one statement runs at a time, so all whose inputs look
+alike read the same ones, and of a thousand views of a table only the first registers anything. The least recently used
+statements are dropped; how many are kept is a part of the memory, since each takes some 30 KB.
+
+A result that may be larger than memory is streamed: a cursor of its own hands out some rows, and DuckDB makes no more
+before those are asked for. What a statement needs beside that is bounded by DuckDB's memory limit: then it spills.
+
+A DuckDB that met an internal error refuses every statement after it. The next one is given a new connection, so that
+one view's statement cannot make those of the others fail.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from viewkeeper.model.delta import plain
+from viewkeeper.model.names import quoted
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.process_budget import budget
+
+# DuckDB connections. Only this module makes them: so each has a limit, and none spills where it happens to run.
+#
+# of an owner       as much as its memory has for DuckDBs; it spills where the owner's rows wait
+# without an owner  an eighth of the process's budget, and no files: it reads a file or parses a query
+
+
+_PART = 8
+_LEAST = 32 << 20
+"""Bytes below which DuckDB cannot do its work at all."""
+_LEAST_ALONE = 128 << 20
+"""Without an owner: reading a file takes some buffers, however small the file is."""
+
+
+def connect(memory: Memory | None = None, *, threads: int | None = None) -> Any:
+    """A DuckDB that has no file of its own."""
+    import duckdb
+
+    limit = max(budget() // _PART, _LEAST_ALONE) if memory is None else memory.ducks
+    directory = None if memory is None else memory.directory
+    settings: dict[str, Any] = {"memory_limit": limited(limit), "temp_directory": str(directory or "")}
+    if threads is not None:
+        settings["threads"] = threads
+    if directory is not None:
+        with suppress(OSError):  # who only reads may not be allowed to, and may not need it
+            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return duckdb.connect(":memory:", config=settings)
+
+
+def limited(size: int) -> str:
+    """A limit as DuckDB reads it."""
+    return f"{max(int(size), _LEAST)}B"
+
+
+STATEMENTS_KEPT = 1024
+"""At least, and where no budget is given."""
+_STATEMENT = 32 << 10
+_SHARE = 32
+"""Of the budget this part is for statements, in each of those who work together."""
+_INTERRUPTED = "Query interrupted"
+"""What DuckDB makes of an interruption of the program."""
+_BATCH_ROWS = 1 << 20
+
+
+Known = tuple[Any, ...]
+"""What a statement is known by: its text, then for each input its name and its schema."""
+
+
+class _Slot:
+    """A table that DuckDB reads under one name; its schema never changes. `number`: of those with this schema."""
+
+    def __init__(self, name: str, schema: pa.Schema, number: int) -> None:
+        self.name = name
+        self.known = (schema, number)
+        self.statements = 0
+        """How many read it."""
+        self.empty = schema.empty_table()
+        self.table = self.empty
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.table.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@dataclass(frozen=True)
+class _Statement:
+    name: str
+    slots: tuple[_Slot, ...]
+
+
+class Duck:
+    """One DuckDB connection and its prepared statements. A lock makes it safe for several threads, one at a time.
+
+    `setup` is called once with the connection, to define macros and settings that the statements rely on. `memory` says
+    how much it may take and where it spills; without it, it has a small part, and spills nowhere.
+    """
+
+    def __init__(
+        self,
+        setup: Callable[[Any], None] | None = None,
+        *,
+        threads: int | None = None,
+        memory: Memory | None = None,
+        statements_kept: int | None = None,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._statements: OrderedDict[Known, _Statement] = OrderedDict()
+        self._slots: dict[tuple[pa.Schema, int], _Slot] = {}
+        self._kept = _kept(memory) if statements_kept is None else statements_kept
+        self.made = 0
+        """How many statements were prepared so far."""
+        self._setup, self._memory = setup, memory
+        self._streams: list[Any] = []
+        self._threads = threads
+        self._limit: str | None = None
+        self._con: Any = self._connected()
+
+    def _connected(self) -> Any:
+        connection = connect(self._memory, threads=self._threads)
+        try:
+            if self._setup is not None:
+                self._setup(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._broken = False
+        return connection
+
+    def _reconnect(self) -> None:
+        """A new connection in place of one that is broken, with the same settings and no statements."""
+        if not self._broken:
+            return
+        self._statements.clear()
+        self._slots.clear()
+        with suppress(Exception):
+            self._con.close()
+        self._con = self._connected()
+        if self._limit is not None:
+            self._command(f"SET memory_limit = '{self._limit}'")
+
+    def run(self, sql: str, **inputs: pa.Table) -> pa.Table:
+        """The result of `sql` over the tables named by `inputs`; DuckDB's errors come through unchanged."""
+        with self._lock, self._watched():
+            statement = self._statement(sql, inputs)
+            try:
+                for slot, table in zip(statement.slots, inputs.values(), strict=True):
+                    slot.table = table
+                return plain(self._fetch(statement.name))
+            finally:
+                for slot in statement.slots:
+                    slot.table = slot.empty
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Within a lock: statements on a connection that works; an internal error of DuckDB breaks it."""
+        import duckdb
+
+        self._reconnect()
+        try:
+            yield
+        except (duckdb.InternalException, duckdb.FatalException):
+            self._broken = True
+            raise
+
+    def spread(self, threads: int) -> None:
+        """Use this many threads within a statement. With one, a short statement takes half the time."""
+        with self._lock, self._watched():
+            if threads != self._threads:
+                self._command(f"SET threads = {int(threads)}")
+                self._threads = threads
+
+    def limit(self, memory: int) -> None:
+        """Take no more than this many bytes, as far as DuckDB counts them; then spill."""
+        with self._lock, self._watched():
+            limit = limited(memory)
+            if limit != self._limit:
+                self._command(f"SET memory_limit = '{limit}'")
+                self._limit = limit
+
+    def stream(self, sql: str, rows: int, **inputs: pa.Table) -> Iterator[pa.Table]:
+        """The result of `sql` like `run`, about so many rows at a time; other statements may run between them."""
+        import duckdb
+
+        with self._lock:
+            self._reconnect()
+            cursor = self._con.cursor()
+        self._streams.append(cursor)
+        try:
+            for name, table in inputs.items():
+                cursor.register(name, table)
+            try:
+                for batch in cursor.sql(sql).to_arrow_reader(rows):
+                    if batch.num_rows:
+                        yield plain(pa.Table.from_batches([batch]))
+            except OSError as error:  # Arrow knows one class of errors of a stream
+                said = str(error)
+                if "Out of Memory" in said:
+                    raise duckdb.OutOfMemoryException(said) from error
+                if "IO Error" in said:
+                    raise duckdb.IOException(said) from error
+                self._broken = self._broken or "INTERNAL Error" in said or "FATAL Error" in said
+                raise duckdb.Error(said) from error
+        finally:
+            self._streams.remove(cursor)
+            cursor.close()
+
+    def interrupt(self) -> None:
+        """End what runs, from another thread: it fails there."""
+        for connection in (self._con, *self._streams):
+            connection.interrupt()
+
+    def known(self) -> list[Known]:
+        """The statements that are prepared."""
+        with self._lock:
+            return list(self._statements)
+
+    def prepare(self, statement: Known) -> None:
+        """Prepare a statement ahead of its first run, unless it is known or as many as are kept are."""
+        with self._lock, self._watched():
+            if statement not in self._statements and len(self._statements) < self._kept:
+                self._statement(statement[0], {name: schema.empty_table() for name, schema in statement[1:]})
+
+    def learn(self, other: Duck) -> None:
+        """Prepare what the other one has prepared, unless that is more than is kept."""
+        known = other.known()
+        for statement in known if len(known) < self._kept else ():
+            self.prepare(statement)
+
+    def close(self) -> None:
+        """Drop the statements and the connection. Closing twice is fine."""
+        with self._lock:
+            self._statements.clear()
+            self._slots.clear()
+            self._con.close()
+
+    def __enter__(self) -> Duck:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _statement(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
+        key = (sql, *((name, table.schema) for name, table in inputs.items()))
+        found = self._statements.get(key)
+        if found is not None:
+            self._statements.move_to_end(key)
+            return found
+        made = self._prepare(sql, inputs)
+        self._statements[key] = made
+        if len(self._statements) > self._kept:
+            _, oldest = self._statements.popitem(last=False)
+            self._command(f"DEALLOCATE {oldest.name}")
+            self._let_go(oldest.slots)
+        return made
+
+    def _prepare(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
+        self.made += 1
+        slots = self._taken([table.schema for table in inputs.values()])
+        statement = _Statement(f"¤p{self.made}", slots)
+        try:
+            names = dict(zip(inputs, (slot.name for slot in slots), strict=True))
+            self._command(f"PREPARE {statement.name} AS {_over(sql, names)}")
+        except BaseException:
+            self._let_go(slots)
+            raise
+        return statement
+
+    def _taken(self, schemas: list[pa.Schema]) -> tuple[_Slot, ...]:
+        """A slot for each input: of a schema the first, the second for another input of the same, and so on."""
+        slots: list[_Slot] = []
+        for place, schema in enumerate(schemas):
+            known = (schema, schemas[:place].count(schema))
+            slot = self._slots.get(known)
+            if slot is None:
+                slot = _Slot(f"¤s{self.made}_{place}", *known)
+                self._con.register(slot.name, slot)
+                self._slots[known] = slot
+            slot.statements += 1
+            slots.append(slot)
+        return tuple(slots)
+
+    def _fetch(self, statement: str) -> pa.Table:
+        try:
+            return self._fetched(statement)
+        except RuntimeError as error:
+            if str(error) == _INTERRUPTED:  # else it would be taken for an error of the rows
+                raise KeyboardInterrupt from None
+            raise
+
+    def _fetched(self, statement: str) -> pa.Table:
+        # `_submit` is what `con.sql(text).to_arrow_table()` ends in. The public way binds the text again, holds the
+        # rows of an EXECUTE once more and takes three times as long; without `_submit` it is still right.
+        submit = getattr(self._con, "_submit", None)
+        if submit is None:
+            return self._con.sql(f"EXECUTE {statement}").to_arrow_table(_BATCH_ROWS)
+        return submit(f"EXECUTE {statement}", None, "arrow", _BATCH_ROWS).arrow_table()
+
+    def _command(self, sql: str) -> None:
+        # A result must be fetched before the connection does other work.
+        self._con.execute(sql).fetchall()
+
+    def _let_go(self, slots: tuple[_Slot, ...]) -> None:
+        for slot in slots:
+            slot.statements -= 1
+            if not slot.statements:
+                del self._slots[slot.known]
+                self._con.unregister(slot.name)
+
+
+def _kept(memory: Memory | None) -> int:
+    return STATEMENTS_KEPT if memory is None else max(STATEMENTS_KEPT, memory.total // _SHARE // _STATEMENT)
+
+
+def _over(sql: str, names: dict[str, str]) -> str:
+    """The statement with its inputs bound to slots. They are not materialised: each use scans Arrow in place."""
+    if not names:
+        return sql
+    bound = ", ".join(f"{quoted(name)} AS NOT MATERIALIZED (FROM {slot})" for name, slot in names.items())
+    body = sql.lstrip()
+    if body[:5].upper() == "WITH ":
+        return f"WITH {bound}, {body[5:]}"
+    return f"WITH {bound} {body}"

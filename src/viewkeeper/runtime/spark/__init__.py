@@ -1,0 +1,1 @@
+"""The Spark lane: one job for each batch."""

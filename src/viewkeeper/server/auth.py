@@ -1,0 +1,230 @@
+"""Who may do what: tokens in a file, each with a role.
+
+    vkt_<id>_<secret>      what the user has; the file keeps id, role, expiry and the SHA-256 of the whole token
+
+    reader   rows, changes, status, SQL that reads
+    writer   also rows in
+    admin    also CREATE, ALTER, DROP
+
+The secret has 256 random bits, so a plain hash of it cannot be turned round. It is compared in constant time. The file
+is looked at again when it changes: a token that was taken out is refused within a second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import re
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from viewkeeper.errors import BadValue, Forbidden, Unauthorized, UnknownName
+from viewkeeper.server.errors import Refused
+
+ROLES = ("reader", "writer", "admin")
+_LOOK_SECONDS = 0.5
+_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One token of the file. Times are seconds since 1970; `expires` None: never."""
+
+    id: str
+    role: str
+    hash: str
+    created: float
+    expires: float | None = None
+    name: str = ""
+
+
+class TokenFile:
+    """A file of tokens, one JSON object a line; only its owner may read it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def entries(self) -> list[Entry]:
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            found = [Entry(**json.loads(line)) for line in lines if line.strip()]
+            if unknown := [entry.role for entry in found if entry.role not in ROLES]:
+                raise ValueError(f"there is no role {unknown[0]!r}")
+            return found
+        except FileNotFoundError:
+            raise BadValue(f"There is no token file {self.path}.", hint="`vk token create` makes one.") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise BadValue(f"The token file {self.path} cannot be read: {error}.", hint="Make it anew.") from error
+
+    def create(self, role: str, expires: float | None = None, name: str = "") -> str:
+        """Add a token; it is given here once, and cannot be had from the file."""
+        if role not in ROLES:
+            raise BadValue(f"There is no role {role!r}.", hint=f"Roles: {', '.join(ROLES)}.")
+        identity = secrets.token_hex(6)
+        token = f"vkt_{identity}_{secrets.token_urlsafe(32)}"
+        until = None if expires is None else time.time() + expires
+        with self._alone():
+            there = self.entries() if self.path.exists() else []
+            self._write([*there, Entry(identity, role, _hash(token), time.time(), until, name)])
+        return token
+
+    def revoke(self, identity: str) -> None:
+        with self._alone():
+            there = self.entries()
+            if all(entry.id != identity for entry in there):
+                raise UnknownName(f"{self.path} has no token {identity!r}.", hint="`vk token list` shows them.")
+            self._write([entry for entry in there if entry.id != identity])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One change at a time: two that are made at once must not bring back what one of them took out."""
+        try:
+            place = os.open(self.path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise BadValue(f"{self.path.parent} cannot be opened: {error.strerror}.", hint="Choose another.") from None
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(place)
+
+    def _write(self, entries: list[Entry]) -> None:
+        """All or nothing: a server may be reading it."""
+        text = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
+        descriptor, place = tempfile.mkstemp(prefix=".tokens", dir=self.path.parent)  # mode 0600
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(place).replace(self.path)
+
+
+class Keyring:
+    """The tokens of a file as a server checks them."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = TokenFile(path)
+        self._entries = {entry.id: entry for entry in self._file.entries()}
+        self._seen = self._state()
+        self._looked = time.monotonic()
+
+    def role(self, token: str) -> str:
+        """The role of a token, or Unauthorized."""
+        self._follow()
+        parts = token.split("_", 2)
+        entry = self._entries.get(parts[1]) if len(parts) == 3 else None
+        expected = entry.hash if entry is not None else "0" * 64  # an unknown id takes as long as a known one
+        if not hmac.compare_digest(_hash(token), expected) or entry is None:
+            raise Unauthorized("The token is not known here.")
+        if entry.expires is not None and entry.expires <= time.time():
+            raise Unauthorized("The token has expired.")
+        return entry.role
+
+    def _follow(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        state = self._state()
+        if state != self._seen:
+            try:
+                self._entries = {entry.id: entry for entry in self._file.entries()}
+            except BadValue:  # taken away or spoiled: nobody is let in by a list that may be wrong
+                self._entries = {}
+            self._seen = state
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._file.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def allows(role: str, needed: str) -> bool:
+    return ROLES.index(role) >= ROLES.index(needed)
+
+
+def seconds_of(text: str) -> float:
+    """A span as `vk token create --expires` takes it: 90m, 12h, 30d, 4w, 1y."""
+    found = re.fullmatch(r"(\d{1,6})([mhdwy])", text.strip())
+    if found is None or not int(found[1]):
+        raise BadValue(f"{text!r} is no span of time.", hint="Write 90m, 12h, 30d, 4w or 1y.")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# By which names a server may be called, and from where: against DNS rebinding and requests of other sites' pages.
+#
+# A page of another site can make a browser send requests here, under a name that its owner lets point to this machine
+# (rebinding), or plainly to this address. The first has a wrong Host. The second has an Origin that is not the Host,
+# and cannot set the content types that bodies need here; CORS is off, so it reads no answer.
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Hosts:
+    """`listen`: where the server listens; `more`: other names of it, from the command line."""
+
+    def __init__(self, listen: str, more: tuple[str, ...] = ()) -> None:
+        self._names = {name.lower() for name in (*_LOOPBACK, *more)}
+        self._anywhere = is_anywhere(listen)
+        if self._anywhere:
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+        else:
+            self._names.add(listen.lower())
+        self._seen: set[bytes] = set()
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a request that was meant for another host, or sent by a page of another site."""
+        host = headers.get(b"host", b"")
+        if host not in self._seen:
+            if not self._is_mine(host.decode("latin-1")):
+                raise Refused(421, f"This server is not {host.decode('latin-1')[:80]!r}.", "Start it with --host NAME.")
+            if len(self._seen) < 1000:
+                self._seen.add(host)
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition(b"://")[2].lower() != host.lower():
+            raise Forbidden("The request comes from a page of another site.", hint="")
+        if headers.get(b"sec-fetch-site") == b"cross-site" and headers.get(b"sec-fetch-mode") != b"navigate":
+            raise Forbidden("The request comes from a page of another site.", hint="")
+
+    def _is_mine(self, host: str) -> bool:
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        if name.lower() in self._names:
+            return True
+        return self._anywhere and _is_address(name)  # an address cannot be rebound
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_anywhere(host: str) -> bool:
+    return host in ("0.0.0.0", "::", "")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Reads by key and puts, answered below the application for speed."""

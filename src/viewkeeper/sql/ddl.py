@@ -1,0 +1,395 @@
+"""Statements that define: each kind of them, and what it does to a database.
+
+Most of them need the lease. Where another process has it, that process runs them (`sql.definitions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from viewkeeper.errors import BadValue, NameTaken, Unsupported
+from viewkeeper.model.catalog.catalog import View
+from viewkeeper.model.schema import Table
+from viewkeeper.syntax import alter, statements
+from viewkeeper.syntax import indexes as syntax_indexes
+
+if TYPE_CHECKING:
+    from viewkeeper.capture.snapshot import Progress
+    from viewkeeper.database import Database
+    from viewkeeper.maintain.maintainer import Maintainer
+
+T = TypeVar("T")
+
+
+def run(db: Database, statement: statements.Statement, progress: Progress | None) -> None:
+    """Run a statement that creates, alters or drops."""
+    if (load := _LOADS.get(type(statement))) is not None:
+        load(db, statement, progress)
+    else:
+        _STATEMENTS[type(statement)](db, statement)
+
+
+def _create_table(db: Database, statement: statements.CreateTable) -> None:
+    from viewkeeper.maintain.definitions import catalog_changes
+
+    db._writes.check_mode(f"create {statement.name}")
+    catalog_changes.create_table(db._store, statement)
+
+
+def _drop_table(db: Database, statement: statements.DropTable) -> None:
+    db._writes.check_mode(f"drop {statement.name}")
+    catalog = db._store.catalog()
+    found = catalog.find(statement.name)
+    if found is None and statement.if_exists:
+        return
+    catalog.refuse_index(statement.name, "DROP INDEX")
+    if isinstance(found, View):
+        raise BadValue(f"{statement.name} is a materialized view.", hint="Write DROP MATERIALIZED VIEW.")
+    _drop(db, catalog.table(statement.name))
+
+
+def _drop(db: Database, table: Table) -> None:
+    """A base table, with its indexes."""
+    from viewkeeper.maintain.definitions import catalog_changes
+
+    catalog = db._store.catalog()
+    if catalog.indexes.get(table.id):
+        catalog_changes.refuse_used(catalog, table)
+        db._maintain().definer.drop(table)
+    else:
+        catalog_changes.drop_table(db._store, table)
+
+
+def _change_column(db: Database, statement: alter.ColumnChange) -> None:
+    from viewkeeper.maintain.definitions import alter_table
+
+    db._writes.check_mode(f"alter {statement.table}")
+    match statement:
+        case alter.AddColumn():
+            alter_table.add_column(db._store, statement)
+        case alter.DropColumn():
+            if statement.cascade:  # a crash between leaves some of them dropped, and the column where it was
+                views, indexes = alter_table.users_of(db._store, db._spark, statement)
+                for name in indexes:
+                    _drop_index(db, syntax_indexes.DropIndex(name))
+                drop_views(db, views)
+            alter_table.let_go(db._store, db._maintain, statement)
+            alter_table.drop_column(db._store, db._spark, statement)
+        case alter.RenameColumn():
+            alter_table.rename_column(db._store, statement)
+        case alter.SetDefault():
+            alter_table.set_default(db._store, statement)
+
+
+def _widen_column(db: Database, statement: alter.AlterType, progress: Progress | None) -> None:
+    from viewkeeper.maintain.definitions import alter_table
+
+    db._writes.check_mode(f"alter {statement.table}")
+    alter_table.widen_column(db._store, db._maintain, db._spark, statement, progress)
+
+
+def _rename(db: Database, statement: alter.Rename | syntax_indexes.RenameIndex) -> None:
+    from viewkeeper.maintain.definitions import alter_table
+
+    db._writes.check_mode(f"rename {statement.name}")
+    if isinstance(statement, alter.Rename):
+        alter_table.rename(db._store, statement)
+    else:
+        alter_table.rename_index(db._store, statement)
+
+
+def create_views(db: Database, texts: Sequence[str], progress: Progress | None) -> list[str]:
+    """Their names: one that may be there already, and is, is not among them."""
+    from viewkeeper.maintain.definitions import planning
+
+    db._writes.check_mode("create views")
+    wanted = [s for s in map(statements.parse, texts) if isinstance(s, statements.CreateView)]
+    catalog = db._store.catalog()
+    there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
+    fresh = planning.once([s for s in wanted if s.name.lower() not in there])
+    for statement in fresh:
+        if catalog.find(statement.name) is not None:
+            taken = NameTaken(f"The name {statement.name!r} is in use.")
+            taken.view = statement.name
+            raise taken
+    if not fresh:
+        return []
+    maintainer = db._maintain()
+    templates = maintainer.definer.templates
+    with maintainer.publisher.defining:
+        maintainer.refresh()
+        planned = _planned(db, maintainer, lambda: planning.plan_many(db._store, db._spark, fresh, templates))
+        maintainer.definer.create_planned(planned, progress=progress or db._progress)
+    return [statement.name for statement in fresh]
+
+
+def _planned(db: Database, maintainer: Maintainer, plan: Callable[[], T]) -> T:
+    """What is planned; members of families that it reads become views by themselves first."""
+    from viewkeeper.maintain.definitions.planning import ReadsMembers
+
+    while True:
+        try:
+            return plan()
+        except ReadsMembers as found:
+            for member in found.members:
+                _leave(db, maintainer, member)
+
+
+def _leave(db: Database, maintainer: Maintainer, member: View) -> View:
+    """A member of a family as a view by itself, which it is from now on."""
+    from viewkeeper.maintain.definitions.planning import alone
+
+    view = alone(db._store, db._spark, member, maintainer.definer.templates)
+    maintainer.definer.leave(member, view, progress=db._progress)
+    return db._store.catalog().view(member.table.name)
+
+
+def _create_view(db: Database, statement: statements.CreateView, progress: Progress | None) -> None:
+    from viewkeeper.maintain.definitions import catalog_changes, planning
+
+    db._writes.check_mode(f"create {statement.name}")
+    found = db._store.catalog().find(statement.name)
+    if isinstance(found, View) and found.index is None and statement.if_not_exists:
+        return
+    if isinstance(found, View) and found.index is not None:
+        raise NameTaken(f"The name {statement.name!r} is in use by an index.")
+    old = found if isinstance(found, View) and statement.or_replace else None
+    if found is not None and old is None:
+        raise NameTaken(f"The name {statement.name!r} is in use.")
+    if statement.parameters:
+        _create_family(db, statement, old, progress)
+        return
+    if "sync" in statement.options and _create_synchronous(db, statement, old, progress):
+        return
+    maintainer = db._maintain()
+    with maintainer.publisher.defining:
+        maintainer.refresh()
+        templates, store = maintainer.definer.templates, db._store
+        if old is None:
+            planned = _planned(
+                db, maintainer, lambda: planning.plan_many(store, db._spark, [statement], templates, named=False)
+            )
+            if planned.gathered.members:
+                maintainer.definer.create_planned(planned, progress=progress)
+                return
+            (view,) = planned.views
+        else:
+            old = _leave(db, maintainer, old) if old.is_member else old
+            view = _planned(db, maintainer, lambda: planning.plan(store, db._spark, statement, templates, old))
+        if old is None:
+            maintainer.definer.create(view, progress=_told(view, progress))
+        else:
+            catalog_changes.refuse_reshaped(db._store.catalog(), old, view)
+            users = db._store.catalog().dependents([old.table.id])
+            maintainer.definer.replace(old, view, frozenset(users), progress=_told(view, progress))
+
+
+def _told(view: View, progress: Progress | None) -> Progress | None:
+    """Who is told how far the load of a view is; one with a rate waits there so that it is not faster."""
+    from viewkeeper.maintain.definitions.catalog_changes import load_rate
+    from viewkeeper.maintain.load.backfill import throttled
+
+    rate = load_rate(view)
+    return progress if rate is None else throttled(progress, rate)
+
+
+def _create_synchronous(
+    db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None
+) -> bool:
+    """A view that writes keep, for which nobody has to maintain; False if batches keep it."""
+    from viewkeeper.maintain.definitions import planning, synchronous_views
+    from viewkeeper.plan.families.plan_templates import Templates
+
+    view = synchronous_views.planned(db._store, planning.plan(db._store, db._spark, statement, Templates()))
+    if view.sync is None:
+        return False
+    if old is not None:
+        raise Unsupported(
+            f"{statement.name} is there; a synchronous view is not replaced.", hint="Drop it and create it again."
+        )
+    synchronous_views.create(db._store, view, progress)
+    return True
+
+
+def _create_family(db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None) -> None:
+    """The table of its parameters first, which goes again if the family cannot be made."""
+    from viewkeeper.maintain.definitions import catalog_changes, planning
+
+    if old is not None:
+        raise Unsupported(f"{statement.name} is there; a family is not replaced.", hint="Drop it and create it again.")
+    maintainer = db._maintain()
+    with maintainer.publisher.defining:
+        maintainer.refresh()
+        parameters = catalog_changes.create_parameters(db._store, statement)
+        try:
+            view = _planned(db, maintainer, lambda: planning.family(db._store, db._spark, statement))
+            maintainer.definer.create(view, progress=_told(view, progress))
+        except Exception:
+            _drop(db, parameters)
+            raise
+
+
+def _alter_view(db: Database, statement: alter.AlterView, progress: Progress | None) -> None:
+    db._writes.check_mode(f"alter {statement.name}")
+    view = db._store.catalog().view(statement.name)
+    if view.sync is not None:
+        from viewkeeper.maintain.definitions import synchronous_views
+
+        if statement.action == "suspend" and view.suspended is None:
+            synchronous_views.suspend(db._store, view, "suspended by hand")
+        if statement.action == "resume" and view.suspended is not None:
+            synchronous_views.resume(db._store, view, progress)
+        return
+    if statement.action == "suspend" and view.suspended is None:
+        maintainer = db._maintain()
+        with maintainer.publisher.defining:
+            if view.is_member:
+                maintainer.refresh()
+                _leave(db, maintainer, view)
+            maintainer.suspender.suspend(frozenset([view.table.id]), "suspended by hand")
+    if statement.action == "resume" and view.suspended is not None:
+        maintainer = db._maintain()
+        maintainer.refresh()
+        if view.is_member:  # of a family that failed: this one may be none of those that it failed for
+            _leave(db, maintainer, view)
+        else:
+            maintainer.definer.resume(view, progress=progress)
+
+
+def _drop_view(db: Database, statement: statements.DropView) -> None:
+    from viewkeeper.maintain.definitions import catalog_changes
+
+    db._writes.check_mode(f"drop {statement.name}")
+    found = db._store.catalog().find(statement.name)
+    if found is None and statement.if_exists:
+        return
+    if isinstance(found, Table):
+        catalog_changes.refuse_parameters_gone(db._store.catalog(), found)
+        raise BadValue(f"{statement.name} is a table.", hint="Write DROP TABLE.")
+    db._store.catalog().refuse_index(statement.name, "DROP INDEX")
+    view = db._store.catalog().view(statement.name)
+    catalog_changes.refuse_used(db._store.catalog(), view.table)
+    if view.is_member:
+        db._maintain().definer.drop_members([view])
+        return
+    _drop_made(db, view)
+    if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
+        _drop(db, parameters)
+
+
+def _drop_made(db: Database, view: View) -> None:
+    """A view, or an index. One that writes keep needs nobody who maintains, unless it has indexes that batches keep."""
+    from viewkeeper.maintain.definitions import synchronous_views
+
+    if view.sync is not None and not db._store.catalog().indexes.get(view.table.id):
+        synchronous_views.drop(db._store, view)
+        return
+    db._maintain().definer.drop(view.table)
+    synchronous_views.drop_state(db._store, view)
+
+
+def drop_views(db: Database, names: Sequence[str]) -> None:
+    from viewkeeper.maintain.definitions import catalog_changes
+
+    db._writes.check_mode("drop views")
+    catalog = db._store.catalog()
+    for name in names:
+        catalog.refuse_index(name, "DROP INDEX")
+    views = {view.table.id: view for view in map(catalog.view, names)}
+    left = catalog.without(*views)
+    for view in views.values():
+        catalog_changes.refuse_used(left, view.table)
+    if members := [v for v in views.values() if v.is_member]:
+        db._maintain().definer.drop_members(members)
+    for number in sorted(
+        (n for n, v in views.items() if not v.is_member), reverse=True
+    ):  # readers before what they read
+        _drop_view(db, statements.DropView(views[number].table.name))
+
+
+def _create_index(db: Database, statement: syntax_indexes.CreateIndex, progress: Progress | None) -> None:
+    from viewkeeper.maintain.definitions.indexes import plan_index
+
+    db._writes.check_mode(f"create {statement.name}")
+    found = db._store.catalog().find(statement.name)
+    if isinstance(found, View) and found.index is not None and statement.if_not_exists:
+        return
+    if found is not None:
+        raise NameTaken(f"The name {statement.name!r} is in use.")
+    db._store.catalog().table(statement.on)  # what is not there is not maintained first
+    if "sync" in statement.options:
+        from viewkeeper.maintain.definitions import synchronous_views
+
+        view = synchronous_views.planned(db._store, plan_index(db._store, statement))
+        if view.sync is not None:
+            synchronous_views.create(db._store, view, progress)
+            return
+    maintainer = db._maintain()
+    with maintainer.publisher.defining:
+        maintainer.refresh()
+        _stand_alone(db, maintainer, [statement.on])
+        view = plan_index(db._store, statement)
+        maintainer.definer.create(view, progress=_told(view, progress))
+
+
+def _create_cluster(db: Database, statement: syntax_indexes.CreateCluster, progress: Progress | None) -> None:
+    from viewkeeper.maintain.definitions.indexes import plan_cluster
+
+    db._writes.check_mode(f"create {statement.name}")
+    found = db._store.catalog().find(statement.name)
+    if isinstance(found, View) and found.index is None and statement.if_not_exists:
+        return
+    if found is not None:
+        raise NameTaken(f"The name {statement.name!r} is in use.")
+    for table in statement.of:
+        db._store.catalog().table(table)  # what is not there is not maintained first
+    maintainer = db._maintain()
+    with maintainer.publisher.defining:
+        maintainer.refresh()
+        _stand_alone(db, maintainer, statement.of)
+        view = plan_cluster(db._store, statement)
+        maintainer.definer.create(view, progress=_told(view, progress))
+
+
+def _stand_alone(db: Database, maintainer: Maintainer, names: Iterable[str]) -> None:
+    """Those of the named views that are members of families are views by themselves from now on."""
+    for name in names:
+        found = db._store.catalog().find(name)
+        if isinstance(found, View) and found.is_member:
+            _leave(db, maintainer, found)
+
+
+def _drop_index(db: Database, statement: syntax_indexes.DropIndex) -> None:
+    from viewkeeper.maintain.definitions import catalog_changes
+
+    db._writes.check_mode(f"drop {statement.name}")
+    catalog = db._store.catalog()
+    if catalog.find(statement.name) is None and statement.if_exists:
+        return
+    index = catalog.index(statement.name)
+    catalog_changes.refuse_used(catalog, index.table)
+    _drop_made(db, index)
+
+
+_LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
+    statements.CreateView: _create_view,
+    alter.AlterView: _alter_view,
+    alter.AlterType: _widen_column,
+    syntax_indexes.CreateIndex: _create_index,
+    syntax_indexes.CreateCluster: _create_cluster,
+}
+"""Those that may load a view, and tell how far that is."""
+
+_STATEMENTS: Mapping[type, Callable[[Database, Any], None]] = {
+    statements.CreateTable: _create_table,
+    statements.DropTable: _drop_table,
+    alter.AddColumn: _change_column,
+    alter.DropColumn: _change_column,
+    statements.DropView: _drop_view,
+    alter.RenameColumn: _change_column,
+    alter.SetDefault: _change_column,
+    alter.Rename: _rename,
+    syntax_indexes.DropIndex: _drop_index,
+    syntax_indexes.RenameIndex: _rename,
+}

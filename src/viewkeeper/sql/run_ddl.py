@@ -1,0 +1,83 @@
+"""CREATE, ALTER, DROP, SHOW, DESCRIBE and EXPLAIN: run here, or by the process that maintains the database.
+
+SHOW, DESCRIBE and EXPLAIN read. The others need the lease, or on RocksDB the one writer; where another process has it,
+they are sent there and its answer is this call's (`maintain.definition_client`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import Defect, MaintainerBusy
+from viewkeeper.plan.compile.join_outcomes import outcome
+from viewkeeper.read.show import LISTINGS
+from viewkeeper.sql import ddl
+from viewkeeper.syntax import statements
+
+if TYPE_CHECKING:
+    from viewkeeper.capture.snapshot import Progress
+    from viewkeeper.database import Database
+
+
+def define(db: Database, text: str, progress: Progress | None = None) -> tuple[pa.Table | None, str]:
+    """Run one statement: CREATE, ALTER and DROP of TABLE, MATERIALIZED VIEW and INDEX, SHOW, DESCRIBE, EXPLAIN.
+
+    Its rows if it gives any, else what it did. `progress` is told how far the load of a view is, in place of the
+    database's own.
+    """
+    statement = statements.parse(text)
+    if (listing := LISTINGS.get(type(statement))) is not None:
+        return listing(db._store.catalog(), statement), ""
+    if isinstance(statement, statements.Explain):
+        return pa.table({"plan": db.explain(statement.name).splitlines()}), ""
+    return None, _anywhere(db, "define", [text], progress)
+
+
+def create_views(db: Database, texts: Sequence[str], progress: Progress | None = None) -> list[str]:
+    """Make several views, each over tables and over those before it: all of them are there afterwards, or none.
+
+    Returns the names of those that were made: one that may be there already, and is, stays as it is.
+    """
+    made: list[str] = _anywhere(db, "create_views", texts, progress)
+    return made
+
+
+def drop_views(db: Database, names: Sequence[str]) -> None:
+    """Drop several views, which may read each other; none if one is not there, or is used by others."""
+    _anywhere(db, "drop_views", names, None)
+
+
+def _anywhere(db: Database, call: str, arguments: Sequence[Any], progress: Progress | None) -> Any:
+    """Run a call here, or, if another process maintains the database, there."""
+    told = progress or db._progress
+    while True:
+        try:
+            return run_call(db, call, arguments, told)
+        except MaintainerBusy:
+            if db._maintainer is not None or db._store.mailbox is None:
+                raise
+        from viewkeeper.maintain.remote_ddl.client import ask_maintainer
+
+        answer = ask_maintainer(db._store, call, arguments, told, db._maintain)
+        if answer is not None:
+            return answer.result
+
+
+def run_call(db: Database, call: str, arguments: Sequence[Any], progress: Progress | None) -> Any:
+    """Run a call in this process, which is or becomes the one that maintains, where that is needed.
+
+    Arguments and result can be written as JSON.
+    """
+    if call == "create_views":
+        return ddl.create_views(db, arguments, progress)
+    if call == "drop_views":
+        return ddl.drop_views(db, arguments)
+    if call == "define":
+        statement = statements.parse(arguments[0])
+        was_there = db._store.catalog().find(getattr(statement, "name", "")) is not None
+        ddl.run(db, statement, progress)
+        return outcome(statement, was_there)
+    raise Defect(f"There is no call {call!r}.")

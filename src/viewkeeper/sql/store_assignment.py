@@ -1,0 +1,75 @@
+"""Store assignment: the values of a query in the types of the columns that they are written to.
+
+Spark takes a value of another type for a column as CAST does, where the two are alike (ANSI store assignment). The
+intake of rows (`model.values`) takes what keeps its value as it is. A statement takes these in addition, as Spark does:
+
+    from            to               the value
+    DECIMAL         FLOAT, DOUBLE    the nearest one: 50.0 is a DECIMAL in Spark
+    DECIMAL         integers         the same; Spark cuts digits behind the point off, here they are an error
+    DATE            TIMESTAMP        midnight
+    anything but    STRING           its text, as CAST writes it
+    nested types
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.expressions import render
+from viewkeeper.expressions.backends.duckdb_functions import setup
+from viewkeeper.expressions.tree import Expr, Named, column
+from viewkeeper.model import types
+from viewkeeper.model.intake.columns import column_values
+from viewkeeper.model.names import quoted
+from viewkeeper.model.schema import Column, Table
+from viewkeeper.model.types import Type
+from viewkeeper.resources.prepared_statements import connect
+
+_PLAIN = {types.arrow(t): t for t in types.PLAIN if t != types.TIMESTAMP}
+
+
+def assigned(table: Table, rows: pa.Table) -> pa.Table:
+    """The rows of a query whose columns are called as the table's, those cast that only a statement takes."""
+    casts: list[Named] = []
+    for name in rows.column_names:
+        target, source = table.by_name[name.lower()].type, _type(rows.schema.field(name).type)
+        if source is None or not _is_cast(source, target):
+            continue
+        given = column_values(table.name, Column(name, source), rows[name])
+        rows = rows.set_column(rows.column_names.index(name), name, given)
+        if types.is_integer(target):
+            with suppress(pa.ArrowInvalid):  # the intake refuses it then
+                rows = rows.set_column(rows.column_names.index(name), name, pc.cast(given, types.arrow(target)))
+        else:
+            casts.append(Named(name, Expr("Cast", target, (column(name, source),), ("ANSI",))))
+    if not casts or not rows.num_rows:
+        return rows
+    listed = ", ".join(f"{render(cast.expr)} AS {quoted(cast.name)}" for cast in casts)
+    with connect(threads=1) as connection:
+        setup(connection)
+        connection.register("given", rows.select([cast.name for cast in casts]))
+        made = connection.sql(f"SELECT {listed} FROM given").to_arrow_table()
+    for cast in casts:
+        values = made[cast.name].cast(types.arrow(cast.expr.type))
+        rows = rows.set_column(rows.column_names.index(cast.name), cast.name, values)
+    return rows
+
+
+def _is_cast(source: Type, target: Type) -> bool:
+    if target == types.STRING:
+        return source != types.STRING
+    if types.decimal_digits(source):
+        return types.is_float(target) or types.is_integer(target)
+    return source == types.DATE and target in (types.TIMESTAMP, types.TIMESTAMP_NTZ)
+
+
+def _type(given: pa.DataType) -> Type | None:
+    """The type of a column of a query's answer; None of one that is no column's."""
+    if pa.types.is_decimal128(given):
+        return types.decimal(given.precision, given.scale)
+    if pa.types.is_timestamp(given) and given.tz is not None:
+        return types.TIMESTAMP
+    return _PLAIN.get(given)

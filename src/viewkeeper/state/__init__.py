@@ -1,0 +1,1 @@
+"""Operators' state: immutable runs, arrangements made of them, lookups, and the manifest that lists them."""

@@ -1,0 +1,288 @@
+"""Run files: one container for all the runs that a task wrote in a batch.
+
+    0    magic   8 bytes  "VKRUNS\\r\\n"   (a text-mode copy damages it visibly)
+    8    version u32 little-endian, then zeros up to byte 64
+    64   run     Arrow IPC stream: schema, one record batch, end; zero-padded to a multiple of 64
+    …    run     …
+
+Where the directory is behind a URL, a long run is written in pieces by ranges of its hashes, each with an entry of its
+own: who needs a share of the hashes reads only the pieces that have some of it.
+
+The manifest's entries say where each run lies; a file that no entry names is garbage. So a writer needs no temporary
+name: the caller's name carries batch and attempt. Reading maps the file and copies nothing: a lookup touches the pages
+that it needs. The checksum is XXH3 over a run's bytes: CRC-32 would take longer than writing them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from viewkeeper import failpoints
+from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
+from viewkeeper.model.names import HASH
+from viewkeeper.resources.checksum import Checked
+from viewkeeper.resources.directory import Directory, flush_directory
+from viewkeeper.resources.memory import bytes_of
+from viewkeeper.state.hash_index import Hashes
+from viewkeeper.state.run import Run
+
+MAGIC = b"VKRUNS\r\n"
+VERSION = 1
+PIECE_ROWS = 1 << 20
+"""About so many rows are a piece, in a directory behind a URL."""
+_MOST_PIECES = 64
+_AT_ONCE = 1 << 20
+"""Bytes of a run that is written by one call."""
+_ALIGNMENT = 64
+_HEADER = (MAGIC + VERSION.to_bytes(4, "little")).ljust(_ALIGNMENT, b"\0")
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """Where a run lies: what the manifest keeps. `file` is a name in the state directory."""
+
+    slot: str
+    file: str
+    offset: int
+    length: int
+    rows: int
+    low: int
+    high: int
+    checksum: int
+
+    def __hash__(self) -> int:
+        return hash((self.file, self.offset))
+
+    def has(self, low: int, high: int) -> bool:
+        """Whether some of its hashes may lie between these, both included."""
+        return self.low <= high and low <= self.high
+
+    def to_json(self) -> list[Any]:
+        return [self.slot, self.file, self.offset, self.length, self.rows, self.low, self.high, self.checksum]
+
+    def __reduce__(self) -> tuple[type[RunEntry], tuple[Any, ...]]:
+        """Tasks are sent thousands of them: their values, without names."""
+        return RunEntry, tuple(self.to_json())
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> RunEntry:
+        return RunEntry(*data)
+
+
+class Closed(Run):
+    """A run that lies elsewhere and is opened when its rows are first asked for. Its entry says the rest."""
+
+    def __init__(self, entry: RunEntry, find: Callable[[], Run]) -> None:
+        self.__dict__ |= {"_entry": entry, "_find": find, "_rows": None}
+
+    @property
+    def rows(self) -> pa.Table:
+        found = self.__dict__["_rows"]
+        if found is None:  # by several threads at once it is opened twice, which is no harm
+            found = self.__dict__["_rows"] = self.__dict__["_find"]().rows
+        return found
+
+    @property
+    def is_open(self) -> bool:
+        return self.__dict__["_rows"] is not None
+
+    @property
+    def num_rows(self) -> int:
+        return self._known.rows
+
+    @property
+    def low(self) -> int:
+        return self._known.low
+
+    @property
+    def high(self) -> int:
+        return self._known.high
+
+    @property
+    def num_bytes(self) -> int:
+        return self._known.length
+
+    def meets(self, hashes: Hashes) -> bool:
+        return bool(((hashes >= np.uint64(self.low)) & (hashes <= np.uint64(self.high))).any())
+
+    @property
+    def _known(self) -> RunEntry:
+        entry: RunEntry = self.__dict__["_entry"]
+        return entry
+
+
+class Verified:
+    """The runs that processes of one machine have found to be as they were written: each is read through once there.
+
+        lines "inode mtime offset checksum" of one file that all of them append to
+
+    A file that was changed since has another time. The file of lines is no truth: without it each verifies for itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self._known: set[str] = set()
+
+    def has(self, path: Path, entry: RunEntry) -> bool:
+        line = _line(path, entry)
+        if line is not None and line not in self._known:
+            with suppress(OSError), self._path.open("rb") as file:
+                file.seek(self._read)
+                told, end, _ = file.read().rpartition(b"\n")  # one that is being written is read next time
+                self._read += len(told) + len(end)
+                self._known |= set(told.decode().split("\n"))
+        return line in self._known
+
+    def add(self, path: Path, entry: RunEntry) -> None:
+        line = _line(path, entry)
+        if line is None:
+            return
+        self._known.add(line)
+        with suppress(OSError):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "ab", buffering=0) as file:
+                file.write(f"{line}\n".encode())  # one write: others' lines are before it or after it
+
+
+def _line(path: Path, entry: RunEntry) -> str | None:
+    """None if the file has gone since it was mapped."""
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return f"{told.st_ino} {told.st_mtime_ns} {entry.offset} {entry.checksum}"
+
+
+def wholes(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
+    """The runs of a slot, each as the pieces in which it was written: those of one file."""
+    return [tuple(pieces) for _, pieces in groupby(entries, key=lambda entry: entry.file)]
+
+
+def write_container(
+    directory: str | os.PathLike[str], name: str, runs: Mapping[str, Run], fsync: bool
+) -> list[RunEntry]:
+    """Write the runs, by slot, to a new file that only its owner may read. A failed write leaves no file."""
+    place = Directory(directory)
+    path = place / name
+    try:
+        failpoints.point("run.write.before")
+        path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            entries = _write_runs(file, name, runs, whole=place.is_local)
+            failpoints.point("run.write.middle")
+            if fsync:
+                file.flush()
+                failpoints.point("run.sync")
+                os.fsync(file.fileno())
+        if fsync:
+            flush_directory(path.parent)
+        place.save(name)
+        failpoints.point("run.write.after")
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise StoreError(
+            f"Cannot write the state file {path}: {error.strerror or error}.",
+            hint="Free space or fix the permissions, then refresh; nothing was published.",
+        ) from error
+    return entries
+
+
+def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool, verified: Verified | None = None) -> Run:
+    """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify` and if
+    it is not `verified` yet."""
+    place = Directory(directory)
+    try:
+        return _opened(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify, verified)
+    except CorruptState:
+        if place.is_local:
+            raise
+    # The copy may be damaged, and the file not.
+    return _opened(*place.fetch_range(entry.file, entry.offset, entry.length, again=True), entry, verify, verified)
+
+
+def _opened(path: Path, offset: int, entry: RunEntry, verify: bool, verified: Verified | None) -> Run:
+    """`offset`: where the run begins in the file at `path`, which is the container or, from byte 0 on, just the run."""
+    try:
+        with pa.memory_map(str(path), "r") as file:
+            if offset:
+                _check_header(path, file.read_at(_ALIGNMENT, 0))
+            if file.size() < offset + entry.length:
+                raise _corrupt(path, f"it has {file.size()} bytes where {offset + entry.length} were written")
+            file.seek(offset)
+            buffer = file.read_buffer(entry.length)
+    except OSError as error:
+        raise _corrupt(path, f"it cannot be read ({error.strerror or error})") from error
+    if verify and not (verified is not None and verified.has(path, entry)):
+        if xxhash.xxh3_64_intdigest(buffer) != entry.checksum:
+            raise _corrupt(path, f"the checksum of the run at byte {entry.offset} is wrong")
+        if verified is not None:
+            verified.add(path, entry)
+    try:
+        with pa.ipc.open_stream(buffer) as reader:
+            rows = reader.read_all().combine_chunks()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _corrupt(path, f"the run at byte {entry.offset} is no Arrow stream") from error
+    if rows.num_rows != entry.rows or HASH not in rows.column_names:
+        raise _corrupt(path, f"the run at byte {entry.offset} is not the one that was written")
+    return Run(rows)
+
+
+def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], whole: bool) -> list[RunEntry]:
+    sink = Checked(file)
+    sink.write(_HEADER)
+    entries = []
+    pieces = ((slot, piece) for slot, run in runs.items() for piece in ([run] if whole else _pieces(run)))
+    for slot, run in pieces:
+        offset = sink.position
+        sink.checksum.reset()
+        if bytes_of(run.rows) <= _AT_ONCE:
+            sink.write(_streamed(run.rows))
+        else:
+            with pa.ipc.new_stream(sink, run.rows.schema) as writer:
+                writer.write_table(run.rows)
+        length, checksum = sink.position - offset, sink.checksum.intdigest()
+        sink.pad(_ALIGNMENT)
+        entries.append(RunEntry(slot, name, offset, length, run.num_rows, run.low, run.high, checksum))
+    return entries
+
+
+def _streamed(rows: pa.Table) -> pa.Buffer:
+    """In memory: Arrow asks Python to write every buffer of a column, and there are dozens."""
+    whole = pa.BufferOutputStream()
+    with pa.ipc.new_stream(whole, rows.schema) as writer:
+        writer.write_table(rows)
+    return whole.getvalue()
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    """The run by ranges of its hashes; one of few rows as it is."""
+    count = min(_MOST_PIECES, 1 << max(0, (run.num_rows // PIECE_ROWS).bit_length()))
+    edges = np.array([(1 << 64) * i // count for i in range(1, count)], np.uint64)
+    places = [0, *(int(p) for p in np.searchsorted(run.hashes, edges, "left")), run.num_rows]
+    for first, last in pairwise(places):
+        if last > first or count == 1:
+            yield run if count == 1 else Run(run.rows.slice(first, last - first))
+
+
+def _check_header(path: Path, header: bytes) -> None:
+    if header[: len(MAGIC)] != MAGIC:
+        raise _corrupt(path, "it is no run file")
+    version = int.from_bytes(header[8:12], "little")
+    if version > VERSION:
+        raise FormatTooNew(f"The state file {path} has format {version}; this version reads up to {VERSION}.")
+
+
+def _corrupt(path: Path, what: str) -> CorruptRun:
+    return CorruptRun(f"The state file {path} is damaged: {what}.", hint="State is derived: it can be rebuilt.")

@@ -1,0 +1,293 @@
+"""A table's rows in its sub-database: apply changes, find, scan.
+
+The key of a record is the row's encoded key, its value the encoded row. LMDB's keys end at 511 bytes, so a key of more
+than 510 becomes 511: its first 495 bytes and a 128-bit digest. Such a record is a *bucket*: B1, then for each row
+whose key has this prefix and digest, the two lengths (u32), the whole key and the row. A collision costs a longer
+bucket, never a wrong row.
+
+Scans give true key order for long keys too: records that share their first 495 bytes are sorted by whole key while
+scanning. Those are held in memory together; that is the one limit. `meta` notes which tables have ever held a long
+key (and how many rows share a bucket with another), so the others pay nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import ne, not_
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.schema import Table
+from viewkeeper.store.lmdb import btree_pages
+from viewkeeper.store.ordered.row_images import Images, binary, by_key, join
+
+LONGEST_KEY = 510
+"""Stored as it is; a longer one becomes a bucket's."""
+
+PREFIX = 495
+
+_LONG = b"long:%d"
+_BUCKET = b"\xb1"
+_LENGTHS = struct.Struct("<II")
+# So few rows that they stay in the processor's cache until they are decoded: half as many or twice as many are slower.
+_BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
+_TRIED = 16
+"""Rows of a slice that are looked at before all of them are written."""
+
+
+# -- apply ------------------------------------------------------------------------------------------------------------
+
+
+def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
+    if not len(keys):
+        return Images(keys, after, after)
+    keys, after = by_key(table, keys, after)
+    names = keys.to_pylist()
+    if max(map(len, names)) <= LONGEST_KEY:
+        return _apply_short(txn, db, names, keys, after)
+    short = pc.less_equal(pc.binary_length(keys), LONGEST_KEY)
+    long = pc.invert(short)
+    few = keys.filter(short)
+    return join(
+        [
+            _apply_short(txn, db, few.to_pylist(), few, after.filter(short)),
+            _apply_long(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
+        ]
+    )
+
+
+def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    """`names` are the keys. They and the rows become Python's bytes once: LMDB takes and gives nothing else."""
+    cursor = txn.cursor(db=db)
+    # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
+    known = bisect_right(names, cursor.key()) if cursor.last() else 0
+    rows = after.to_pylist()
+    has_rows = all(rows)
+    if replaced := has_rows and _change(cursor, names, rows, known):
+        before = list(map(cursor.replace, itertools.islice(names, known), rows))
+        if not all(before):
+            before = [row or b"" for row in before]
+    else:
+        before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
+    before += itertools.repeat(b"", len(names) - known)
+    changed = list(map(ne, before, rows))
+    if not all(changed):
+        known = sum(changed[:known])
+        names, before, rows = (list(itertools.compress(side, changed)) for side in (names, before, rows))
+        keys, after = binary(names), binary(rows)
+    if has_rows:
+        if not replaced:
+            cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
+        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
+    else:
+        _put_or_delete(txn, db, names, rows)
+    return Images(keys, binary(before), after)
+
+
+def _change(cursor: Any, names: list[bytes], rows: list[bytes], known: int) -> bool:
+    """Whether the first so many rows are many and, by a few of them, all become others: then each is found and written
+    in one go. A row that turns out to be the same was written once more, which changes nothing but pages."""
+    step = known // _TRIED
+    if step < 2:
+        return False
+    tried = map(cursor.get, itertools.islice(names, 0, known, step), itertools.repeat(b""))
+    return all(map(ne, tried, itertools.islice(rows, 0, known, step)))
+
+
+def rewrite(txn: Any, db: Any, meta: Any, table: Table, keys: Sequence[bytes], after: Sequence[bytes]) -> None:
+    """The same for rows that are known to change."""
+    if max(map(len, keys), default=0) > LONGEST_KEY:
+        apply(txn, db, meta, table, binary(keys), binary(after))
+    else:
+        _put_or_delete(txn, db, keys, after)
+
+
+def _put_or_delete(txn: Any, db: Any, names: Sequence[bytes], rows: Sequence[bytes]) -> None:
+    """No delete is of a new key: those would be no change."""
+    cursor = txn.cursor(db=db)
+    if all(rows):
+        cursor.putmulti(zip(names, rows, strict=True))
+        return
+    cursor.putmulti(itertools.compress(zip(names, rows, strict=True), rows))
+    deque(map(partial(txn.delete, db=db), itertools.compress(names, map(not_, rows))), maxlen=0)
+
+
+# -- find and scan ----------------------------------------------------------------------------------------------------
+
+
+def find(txn: Any, db: Any, key: bytes) -> bytes | None:
+    """One row."""
+    if len(key) > LONGEST_KEY:
+        return dict(_open_bucket(txn.get(_bucket_key(key), db=db))).get(key)
+    row: bytes | None = txn.get(key, db=db)
+    return row
+
+
+def each(txn: Any, db: Any, keys: Sequence[bytes]) -> list[bytes]:
+    """The row of each key; empty where there is none."""
+    get = txn.get
+    if max(map(len, keys), default=0) <= LONGEST_KEY:
+        return [get(key, b"", db) for key in keys]
+    return [find(txn, db, key) or b"" for key in keys]
+
+
+def find_many(txn: Any, db: Any, keys: pa.BinaryArray) -> pa.BinaryArray:
+    """The rows of those keys that are there, in no order."""
+    names = keys.to_pylist()
+    long = [name for name in names if len(name) > LONGEST_KEY]
+    if long:
+        names = [name for name in names if len(name) <= LONGEST_KEY]
+    found = [row for _, row in txn.cursor(db=db).getmulti(names)]
+    found.extend(row for name in long if (row := find(txn, db, name)) is not None)
+    return pa.array(found, pa.binary())
+
+
+def scan(
+    txn: Any, db: Any, meta: Any, table_id: int, start: bytes | None, stop: bytes | None, limit: int | None
+) -> Iterator[pa.BinaryArray]:
+    """The rows of a key range in key order, some at a time."""
+    size = _batch_rows(txn, db)
+    left = limit
+    if txn.get(_LONG % table_id, db=meta) is not None:
+        batches = _scan_long(txn.cursor(db=db), start, stop, size)
+    else:
+        batches = _scan_short(txn.cursor(db=db), start, stop, size, limit)
+    for rows in batches:
+        if left is not None:
+            rows = rows[:left]
+            left -= len(rows)
+        if rows:
+            array = pa.array(rows, pa.binary())
+            yield from array.chunks if isinstance(array, pa.ChunkedArray) else (array,)
+        if left == 0:
+            return
+
+
+def _batch_rows(txn: Any, db: Any) -> int:
+    stat = txn.stat(db)
+    size = (stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+    return int(min(_BATCH_ROWS, max(1, _BATCH_BYTES * stat["entries"] // max(size, 1))))
+
+
+def _scan_short(
+    cursor: Any, start: bytes | None, stop: bytes | None, size: int, limit: int | None
+) -> Iterator[list[bytes]]:
+    # Values only, twice as fast as items: the key on which the cursor stops tells whether they went too far. A range
+    # may be short, so its batches start small.
+    size, largest = (size, size) if stop is None else (min(size, _FIRST_ROWS), size)
+    there = cursor.set_range(start) if start else cursor.first()
+    while there:
+        first = cursor.key()
+        if stop is not None and first >= stop:
+            return
+        asked = size if limit is None else min(size, limit)
+        rows = list(itertools.islice(cursor.iternext(keys=False), asked))
+        there = len(rows) == asked
+        if stop is not None:
+            if not there:
+                cursor.last()  # running out leaves the cursor nowhere
+            if cursor.key() >= stop:
+                cursor.set_key(first)
+                keys = list(itertools.islice(cursor.iternext(values=False), asked))
+                yield rows[: bisect_left(keys, stop)]
+                return
+        yield rows
+        there = there and cursor.next()
+        size = min(8 * size, largest)
+
+
+def _scan_long(cursor: Any, start: bytes | None, stop: bytes | None, size: int) -> Iterator[list[bytes]]:
+    if not (cursor.set_range(start[:PREFIX]) if start else cursor.first()):
+        return
+    items: Iterator[tuple[bytes, bytes]] = _in_key_order(cursor.iternext())
+    if start:
+        items = itertools.dropwhile(lambda item: item[0] < start, items)
+    if stop is not None:
+        items = itertools.takewhile(lambda item: item[0] < stop, items)
+    while rows := [row for _, row in itertools.islice(items, size)]:
+        yield rows
+
+
+def _in_key_order(records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    for head, group in itertools.groupby(records, lambda record: record[0][:PREFIX]):
+        if len(head) < PREFIX:
+            yield from group
+        else:
+            yield from sorted(itertools.chain.from_iterable(_rows_of(key, value) for key, value in group))
+
+
+def _rows_of(key: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+    return _open_bucket(value) if len(key) > LONGEST_KEY else [(key, value)]
+
+
+def split_points(txn: Any, db: Any, table_id: int, data: Path, parts: int) -> list[bytes]:
+    # Cut to the prefix, so that records which are sorted while scanning stay together.
+    points = (key[:PREFIX] for key in btree_pages.split_points(txn, db, b"t%d" % table_id, data, parts))
+    return sorted(set(points))
+
+
+# -- long keys --------------------------------------------------------------------------------------------------------
+
+
+def shared_buckets(txn: Any, meta: Any, table_id: int) -> int:
+    """Rows that share a bucket with an earlier one: LMDB does not count them."""
+    return int(bytes(txn.get(_LONG % table_id, default=b"0", db=meta)))
+
+
+def forget_long_keys(txn: Any, meta: Any, table_id: int) -> None:
+    txn.delete(_LONG % table_id, db=meta)
+
+
+def _apply_long(txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    changed: list[tuple[bytes, bytes, bytes]] = []
+    shared = shared_buckets(txn, meta, table_id)
+    for key, row in zip(keys.to_pylist(), after.to_pylist(), strict=True):
+        name = _bucket_key(key)
+        bucket = dict(_open_bucket(txn.get(name, db=db)))
+        size = max(len(bucket), 1)
+        old = bucket.pop(key, b"")
+        if old == row:
+            continue
+        changed.append((key, old, row))
+        if row:
+            bucket[key] = row
+        shared += max(len(bucket), 1) - size
+        if bucket:
+            txn.put(name, _close_bucket(bucket), db=db)
+        else:
+            txn.delete(name, db=db)
+    txn.put(_LONG % table_id, b"%d" % shared, db=meta)
+    return Images(*(pa.array([change[at] for change in changed], pa.binary()) for at in range(3)))
+
+
+def _bucket_key(key: bytes) -> bytes:
+    return key[:PREFIX] + digest(key)
+
+
+def digest(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def _open_bucket(value: bytes | None) -> list[tuple[bytes, bytes]]:
+    rows: list[tuple[bytes, bytes]] = []
+    at = 1
+    while value is not None and at < len(value):
+        key_size, row_size = _LENGTHS.unpack_from(value, at)
+        at += _LENGTHS.size
+        rows.append((value[at : at + key_size], value[at + key_size : at + key_size + row_size]))
+        at += key_size + row_size
+    return rows
+
+
+def _close_bucket(bucket: dict[bytes, bytes]) -> bytes:
+    return _BUCKET + b"".join(_LENGTHS.pack(len(key), len(row)) + key + row for key, row in sorted(bucket.items()))

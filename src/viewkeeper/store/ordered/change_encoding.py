@@ -1,0 +1,100 @@
+"""Changes of many views as bytes: those of few rows, in tables of one shape, are encoded and sorted together.
+
+    v1: a 3, c 1     v2: b 2        as one table   1 a 3 │ 1 c 1 │ 2 b 2        in the order of (table, key), then cut
+
+What a row's bytes are depends on the types of its columns and on its key, not on the table's name nor on other rows. An
+array of three rows costs as many calls as one of three thousand, and a batch may touch thousands of small views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.model.encoding.key_order import key_order
+from viewkeeper.model.encoding.keys import encode_keys
+from viewkeeper.model.encoding.rows import encode_rows
+from viewkeeper.model.schema import Table
+from viewkeeper.store.contract.commits import ViewChange
+from viewkeeper.store.contract.tables import typed
+from viewkeeper.store.ordered.row_images import LARGEST_KEY, LARGEST_ROW, no_rows
+from viewkeeper.store.ordered.write_call import encoded_entries
+
+EncodedRows = tuple[Table, pa.BinaryArray, pa.BinaryArray]
+
+_FEW = 256
+"""Rows of a change that is encoded together with others."""
+
+
+def encoded_changes(changes: Sequence[ViewChange]) -> Iterator[EncodedRows]:
+    """Table, keys and rows (empty: delete), some at a time."""
+    alike: dict[Any, list[ViewChange]] = {}
+    for change in changes:
+        table = change.table
+        few = change.puts.num_rows + change.deletes.num_rows <= _FEW and table.key and not table.gone
+        alike.setdefault(_shape(table) if few else id(change), []).append(change)
+    for group in alike.values():
+        puts = [(c.table, typed(c.table, c.puts, c.table.arrow.names)) for c in group if c.puts.num_rows]
+        found = _together(puts) if len(group) > 1 else None
+        if found is None:  # one by itself, or one of them is too large, which is said of it by name
+            for one in group:
+                yield from ((one.table, *piece) for piece in encoded_entries(one.table, one.puts, one.deletes))
+            continue
+        yield from found
+        yield from _gone([c for c in group if c.deletes.num_rows])
+
+
+def as_table(change: ViewChange) -> pa.Table:
+    """The same for one change, its keys in order, as a table to be sent: a chunk for each piece."""
+    schema = pa.schema([("key", pa.binary()), ("row", pa.binary())])
+    pieces = encoded_entries(change.table, change.puts, change.deletes)
+    return pa.Table.from_batches([pa.record_batch([*piece], schema=schema) for piece in pieces], schema)
+
+
+def _shape(table: Table) -> Any:
+    """What the bytes of a table's rows and keys depend on."""
+    places = {column.name: place for place, column in enumerate(table.stored)}
+    keys = tuple((places[k.column], k.descending, k.nulls_last) for k in table.key)
+    return tuple(column.type for column in table.stored), keys
+
+
+def _together(puts: Sequence[tuple[Table, pa.Table]]) -> list[EncodedRows] | None:
+    if not puts:
+        return []
+    first = puts[0][0]
+    rows = pa.concat_tables([rows.rename_columns(first.arrow.names) for _, rows in puts]).combine_chunks()
+    keys, after = encode_keys(first, rows), encode_rows(first, rows)
+    if pc.max(pc.binary_length(keys)).as_py() > LARGEST_KEY or pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
+        return None
+    return _cut([table for table, _ in puts], [rows.num_rows for _, rows in puts], keys, after)
+
+
+def _gone(changes: Sequence[ViewChange]) -> list[EncodedRows]:
+    if not changes:
+        return []
+    first = changes[0].table
+    names = [column.name for column in first.key_columns]
+    listed = [typed(c.table, c.deletes, [k.name for k in c.table.key_columns]).rename_columns(names) for c in changes]
+    keys = encode_keys(first, pa.concat_tables(listed).combine_chunks())
+    return _cut([c.table for c in changes], [rows.num_rows for rows in listed], keys, no_rows(len(keys)))
+
+
+def _cut(
+    tables: Sequence[Table], counts: Sequence[int], keys: pa.BinaryArray, after: pa.BinaryArray
+) -> list[EncodedRows]:
+    """By table, the keys of each in order."""
+    numbers = np.repeat(np.arange(len(tables), dtype=">u4"), counts).view(np.uint8)
+    offsets = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(4)
+    whose = pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(numbers)])
+    order = key_order(pc.binary_join_element_wise(whose, keys, pa.scalar(b"", pa.binary())))
+    if order is not None:
+        keys, after = keys.take(pa.array(order)), after.take(pa.array(order))
+    ends = np.cumsum(counts).tolist()
+    return [
+        (table, keys.slice(end - count, count), after.slice(end - count, count))
+        for table, count, end in zip(tables, counts, ends, strict=True)
+    ]

@@ -1,0 +1,103 @@
+"""A database as one store has it open: in a mode, until it is closed; and the catalog that it knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from viewkeeper.errors import ReadOnly, SnapshotGone, StoreError
+from viewkeeper.model.catalog.catalog import Catalog
+from viewkeeper.resources.finalizers import when_lost
+from viewkeeper.resources.fork_guard import owned
+from viewkeeper.store.contract.tables import Records
+from viewkeeper.store.ordered import metadata
+from viewkeeper.store.ordered.maps import Database, State
+
+
+class Opened:
+    """What the parts of a store share. When it is lost, the database is let go of."""
+
+    def __init__(self, database: Database, mode: str) -> None:
+        self._database = database
+        self._mode = mode
+        self._open = True
+        self._lost = when_lost(self, database.detach)
+        self.path = database.path
+        self.url = f"{database.scheme}:{database.path}"
+        self.said = f"The database {self.url} was opened"
+        owned(self, self.said)
+
+    def live(self) -> Database:
+        if not self._open:
+            raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
+        return self._database
+
+    def writable(self) -> Database:
+        database = self.live()
+        if self._mode == "r":
+            raise ReadOnly(f"The database {self.path} was opened with mode='r'.", hint="Open it with mode='w'.")
+        return database
+
+    def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> AbstractContextManager[State]:
+        return self.live().read(tables, only_log=only_log)
+
+    def write(self, tables: Sequence[int] = (), size: int = 0) -> AbstractContextManager[State]:
+        return self.writable().write(tables, size)
+
+    def check_kept(self, state: State, after: int) -> None:
+        """SnapshotGone if the log of a state does not reach back to a position."""
+        floor = metadata.read_number(state.meta, metadata.FLOOR)
+        if after < floor:
+            raise SnapshotGone(
+                f"The change log of {self.path} begins after position {floor}, {after} was asked for.",
+                hint="Start again from a full read.",
+            )
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            if self._lost.detach() is not None:
+                self._database.detach()
+
+
+class OrderedRecords(Records):
+    """The catalog and the notes."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._catalog = Catalog()
+
+    def catalog(self) -> Catalog:
+        known = self._catalog
+        if self._opened.live().number(metadata.CATALOG_VERSION) == known.version:
+            return known
+        with self._opened.read() as state:
+            if metadata.catalog_version(state.meta) != self._catalog.version:
+                self._catalog = metadata.read_catalog(state.meta, self._catalog)
+        return self._catalog
+
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
+        with self._opened.write() as state:
+            changed = metadata.change_catalog(state.meta, change, self._catalog)
+        self._catalog = changed
+        return changed
+
+    def shown(self, state: State) -> Catalog:
+        """The catalog as a state shows it, or later: its rows have no columns that this does not know."""
+        known = self._catalog
+        return known if metadata.catalog_version(state.meta) == known.version else self.catalog()
+
+    @property
+    def known(self) -> Catalog:
+        """What was read of it last."""
+        return self._catalog
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        with self._opened.read() as state:
+            found: Mapping[str, Any] | None = metadata.read_note(state.meta, name)
+        return found
+
+    def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
+        with self._opened.write() as state:
+            metadata.put_note(state.meta, name, note)

@@ -1,0 +1,205 @@
+"""Synchronous views in a store over an ordered map: in the transaction of each write, and how one comes to be.
+
+A new view's rows are worked out beside the writers, as of the published batch, and written while no catalog lists it;
+what was written meanwhile follows from the log, in a transaction of its own or in the one that lists the view:
+
+    load at cut ──▶ rows, shelves ──▶ log up to the batch's cut ──▶ log up to the head, told in the log, and the catalog
+
+What follows the batch's cut is in the log as what that one call did to the view: a snapshot of the batch takes it back,
+as it takes back the tables' own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
+from itertools import compress
+from operator import attrgetter, ne
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper import failpoints
+from viewkeeper.model.catalog.catalog import Catalog, View
+from viewkeeper.model.encoding.rows import decode_rows
+from viewkeeper.model.schema import WEIGHT, Table
+from viewkeeper.store.contract.commits import ViewChange
+from viewkeeper.store.contract.write_observer import keeper
+from viewkeeper.store.ordered import batch_record, log_format, metadata
+from viewkeeper.store.ordered.handle import Opened, OrderedRecords
+from viewkeeper.store.ordered.maps import State
+from viewkeeper.store.ordered.row_images import Images, binary, net, present
+from viewkeeper.store.ordered.write_call import Call, encoded_entries
+
+_FEW = 1_500
+"""Changed rows of a call that go through a view of sums one by one: more are added up column by column."""
+_SOME = 512
+"""Those that go through any other view: a statement costs as much."""
+_SIDES = attrgetter("before"), attrgetter("after")
+
+
+def numbers(views: Sequence[View]) -> list[int]:
+    """Of the tables that a write changes beside its own."""
+    return [n for v in views if v.sync is not None for n in (v.table.id, *v.sync.state)]
+
+
+class Left:
+    """What one write call of a store leaves at hand for the next: it is still true if nobody has written between them,
+    which the log's head tells."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, dict[int, Any]] = (-1, {})
+
+    def taken(self, head: int) -> dict[int, Any]:
+        """By view, for a call that begins at this head. A call that fails leaves nothing."""
+        (position, at_hand), self._last = self._last, (-1, {})
+        return at_hand if position == head else {}
+
+    def leave(self, position: int, at_hand: dict[int, Any]) -> None:
+        """By a call that is committed, at its position."""
+        self._last = (position, at_hand)
+
+
+class InCall:
+    """What a write call sees."""
+
+    def __init__(self, state: State, at_hand: MutableMapping[int, Any] | None = None) -> None:
+        self._state = state
+        self.at_hand: MutableMapping[int, Any] = {} if at_hand is None else at_hand
+
+    def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
+        return decode_rows(table, self._state.rows(table.id).find_many(keys))
+
+    def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
+        return self._state.rows(table.id).find(key)
+
+    def each(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
+        return self._state.rows(table.id).each(keys)
+
+    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
+        return [row for rows in self._state.rows(table.id).scan(start, stop, limit) for row in rows.to_pylist()]
+
+    def range(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> pa.Table:
+        found = [decode_rows(table, rows) for rows in self._state.rows(table.id).scan(start, stop, limit)]
+        return pa.concat_tables(found) if found else table.arrow.empty_table()
+
+
+def take_along(
+    call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images], at_hand: MutableMapping[int, Any]
+) -> None:
+    """What a write call did to a table, for the views that are kept in its writes."""
+    now = catalog.tables_by_id[table.id]
+    changed, lying = sum(map(len, pieces)), InCall(call.state, at_hand)
+    for view in catalog.synchronous.get(table.id, ()):
+        if changed <= _FEW:
+            before, after = ([row for piece in pieces for row in side(piece).to_pylist()] for side in _SIDES)
+            if (rewritten := keeper().sums(catalog, view, table.id, before, after, lying)) is not None:
+                for rows in rewritten:
+                    _rewrite(call, view, *rows)
+                continue
+        at_hand.pop(view.table.id, None)
+        if changed > _FEW:
+            both = partial(_gone_and_come, now.inside, pieces)
+            if (found := keeper().many(catalog, view, table.id, both, lying)) is not None:
+                for changes in found:
+                    _apply_encoded(call, view, *changes)
+                continue
+        if changed <= _SOME:
+            images = [both for piece in pieces for both in _both(piece)]
+            if (made := keeper().few(catalog, view, table.id, images, lying)) is not None:
+                _put(call, view, made)
+                continue
+        delta = net(now.inside, pieces, list(keeper().columns(catalog, view, table.id)))
+        if delta.num_rows:
+            _apply(call, view, keeper().changes(catalog, view, {table.id: delta}, InCall(call.state)))
+    failpoints.point("write.kept")
+
+
+def _gone_and_come(table: Table, pieces: Sequence[Images], wanted: Sequence[str]) -> pa.Table:
+    """The rows before with weight −1, and those after with +1."""
+    gone = [present(images.before) for images in pieces]
+    come = [present(images.after) for images in pieces]
+    weights = np.repeat(np.array([-1, 1]), [sum(map(len, gone)), sum(map(len, come))])
+    return decode_rows(table, pa.concat_arrays([*gone, *come]), wanted).append_column(WEIGHT, pa.array(weights))
+
+
+def _rewrite(call: Call, view: View, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]) -> None:
+    """Rows whose state before is known; those that are as they were are passed over."""
+    changed = list(map(ne, before, after))
+    if not all(changed):
+        keys, before, after = (list(compress(side, changed)) for side in (keys, before, after))
+    if keys:
+        call.state.rows(table.id).rewrite(table, keys, before, after)
+        if table.id == view.table.id:
+            call.append_few(table, keys, before, after)
+
+
+def _both(images: Images) -> Iterator[tuple[bytes, bytes]]:
+    return zip(images.before.to_pylist(), images.after.to_pylist(), strict=True)
+
+
+def _put(call: Call, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) -> None:
+    """The same for few rows, each by itself."""
+    by_table: dict[int, tuple[Table, dict[bytes, bytes]]] = {}
+    for table, key, after in changes:
+        by_table.setdefault(table.id, (table, {}))[1][key] = after
+    for table, rows in by_table.values():
+        _apply_encoded(call, view, table, binary(list(rows)), binary(list(rows.values())))
+
+
+def _apply_encoded(call: Call, view: View, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+    images = call.state.rows(table.id).apply(table, keys, after)
+    if table.id == view.table.id:
+        call.append(table, images)
+
+
+def _apply(call: Call, view: View, changes: Sequence[ViewChange], *, told: bool = True) -> None:
+    """The view's own rows are told in the log; its state is nobody's business."""
+    for change in changes:
+        for keys, after in encoded_entries(change.table, change.puts, change.deletes):
+            images = call.state.rows(change.table.id).apply(change.table, keys, after)
+            if told and change.table.id == view.table.id:
+                call.append(change.table, images)
+
+
+class OrderedKeeping:
+    """How a view becomes synchronous."""
+
+    def __init__(self, opened: Opened, known: OrderedRecords) -> None:
+        self._opened = opened
+        self._records = known
+
+    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+        """Write the first rows of a view that no catalog lists as synchronous yet, in place of what is there."""
+        with self._opened.write(numbers([view])) as state:
+            for number in numbers([view]):
+                state.rows(number).clear()
+            _apply(Call(state), view, changes, told=False)
+
+    def follow(
+        self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
+    ) -> tuple[int, bool]:
+        """Bring such a view from a position to that of the published batch, or, if it is there, to the head: then it is
+        listed, by `publish` with the call's position. Where it is now, and whether it is listed."""
+        with self._opened.write(numbers([view])) as state:
+            catalog, call = self._records.shown(state), Call(state)
+            self._opened.check_kept(state, after)
+            batch = batch_record.read_batch(state.meta)
+            # It may be beyond the batch: one that is the first was published while the view was loaded.
+            ends = publish is not None and (batch is None or batch.cut <= after)
+            upto = call.head if ends or batch is None else max(batch.cut, after)
+            deltas = {}
+            for table in view.sync.of if view.sync is not None and upto > after else ():
+                pieces = list(log_format.gather(log_format.entries(state.log, after, upto, [table])))
+                wanted = list(keeper().columns(catalog, view, table))
+                deltas[table] = net(catalog.tables_by_id[table].inside, pieces, wanted)
+            if any(delta.num_rows for delta in deltas.values()):
+                changes = keeper().changes(catalog, view, deltas, InCall(state))
+                _apply(call, view, changes, told=ends and batch is not None)
+            if not ends or publish is None:
+                return upto, False
+            position = call.finish(always=True).position
+            metadata.change_catalog(state.meta, lambda now: publish(now, position), self._records.known)
+            failpoints.point("view.kept")
+        return position, True

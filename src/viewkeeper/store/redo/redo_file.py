@@ -1,0 +1,155 @@
+"""The redo of a batch: everything that its commit will write, as one durable file.
+
+    VKREDO1\\n | u32 length, JSON head | for each table: an Arrow stream of puts, an Arrow stream of deletes
+
+    head     {published, catalog, tables: [{name, family, fresh, splits, puts: bytes, deletes: bytes}]}
+    puts     `key` and one binary column for each cell; null: no cell
+    deletes  `key`
+
+Cells and keys, not rows: whoever replays a redo needs neither catalog nor codec, and writes the same bytes. `catalog`
+is what is to be written of it if the batch changes it (`catalogs.Difference`), with its new version; no other change of
+it gets between the claim and the publication.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+
+from viewkeeper.errors import CorruptState
+from viewkeeper.resources.directory import Directory, flush_directory
+from viewkeeper.resources.unlisted_files import sweep
+
+_MAGIC = b"VKREDO1\n"
+_SUFFIX = ".redo"
+_ROWS = 65_536
+"""Rows that are written, and later replayed, together."""
+
+
+@dataclass(frozen=True)
+class TableRedo:
+    """What a batch writes to one table. `fresh`: the table is new, so there is nothing to take away, and `family` and
+    `splits` say how it is made."""
+
+    name: str
+    family: Mapping[str, Any]
+    fresh: bool
+    splits: tuple[bytes, ...]
+    puts: pa.Table
+    deletes: pa.Table
+
+
+@dataclass(frozen=True)
+class Redo:
+    """A whole batch."""
+
+    published: Mapping[str, Any]
+    """The batch record as the store keeps it; it has the batch's `number`."""
+    catalog: Mapping[str, Any] | None
+    tables: tuple[TableRedo, ...]
+
+    @property
+    def number(self) -> int:
+        return int(self.published["number"])
+
+
+def write(directory: Directory, redo: Redo) -> tuple[str, str]:
+    """The file's name and digest, once it is on disk."""
+    directory.make()
+    tables = []
+    for table in redo.tables:
+        puts, deletes = _length(table.puts), _length(table.deletes)
+        head = {"name": table.name, "family": dict(table.family), "fresh": table.fresh}
+        splits = [key.hex() for key in table.splits]
+        tables.append({**head, "splits": splits, "puts": puts, "deletes": deletes})
+    text = json.dumps({"published": dict(redo.published), "catalog": redo.catalog, "tables": tables}).encode()
+    name = f"b{redo.number}-{secrets.token_hex(4)}{_SUFFIX}"
+    with (directory / name).open("xb") as file:
+        sink = _Digested(file)
+        for part in (_MAGIC, struct.pack(">I", len(text)), text):
+            sink.write(part)
+        for table in redo.tables:
+            _write(sink, table.puts)
+            _write(sink, table.deletes)
+        file.flush()
+        os.fsync(file.fileno())
+    flush_directory(directory)
+    directory.save(name)
+    sweep(directory, f"b*{_SUFFIX}").know([name])
+    return name, sink.digest.hexdigest()
+
+
+def read(directory: Directory, name: str, digest: str) -> Redo:
+    """The redo of a claim. CorruptState if it is not there or not the one that was claimed."""
+    path = directory.fetch(name)
+    try:
+        with pa.memory_map(str(path)) as file:  # the rows stay where they are until they are written
+            data = file.read_buffer()
+    except OSError as error:
+        raise CorruptState(
+            f"The redo {name} in {directory} of a batch that was begun cannot be read: {error.strerror}.",
+            hint="Maintain the database where its state directory is (option state=), or copy the directory here.",
+        ) from error
+    view = memoryview(data)
+    if hashlib.sha256(view).hexdigest() != digest or view[: len(_MAGIC)] != _MAGIC:
+        raise CorruptState(f"The redo {path} is damaged: its digest is wrong.", hint="Restore the file.")
+    at = len(_MAGIC) + 4
+    length = struct.unpack(">I", view[at - 4 : at])[0]
+    head = json.loads(bytes(view[at : at + length]))
+    at += length
+    tables = []
+    for one in head["tables"]:
+        puts = pa.ipc.open_stream(data.slice(at, one["puts"])).read_all()
+        at += one["puts"]
+        deletes = pa.ipc.open_stream(data.slice(at, one["deletes"])).read_all()
+        at += one["deletes"]
+        splits = tuple(bytes.fromhex(key) for key in one["splits"])
+        tables.append(TableRedo(one["name"], one["family"], one["fresh"], splits, puts, deletes))
+    return Redo(head["published"], head["catalog"], tuple(tables))
+
+
+def collect(directory: Directory, below: int) -> None:
+    """Delete the redos of batches before this one."""
+
+    def is_garbage(name: str) -> bool:
+        number = name[1:].split("-")[0]
+        return number.isdigit() and int(number) < below
+
+    sweep(directory, f"b*{_SUFFIX}").remove(is_garbage)
+
+
+class _Digested:
+    """A file that is hashed as it is written."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, part: Any) -> int:
+        self.digest.update(part)
+        self._file.write(part)
+        return len(part)
+
+    def flush(self) -> None:
+        pass
+
+
+def _length(table: pa.Table) -> int:
+    sink = pa.MockOutputStream()
+    _write(sink, table)
+    return int(sink.size())
+
+
+def _write(sink: Any, table: pa.Table) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=_ROWS)

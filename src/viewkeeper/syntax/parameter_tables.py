@@ -1,0 +1,77 @@
+"""The table of a family's parameters in a query, where its name needs no backticks.
+
+    FROM revenue.parameters p JOIN sales …          FROM `revenue.parameters` p JOIN sales …
+    FROM `revenue`.`parameters` p JOIN sales …      the same
+    SELECT revenue.parameters.since FROM …          SELECT `revenue.parameters`.since FROM …
+
+Spark and DuckDB take a name of two parts for a table in another database. Here no table's name has two, so where a
+relation stands `x.parameters` can only be the table; anywhere else it is a column of `x`, and left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from viewkeeper.model.names import backticked
+from viewkeeper.syntax.family_text import PARAMETERS, parameters_name
+from viewkeeper.syntax.lexer import Token, tokens
+
+_BEGINS = frozenset({"SELECT", "UNION", "INTERSECT", "EXCEPT"})
+_ENDS = frozenset({"WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "WINDOW"})
+"""What begins a query, and what ends its FROM."""
+
+_BEFORE = frozenset({"FROM", "JOIN", ",", "("})
+"""What stands before a relation, within FROM."""
+
+
+def with_backticks(query: str) -> str:
+    """The query with backticks around the tables of parameters that it reads."""
+    if PARAMETERS[1:] not in query.lower():
+        return query
+    found = list(tokens(query))
+    relations = set(_relations(found))
+    read = {found[place].value.lower() for place in relations}
+    parts, at = [], 0
+    for place, token in enumerate(found):
+        qualifies = place not in relations and token.value.lower() in read and _written(found, place + 3) == "."
+        if _is_table(found, place) and (place in relations or qualifies):
+            parts += [query[at : token.start], backticked(parameters_name(token.value))]
+            at = found[place + 2].end
+    return "".join([*parts, query[at:]])
+
+
+def _relations(found: Sequence[Token]) -> Iterator[int]:
+    """Where a relation of two parts begins, the second being that of a table of parameters.
+
+    A parenthesis has a clause of its own: in `extract(YEAR FROM x)` there is no SELECT, so its FROM begins none.
+    """
+    clauses, before = [""], ""
+    for place in range(len(found)):
+        word = _written(found, place)
+        begins = clauses[-1] == "FROM" and before in _BEFORE
+        if word == "(":
+            clauses.append("FROM" if begins else "")
+        elif word == ")":
+            del clauses[max(1, len(clauses) - 1) :]
+        elif word == "FROM":
+            if before != "DISTINCT" and (clauses[-1] or before in ("", "(")):
+                clauses[-1] = word
+        elif word in _BEGINS or word in _ENDS:
+            clauses[-1] = word
+        elif begins and _is_table(found, place) and _written(found, place + 3) != ".":
+            yield place
+        before = word
+
+
+def _is_table(found: Sequence[Token], place: int) -> bool:
+    if _written(found, place + 1) != "." or place + 2 >= len(found):
+        return False
+    family, second = found[place], found[place + 2]
+    return {family.kind, second.kind} <= {"word", "name"} and second.value.lower() == PARAMETERS[1:]
+
+
+def _written(found: Sequence[Token], place: int) -> str:
+    """A word in capitals or a sign; nothing of names, texts and what is not there."""
+    if place >= len(found) or found[place].kind not in ("word", "sign"):
+        return ""
+    return found[place].value.upper()

@@ -1,0 +1,270 @@
+"""Views against Spark's own answer: load a benchmark's tables, make its views, stream changes, compare every batch.
+
+A yardstick is a benchmark as data: tables, queries, a generator of files and a model that changes them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+
+from viewkeeper.database import Database
+from viewkeeper.errors import Defect, StoreError
+from viewkeeper.plan.catalyst import at_work, front_session
+from viewkeeper.verify.reference_model import Change, Model
+
+# Spark SQL's own answer over a model's tables, and how a view's rows are compared with it.
+#
+# Spark keeps the tables on its disks, and joins by sorting, which spills: what it is asked need not fit into its
+# memory. Where it runs out all the same, its JVM ends (`plan.catalyst.local`) and that is said.
+#
+# Rows are compared as multisets, of the same types, floats bit for bit. Where Spark leaves an answer open this says
+# what is taken:
+#
+#     ORDER BY … LIMIT    which of the rows that tie are chosen: the order is continued with all columns, as views do
+#     stddev, variance    sums of DOUBLE in no order: equal to nine digits
+
+
+Row = dict[str, Any]
+
+_LIMIT = re.compile(r"\bLIMIT\s+(\d+)\s*$", re.IGNORECASE)
+_ORDER = re.compile(r"\bORDER\s+BY\b", re.IGNORECASE)
+_IN_NO_ORDER = re.compile(r"\b(stddev|variance|var)(_samp|_pop)?\s*\(", re.IGNORECASE)
+_NEAR = 1e-9
+_ROOM_FOR_TWO = 2 << 30
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of a view with the row that Spark has for it and the one that is there; None where there is none."""
+
+    view: str
+    batch: int
+    key: Row
+    expected: Row | None
+    got: Row | None
+
+
+class SparkOracle:
+    """Spark SQL's own answer, over the model's tables."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = front_session(spark)
+        # A table that is broadcast is held whole, and once more for each query until the JVM tidies up.
+        self.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+        room = self.spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
+        self._at_once = 2 if room >= _ROOM_FOR_TWO else 1
+
+    def load(self, model: Model, tables: Iterable[str] | None = None) -> None:
+        """Take the tables as they are now."""
+        with self._working():
+            for table in model.schemas if tables is None else tables:
+                rows = self.spark.createDataFrame(model.table(table))
+                # A checkpoint, since what is only cached keeps the rows that it came from.
+                rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY).createOrReplaceTempView(table)
+
+    def close(self) -> None:
+        """Let the tables go; Spark removes what nobody can name."""
+        for table in self.spark.catalog.listTables():
+            self.spark.catalog.dropTempView(table.name)
+
+    def answer(self, query: str) -> pa.Table:
+        with self._working():
+            result: pa.Table = self.spark.sql(self.settled(query)).toArrow()
+            return result
+
+    def answers(self, views: Mapping[str, str]) -> Iterable[tuple[str, pa.Table]]:
+        """Each view's rows, in the views' order; where it has the memory, Spark plans one while another runs."""
+        with ThreadPoolExecutor(self._at_once) as pool:
+            yield from zip(views, pool.map(self.answer, views.values()), strict=True)
+
+    def settled(self, query: str) -> str:
+        """The query with its ORDER BY continued over all columns, so that LIMIT has one answer."""
+        limit = _LIMIT.search(query)
+        if limit is None:
+            return query
+        body = query[: limit.start()].rstrip()
+        order = [m.start() for m in _ORDER.finditer(body) if _is_outermost(body[m.end() :])]
+        columns = ", ".join(str(n + 1) for n in range(len(self.spark.sql(query).columns)))
+        return f"{body}{', ' if order else ' ORDER BY '}{columns} LIMIT {limit[1]}"
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        try:
+            with at_work(self.spark):
+                yield
+        except StoreError as error:
+            error.hint += " Or verify fewer views at a time (--views)."
+            raise
+
+
+def is_in_no_order(query: str) -> bool:
+    """Whether Spark's floats depend on the order in which it meets the rows."""
+    return _IN_NO_ORDER.search(query) is not None
+
+
+def differences(
+    view: str, batch: int, expected: pa.Table, got: pa.Table, key: Sequence[str] = (), *, near: bool = False
+) -> list[Difference]:
+    """Rows that only one side has; two of the same key are one difference. Other types are one for the whole view."""
+    types = [{f.name: str(f.type) for f in rows.schema} for rows in (expected, got)]
+    if types[0] != types[1]:
+        return [Difference(view, batch, {}, *types)]
+    want, have = (Counter(_exact(row, key) for row in rows.to_pylist()) for rows in (expected, got))
+    sides = [defaultdict[tuple[Any, ...], list[Row]](list), defaultdict[tuple[Any, ...], list[Row]](list)]
+    for side, rows in zip(sides, (want - have, have - want), strict=True):
+        for row in map(dict, rows.elements()):
+            side[tuple(row[k] for k in key)].append(row)
+    return [
+        Difference(view, batch, dict(zip(key, values, strict=True)), missing, surplus)
+        for values in dict.fromkeys([*sides[0], *sides[1]])
+        for missing, surplus in zip_longest(sides[0][values], sides[1][values])
+        if not (near and _is_near(missing, surplus))
+    ]
+
+
+def _exact(row: Row, key: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """The row as something that can be counted: NaN is one value, 0.0 and -0.0 are two except in a key."""
+    return tuple((k, _Float(v) if isinstance(v, float) and (k not in key or v != v) else v) for k, v in row.items())
+
+
+class _Float(float):
+    """A float that equals another of the same bits."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and self.hex() == other.hex()
+
+    def __hash__(self) -> int:
+        return hash(self.hex())
+
+
+def _is_near(one: Row | None, other: Row | None) -> bool:
+    if one is None or other is None:
+        return False
+    pairs = ((one[c], other[c]) for c in one)
+    return all(
+        math.isclose(a, b, rel_tol=_NEAR, abs_tol=_NEAR) if isinstance(a, float) and isinstance(b, float) else a == b
+        for a, b in pairs
+    )
+
+
+def _is_outermost(rest: str) -> bool:
+    """Whether nothing that stands before this text is closed in it."""
+    depth = 0
+    for character in rest:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return True
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """A benchmark: its queries as views, its data and its changes."""
+
+    name: str
+    """In `vk verify NAME`."""
+    views: Mapping[str, str]
+    """Queries by the name of the view that holds them."""
+    generate: Callable[[float, Path], Path]
+    """Files at a scale factor, below a directory, one Parquet file a table; made once."""
+    model: Callable[[Path, int], Model]
+    """The tables of such files, with changes drawn from a seed."""
+
+
+def load(db: Database, model: Model, tables: Iterable[str] | None = None) -> None:
+    """Create the tables and put the model's rows."""
+    for table in model.schemas if tables is None else tables:
+        db.sql(model.schemas[table])
+        db.put(table, model.table(table))
+
+
+def create_views(db: Database, views: Mapping[str, str], say: Say = lambda _: None) -> None:
+    for name, query in views.items():
+        started = time.perf_counter()
+        db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        say(f"{name} loaded in {time.perf_counter() - started:.2f} s")
+
+
+def apply(db: Database, changes: Sequence[Change]) -> None:
+    """The same changes on the store."""
+    for change in changes:
+        if change.puts is not None and change.puts.num_rows:
+            db.put(change.table, change.puts)
+        if change.deletes is not None and change.deletes.num_rows:
+            db.delete(change.table, change.deletes)
+
+
+def key_of(db: Database, view: str) -> list[str]:
+    """The columns by which a view is kept."""
+    shape = db.sql(f"DESCRIBE {view}")
+    if shape is None:
+        raise Defect(f"DESCRIBE {view} gives nothing.")
+    columns = sorted((c["key"], c["column"]) for c in shape.to_pylist() if c["key"])
+    return [column for _, column in columns]
+
+
+def named(tables: Iterable[str], views: Mapping[str, str]) -> list[str]:
+    """The tables that these queries name."""
+    words = {word for query in views.values() for word in re.findall(r"\w+", query)}
+    return [table for table in tables if table in words]
+
+
+def verify(
+    db: Database,
+    files: Path,
+    spark: Any,
+    yardstick: Yardstick,
+    *,
+    batches: int,
+    seed: int,
+    lane: str,
+    views: Mapping[str, str] | None = None,
+    say: Say = print,
+) -> list[Difference]:
+    """Load, change, compare after every batch; stops at the first batch with differences and returns them all."""
+    chosen = yardstick.views if views is None else views
+    model = yardstick.model(files, seed)
+    oracle = SparkOracle(spark)
+    try:
+        tables = named(model.schemas, chosen)
+        load(db, model, tables)
+        create_views(db, chosen, say)
+        keys = {view: key_of(db, view) for view in chosen}
+        for batch in range(batches + 1):
+            if batch:
+                changes = [change for change in model.batch() if change.table in tables]
+                model.apply(changes)
+                apply(db, changes)
+                report = db.refresh(lane, suspend=False)
+                say(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
+            oracle.load(model, tables)
+            found = [
+                one
+                for view, expected in oracle.answers(chosen)
+                for one in differences(
+                    view, batch, expected, db.read(view), keys[view], near=is_in_no_order(chosen[view])
+                )
+            ]
+            if found:
+                return found
+            say(f"batch {batch}: {len(chosen)} views equal")
+        return []
+    finally:
+        oracle.close()
+        model.close()

@@ -1,0 +1,86 @@
+"""A yardstick's base tables as they should be, beside the store, so that views can be checked against recomputing.
+
+The model is a plain DuckDB database that receives the same changes as the store. What is changed in a batch is the
+yardstick's own business; the random numbers come from one seed, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from viewkeeper.model.delta import plain
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import connect
+from viewkeeper.resources.process_budget import budget
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows to put into, or keys to delete from, one table."""
+
+    table: str
+    puts: pa.Table | None = None
+    deletes: pa.Table | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(t.num_rows for t in (self.puts, self.deletes) if t is not None)
+
+
+def keys_of(schemas: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The primary keys that CREATE TABLE statements name."""
+    return {
+        table: tuple(re.findall(r"\w+", re.findall(r"PRIMARY KEY \(([^)]*)\)", text)[0]))
+        for table, text in schemas.items()
+    }
+
+
+class Model:
+    """The base tables as they should be; every change goes through `apply`."""
+
+    schemas: ClassVar[Mapping[str, str]]
+    """CREATE TABLE statements by table name."""
+
+    def __init__(self, files: Path, seed: int, threads: int = 2) -> None:
+        self.files = files
+        self.keys = keys_of(self.schemas)
+        self.connection = connect(Memory(budget()).beside(files))
+        self.connection.execute(f"SET threads = {threads}").fetchall()
+        self.connection.execute("SET preserve_insertion_order = false").fetchall()
+        for table in self.schemas:
+            self.connection.execute(f"CREATE TABLE {table} AS FROM '{files}/{table}.parquet'").fetchall()
+        self.random = np.random.default_rng(seed)
+
+    def batch(self) -> list[Change]:
+        """The next changes, in about the size that verifying wants; they are not applied yet."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def rows(self, sql: str) -> pa.Table:
+        return plain(self.connection.sql(sql).to_arrow_table())
+
+    def table(self, name: str) -> pa.Table:
+        return self.rows(f"FROM {name}")
+
+    def count(self, table: str) -> int:
+        return int(self.rows(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py())
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for rows in (change.deletes, change.puts):
+                if rows is not None and rows.num_rows:
+                    self.connection.register("changed", rows)
+                    matched = " AND ".join(f"t.{k} = c.{k}" for k in self.keys[change.table])
+                    self.connection.execute(f"DELETE FROM {change.table} t USING changed c WHERE {matched}").fetchall()
+                    if rows is change.puts:
+                        self.connection.execute(f"INSERT INTO {change.table} BY NAME FROM changed").fetchall()
+                    self.connection.unregister("changed")

@@ -1,0 +1,90 @@
+"""TPC-DS data: Trino's generator writes text, DuckDB makes one typed Parquet file a table of it.
+
+Below scale 1 customer_demographics, which has 1.9 million rows at every scale, is left with the rows that others refer
+to: no query sees the rest. The generator makes nothing smaller than scale 0.01; below it only so many of the sales with
+their returns, and of the inventory's items, are kept.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from viewkeeper.errors import StoreError
+from viewkeeper.resources.java_programs import Jars
+from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.prepared_statements import connect
+from viewkeeper.resources.process_budget import budget
+from viewkeeper.workloads.tpcds import SCHEMAS
+
+GENERATOR = Jars(
+    program="TPC-DS",
+    version="1.4",
+    package=__package__,
+    variable="VIEWKEEPER_TPCDS_HOME",
+    main="tpcds-*.jar",
+    megabytes=10,
+)
+
+_LEAST = 0.01
+"""The scale below which the generator makes no less."""
+_NUMBERED = {
+    "store_sales": "ss_ticket_number",
+    "store_returns": "sr_ticket_number",
+    "catalog_sales": "cs_order_number",
+    "catalog_returns": "cr_order_number",
+    "web_sales": "ws_order_number",
+    "web_returns": "wr_order_number",
+    "inventory": "inv_item_sk",
+}
+_COLUMN = re.compile(r"(\w+) (BIGINT|INT|STRING|DATE|DECIMAL\(\d+,\d+\))[,\n]")
+
+
+def columns_of(table: str) -> dict[str, str]:
+    """A table's columns with their types, in order."""
+    return dict(_COLUMN.findall(SCHEMAS[table]))
+
+
+def generate(scale: float, directory: Path) -> Path:
+    """Files at a scale factor, made once for each directory."""
+    target = directory / f"tpcds-{scale:g}"
+    if (target / "done").exists():
+        return target
+    classes = f"{GENERATOR.lib()}/*"
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix="text-") as place:
+        arguments = ["io.trino.tpcds.Driver", "--scale", f"{scale:g}", "--directory", place, "--overwrite"]
+        command = [GENERATOR.java(), "-Xmx512m", "-cp", classes, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            last = (done.stderr or done.stdout).strip().splitlines()
+            raise StoreError(
+                f"The TPC-DS generator failed: {last[-1] if last else f'exit code {done.returncode}'}.",
+                hint=f"{shutil.disk_usage(target).free // 10**6} MB are free in {target}.",
+            )
+        _convert(Path(place), target, scale)
+    (target / "done").touch()
+    return target
+
+
+def _convert(text: Path, target: Path, scale: float) -> None:
+    with connect(Memory(budget()).beside(text)) as connection:
+        connection.execute("SET threads = 2").fetchall()
+        for table in SCHEMAS:
+            types = {c: "VARCHAR" if t == "STRING" else t for c, t in columns_of(table).items()}
+            shape = f"columns = {types | {'_end': 'VARCHAR'}}, header = false, nullstr = '', encoding = 'latin-1'"
+            given = f"read_csv('{text}/{table}.dat', delim = '|', quote = '', escape = '', {shape})"
+            connection.execute(f"CREATE TABLE {table} AS SELECT * EXCLUDE (_end) FROM {given}").fetchall()
+        if scale < _LEAST:
+            for table, number in _NUMBERED.items():
+                connection.execute(f"DELETE FROM {table} WHERE {number} % 1000 >= {1000 * scale / _LEAST}").fetchall()
+        if scale < 1:
+            columns = [(t, c) for t in SCHEMAS for c in columns_of(t) if "_cdemo_" in c]
+            referring = " UNION ALL ".join(f"SELECT {c} AS k FROM {t}" for t, c in columns)
+            unseen = f"cd_demo_sk NOT IN (SELECT k FROM ({referring}) WHERE k IS NOT NULL)"
+            connection.execute(f"DELETE FROM customer_demographics WHERE {unseen}").fetchall()
+        for table in SCHEMAS:
+            connection.execute(f"COPY {table} TO '{target}/{table}.parquet' (FORMAT parquet)").fetchall()

@@ -1,0 +1,73 @@
+"""`vk hbase`: an HBase of one's own on this machine, to try things out. Mounted into `vk` as a group of commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from viewkeeper.cli import help_format
+from viewkeeper_hbase import push_cli
+
+app = typer.Typer(
+    help="A real HBase on this machine, for tests and trials.",
+    epilog=help_format.as_example("Example: vk hbase start"),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[
+    Path, typer.Option("--data", envvar="VIEWKEEPER_HBASE_DATA", metavar="DIR", help="Its data, logs and settings.")
+]
+_DATA = Path(".viewkeeper-hbase")
+
+
+def start(
+    data: Data = _DATA,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it answers.")] = 180,
+) -> None:
+    """Start HBase and its Thrift2 gateway; the first time, fetch them with Maven (110 MB).
+
+    Example: vk hbase start --data ./hbase
+    """
+    from viewkeeper_hbase.devserver.processes import HBASE
+    from viewkeeper_hbase.devserver.server import Server
+
+    if not (HBASE.home / "lib").is_dir():
+        typer.echo(f"Fetching HBase {HBASE.version} into {HBASE.home} ...", err=True)
+        HBASE.lib()
+    status = Server(data).start(timeout=timeout)
+    typer.echo(f"HBase runs at {status.url}")
+    typer.echo(f"stop it: vk hbase stop --data {data}")
+
+
+def stop(data: Data = _DATA) -> None:
+    """Stop the HBase of this data directory, and no other. Its data stays.
+
+    Example: vk hbase stop --data ./hbase
+    """
+    from viewkeeper_hbase.devserver.server import Server
+
+    typer.echo("HBase stopped" if Server(data).stop() else f"no HBase ran in {data}")
+
+
+def status(data: Data = _DATA) -> None:
+    """What runs and whether it answers. The exit code is 1 if it does not.
+
+    Example: vk hbase status --data ./hbase
+    """
+    from viewkeeper_hbase.devserver.server import Server
+
+    seen = Server(data).status()
+    typer.echo(f"data     {seen.data}")
+    typer.echo(f"hbase    {f'runs (pid {seen.hbase_pid})' if seen.hbase else 'does not run'}")
+    typer.echo(f"gateway  {f'runs (pid {seen.gateway_pid})' if seen.gateway else 'does not run'}")
+    typer.echo(f"answers  {f'yes, at {seen.url}' if seen.answers else 'no'}")
+    if not seen.answers:
+        raise typer.Exit(1)
+
+
+for command in (start, stop, status, push_cli.listen):
+    help_format.add(app, command)
+app.add_typer(push_cli.app, name="push")

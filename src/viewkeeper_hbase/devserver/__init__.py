@@ -1,0 +1,1 @@
+"""An HBase on this machine, for tests and demos."""

@@ -1,0 +1,103 @@
+"""`vk doctor` on HBase: the gateway, the tables, a batch that waits to be finished, the push, rows put aside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from viewkeeper.errors import CorruptState, ViewkeeperError
+from viewkeeper.model.catalog.catalog import Catalog
+from viewkeeper.model.display import counted
+from viewkeeper.model.schema import Table
+from viewkeeper.resources.directory import Directory
+from viewkeeper.store.contract.store import Finding
+from viewkeeper.store.redo import redo_file
+from viewkeeper_hbase import lease
+from viewkeeper_hbase.layout.layout_cache import Layouts
+from viewkeeper_hbase.layout.mapping import check
+from viewkeeper_hbase.metadata import MetaTable
+from viewkeeper_hbase.push import settings
+from viewkeeper_hbase.push.settings import Agreed
+from viewkeeper_hbase.rejected_rows import Rejects
+from viewkeeper_hbase.thrift.client import Client
+
+
+def examine(client: Client, records: MetaTable, layouts: Layouts, redo: Directory) -> Iterator[Finding]:
+    """Everything of the store's own; nothing is changed."""
+    started = time.perf_counter()
+    records.state()
+    took = 1000 * (time.perf_counter() - started)
+    yield Finding("gateway", True, f"{client.pool.gateway.address} answers in {took:.1f} ms")
+    catalog, _ = records.whole()  # raises if the records are damaged
+    yield Finding(
+        "records", True, f"defined: {counted(len(catalog.tables), 'table')}, {counted(len(catalog.views), 'view')}"
+    )
+    yield from _tables(client, layouts, catalog)
+    yield from _claimed(records, redo)
+    yield from _pushed(records, layouts, catalog)
+    for table in catalog.tables:
+        if aside := Rejects(records).listed(table):
+            text = f"{len(aside)} rows of {table.name} cannot be read; the first: {aside[0].key!r}, {aside[0].reason}"
+            yield Finding("rejects", False, text, "Correct these rows, or the mapping of the table.")
+
+
+def _tables(client: Client, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
+    found = [one for table in catalog.tables for one in _table(client, layouts, table)]
+    yield from found
+    if not found:
+        yield Finding("tables", True, "each is as it was mapped or made")
+
+
+def _table(client: Client, layouts: Layouts, table: Table) -> Iterator[Finding]:
+    layout = layouts.of(table)
+    try:
+        there = client.tables.describe(layout.name)
+        if layout.owned:
+            family, wanted = there.family(layout.families[0]), layout.family()
+            versions = (family.max_versions or 1) if family is not None and family.keep_deleted_cells else 0
+            if versions < (wanted.max_versions or 1):
+                text = f"{layout.name} keeps {versions} versions of rows and deleted cells, not {wanted.max_versions}"
+                advice = f"Set VERSIONS => {wanted.max_versions} and KEEP_DELETED_CELLS => 'TRUE' again, then vk audit."
+                yield Finding("tables", False, text, advice)
+        else:
+            for warning in check(layout, there):
+                yield Finding("tables", True, warning, "vk audit finds what capture cannot.")
+    except ViewkeeperError as error:
+        if not layout.owned or client.tables.exists(layout.name):
+            yield Finding("tables", False, error.message, error.hint)
+
+
+def _pushed(records: MetaTable, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
+    note, told = records.note(settings.NOTE), records.note(settings.STATUS)
+    if note is None:
+        return
+    agreed = Agreed.from_json(note)
+    names = [layouts.of(table).name for table in catalog.tables]
+    if lacking := sorted(name for name in names if not agreed.covers(name)):
+        text = f"the peer {agreed.peer} does not cover {', '.join(lacking)}: windows of time are scanned there"
+        yield Finding("push", False, text, "Call vk hbase push enable again.")
+    if told is None:
+        yield Finding("push", True, f"the peer {agreed.peer} is agreed; nobody maintains, and HBase may keep its WALs")
+    elif told["by"] != "push":
+        text = f"it cannot be shown that all has come, and windows of time are scanned: {told['reason']}"
+        yield Finding("push", False, text, "vk hbase push status shows the queues.")
+    else:
+        yield Finding("push", True, f"HBase pushes, through the peer {agreed.peer}")
+
+
+def _claimed(records: MetaTable, redo: Directory) -> Iterator[Finding]:
+    claim = records.state().claim
+    if claim is None:
+        yield Finding("commit", True, "no batch is half done")
+        return
+    holder = lease.holder(records)
+    text = f"batch {claim.number} was begun by {claim.owner} and is not published"
+    if holder is not None:
+        yield Finding("commit", True, f"{text}; {holder} maintains")
+        return
+    try:
+        redo_file.read(redo, claim.file, claim.digest)
+    except CorruptState as damage:
+        yield Finding("commit", False, f"{text}. {damage.message}", damage.hint)
+    else:
+        yield Finding("commit", False, text, "The next maintainer finishes it: vk refresh.")

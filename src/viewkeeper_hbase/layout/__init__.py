@@ -1,0 +1,1 @@
+"""How rows lie in HBase: cells, encodings of values, predicates that its scanners apply."""

@@ -1,0 +1,263 @@
+"""Tables that other programs made and write: how `CREATE TABLE … WITH (hbase.… = …)` finds its columns in them.
+
+    hbase.table      namespace:table; it must be there. It is never altered or dropped here
+    hbase.columns    where the columns that are not in the key are: `cf:qualifier …` in their order, or
+                     `column=cf:qualifier …`, or `cf:*`: each under its own name
+    hbase.encoding   bytes (the default) or text, for all; or for some: `text total=bytes` (`encodings`)
+    hbase.key        how the row key is made from the PRIMARY KEY's columns:
+                     bytes      one after another as `Bytes.toBytes` writes them; a string or decimal only as the last
+                     ordered    as tables made here have it (`model.keys`)
+                     text       one column as text; several: `text |`, joined by what follows
+
+A missing cell is NULL. A row is there if one of the named families has a cell of it. A row with a cell, or a key, that
+cannot be read is put aside, with the reason, until it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue, Unsupported
+from viewkeeper.model.encoding.key_decoding import FIELD_WIDTHS, Mask
+from viewkeeper.model.intake.rows import keys_table
+from viewkeeper.model.schema import Column, Table
+from viewkeeper_hbase.layout import value_encodings
+from viewkeeper_hbase.layout.layout import Layout, OrderedKeys, Place, RowKeys
+from viewkeeper_hbase.thrift.admin import Description
+from viewkeeper_hbase.thrift.request_encoder import split_column
+
+OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
+
+
+def mapped(table: Table, options: Mapping[str, str]) -> Layout:
+    """The layout that a table's options describe."""
+    where = f"Table {table.name}"
+    if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
+        raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
+    if table.initial:
+        raise Unsupported(
+            f"{where} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
+            hint="Add the column without DEFAULT; then ALTER COLUMN … SET DEFAULT for rows that are put here.",
+        )
+    if table.narrower:
+        raise Unsupported(
+            f"{where} maps {options['hbase.table']}, whose cells are as others write them.",
+            hint="Map it once more, as another table with the wider type.",
+        )
+    # Options name dropped columns too, whose families still say which rows there are.
+    rest = [c for c in table.places if c not in table.key_columns]
+    cells = _cells(where, rest, options.get("hbase.columns", ""))
+    written = _encodings(where, rest, options.get("hbase.encoding", "bytes"))
+    families = tuple(dict.fromkeys(split_column(cell)[0] for cell in cells.values()))
+    places = {c.name: Place(cells[_known(c)], written[_known(c)]) for c in table.columns if c in rest}
+    if not families:
+        raise BadValue(f"{where} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
+    name = options["hbase.table"]
+    name = name if ":" in name else f"default:{name}"
+    return Layout(table, name, False, _keys(table, options.get("hbase.key", "bytes")), places, None, families)
+
+
+def check(layout: Layout, found: Description) -> list[str]:
+    """BadValue if the table lacks a mapped family; what its settings cannot promise, as warnings."""
+    said = []
+    for name in layout.families:
+        family = found.family(name)
+        text = name.decode(errors="replace")
+        if family is None:
+            has = ", ".join(f.name.decode(errors="replace") for f in found.families)
+            raise BadValue(
+                f"The HBase table {layout.name} has no family {text}; it has {has}.", hint="Check hbase.columns."
+            )
+        if not keeps_deletes(found, name):
+            said.append(
+                f"{layout.name}: the family {text} does not keep deleted cells, so a delete that HBase compacts away"
+                " before it is captured is found by a rescan only. Set KEEP_DELETED_CELLS => 'TRUE'."
+            )
+        if (family.max_versions or 1) < 2:
+            said.append(
+                f"{layout.name}: the family {text} keeps one version, so a row is read as it is when it is captured,"
+                " not as it was at the batch's cut. Set VERSIONS => 10 or more."
+            )
+        if family.time_to_live is not None:
+            said.append(
+                f"{layout.name}: the family {text} has a TTL of {family.time_to_live} s; rows that expire leave no mark"
+                " and are found by a rescan only."
+            )
+    return said
+
+
+def keeps_deletes(found: Description, name: bytes) -> bool:
+    family = found.family(name)
+    return family is not None and bool(family.keep_deleted_cells)
+
+
+def kept_versions(layout: Layout, found: Description) -> int:
+    """How many versions of a row can be read; only 1 where deleted cells are not kept, or expire."""
+    families = [found.family(name) for name in layout.families]
+    return min(
+        (f.max_versions or 1) if f is not None and f.keep_deleted_cells and f.time_to_live is None else 1
+        for f in families
+    )
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]:
+    """By the name that users know, in lower case."""
+    words = text.replace(",", " ").split()
+    hint = "Write hbase.columns = 'cf:a cf:b', 'column=cf:a …' or 'cf:*'."
+    if len(words) == 1 and words[0].endswith(":*"):
+        return {_known(c): words[0][:-1].encode() + c.outside.encode() for c in columns}
+    names = [_known(c) for c in columns]
+    found: dict[str, bytes] = {}
+    for at, word in enumerate(words):
+        column, equals, cell = word.rpartition("=")
+        if not equals and at >= len(columns):
+            raise BadValue(f"{where}: hbase.columns names more cells than there are columns.", hint=hint)
+        name = column.lower() if equals else names[at]
+        if name not in names or ":" not in cell or cell.startswith(":"):
+            raise BadValue(f"{where}: {word!r} in hbase.columns is no cell of a column.", hint=hint)
+        found[name] = cell.encode()
+    if missing := [c.outside for c in columns if _known(c) not in found]:
+        raise BadValue(f"{where}: hbase.columns does not say where {missing[0]} is.", hint=hint)
+    return found
+
+
+def _encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, str]:
+    """By the name that users know, in lower case."""
+    words = text.replace(",", " ").split()
+    general = next((w for w in words if "=" not in w), "bytes")
+    found = {_known(c): general for c in columns}
+    for column, _, encoding in (w.partition("=") for w in words if "=" in w):
+        if column.lower() not in found:
+            raise BadValue(f"{where}: hbase.encoding names {column}, which is no column outside the key.")
+        found[column.lower()] = encoding
+    if wrong := sorted(
+        set(found.values()) - set(value_encodings.ENCODINGS) | ({general} - set(value_encodings.ENCODINGS))
+    ):
+        raise BadValue(
+            f"{where}: there is no encoding {wrong[0]!r}.", hint=f"Encodings: {', '.join(value_encodings.ENCODINGS)}."
+        )
+    return found
+
+
+def _known(column: Column) -> str:
+    return column.outside.lower()
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _keys(table: Table, form: str) -> RowKeys:
+    word, _, delimiter = form.strip().partition(" ")
+    delimiter = delimiter.strip()
+    parts = table.key_columns
+    if word == "ordered" and not delimiter:
+        return OrderedKeys(table)
+    if word == "bytes" and not delimiter:
+        if loose := [c.name for c in parts[:-1] if c.type not in FIELD_WIDTHS]:
+            raise BadValue(
+                f"Table {table.name}: {loose[0]} has no fixed width and is not the last key column.",
+                hint="Use hbase.key = 'ordered' or 'text |', whichever the keys were made with.",
+            )
+        return BytesKeys(table)
+    if word == "text" and bool(delimiter) == (len(parts) > 1):
+        return TextKeys(table, delimiter)
+    raise BadValue(
+        f"Table {table.name}: hbase.key = {form!r} does not fit a key of {len(parts)} column(s).",
+        hint="Write 'bytes', 'ordered', 'text' for one column, or 'text |' for several.",
+    )
+
+
+@dataclass(frozen=True)
+class BytesKeys:
+    """Columns one after another as `Bytes.toBytes` writes them; only the last may have any length."""
+
+    table: Table
+
+    def encode(self, rows: pa.Table) -> pa.Array:
+        parts = [value_encodings.encode("bytes", c.type, rows[c.name]) for c in self.table.key_columns]
+        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
+
+    def encode_one(self, values: Sequence[Any]) -> bytes:
+        key: bytes = self.encode(keys_table(self.table, [tuple(values)]))[0].as_py()
+        return key
+
+    def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
+        bad = np.zeros(len(keys), bool)
+        lengths = np.asarray(pc.binary_length(keys))
+        at = 0
+        arrays: list[pa.Array] = []
+        for column in self.table.key_columns:
+            width = FIELD_WIDTHS.get(column.type)
+            last = len(arrays) == len(self.table.key_columns) - 1
+            short = lengths < at + (width or 0)
+            piece = _slice(keys, at, None if last else width)
+            array, wrong = value_encodings.decode("bytes", column.type, piece)
+            bad |= short if wrong is None else short | wrong
+            arrays.append(array)
+            at += width or 0
+        return _key_table(self.table, arrays), bad
+
+
+@dataclass(frozen=True)
+class TextKeys:
+    """Columns as text, joined by a delimiter."""
+
+    table: Table
+    delimiter: str
+
+    def encode(self, rows: pa.Table) -> pa.Array:
+        parts = [value_encodings.encode("text", c.type, rows[c.name]) for c in self.table.key_columns]
+        if len(parts) == 1:
+            return parts[0]
+        for part in parts[:-1]:
+            if pc.any(pc.match_substring(part, self.delimiter)).as_py():
+                raise BadValue(
+                    f"A key of {self.table.name} holds {self.delimiter!r}, by which its columns are told apart."
+                )
+        return pc.binary_join_element_wise(*parts, self.delimiter.encode())
+
+    def encode_one(self, values: Sequence[Any]) -> bytes:
+        key: bytes = self.encode(keys_table(self.table, [tuple(values)]))[0].as_py()
+        return key
+
+    def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
+        columns = self.table.key_columns
+        bad = np.zeros(len(keys), bool)
+        parts = [keys]
+        if len(columns) > 1:
+            split = pc.split_pattern(keys, self.delimiter, max_splits=len(columns) - 1)
+            bad = np.asarray(pc.list_value_length(split)) != len(columns)
+            whole = pc.if_else(pa.array(bad), pa.scalar([b""] * len(columns), split.type), split)
+            flat = pc.list_flatten(whole)
+            parts = [flat.take(pa.array(np.arange(i, len(flat), len(columns)))) for i in range(len(columns))]
+        arrays = []
+        for column, part in zip(columns, parts, strict=True):
+            array, wrong = value_encodings.decode("text", column.type, part)
+            bad = bad if wrong is None else bad | wrong
+            arrays.append(array)
+        return _key_table(self.table, arrays), bad
+
+
+def _slice(keys: pa.Array, at: int, width: int | None) -> pa.Array:
+    """Some bytes of every key: `width` from `at` on, or all of them; fewer where the key ends."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
+    cuts = np.empty(2 * len(keys), np.int32)
+    cuts[0::2] = np.minimum(offsets[:-1] + at, offsets[1:])
+    cuts[1::2] = offsets[1:] if width is None else np.minimum(cuts[0::2] + width, offsets[1:])
+    if not len(keys):
+        return keys
+    whole = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), keys.buffers()[2]])
+    return whole.take(pa.array(np.arange(0, len(cuts), 2)))
+
+
+def _key_table(table: Table, arrays: list[pa.Array]) -> pa.Table:
+    return pa.Table.from_arrays(arrays, schema=pa.schema([table.arrow.field(c.name) for c in table.key_columns]))

@@ -1,0 +1,155 @@
+"""The replication peer of a database: added, changed, removed and looked at by the jar's own `main`.
+
+Thrift has no calls for peers, so a short-lived Java process does it, with HBase's classes and its `hbase-site.xml`:
+those of `vk hbase start`, or what `hbase classpath` and the cluster's configuration directory say.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from viewkeeper.errors import StoreError
+from viewkeeper_hbase.devserver.processes import HBASE
+from viewkeeper_hbase.devserver.server import JVM
+from viewkeeper_hbase.push import endpoint_jar
+from viewkeeper_hbase.push.settings import PREFIX, Agreed
+
+_MAIN = "viewkeeper.push.PushAdmin"
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A WAL that a server has to ship, up to where it has, and how long it is (-1: its file is gone)."""
+
+    server: str
+    queue: str
+    wal: str
+    position: int
+    length: int
+
+    @property
+    def held(self) -> int:
+        """Bytes that HBase keeps for the peer's sake."""
+        return max(0, self.length - self.position)
+
+    @property
+    def shipped(self) -> str:
+        """How far it is shipped, in words."""
+        return f"{self.position:,} of {self.length:,}" if self.length >= 0 else "gone before it was shipped"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer as HBase has it."""
+
+    state: str
+    """enabled, disabled or absent"""
+    epoch: str
+    receivers: str
+    namespaces: tuple[str, ...]
+    tables: tuple[str, ...]
+    servers: tuple[str, ...]
+    queues: tuple[Queue, ...]
+    lag: int
+    """Milliseconds, of the server that is furthest behind."""
+
+
+@dataclass(frozen=True)
+class Admin:
+    """How to reach HBase as its administrator."""
+
+    conf: Path
+    """The directory of hbase-site.xml."""
+    classpath: str | None = None
+    """HBase's own, as `hbase classpath` prints it; None: the jars that `vk hbase start` uses."""
+
+    def enable(self, agreed: Agreed, secret: bytes | None, secret_file: str | None, ca: str | None, pause: int) -> None:
+        """Add the peer, or change it to what is agreed, and let it send."""
+        said = [f"namespace={name}" for name in agreed.namespaces] + [f"table={name}" for name in agreed.tables]
+        said += [f"{PREFIX}receivers={','.join(agreed.receivers)}", f"{PREFIX}pause={pause}"]
+        said += [f"{PREFIX}ca={ca}"] if ca else []
+        if secret_file:
+            said.append(f"{PREFIX}secret.file={secret_file}")
+        # The secret goes in by standard input: a command line is for everybody to see.
+        self._run("enable", agreed.peer, said, None if secret_file or secret is None else secret.decode())
+
+    def disable(self, peer: str) -> None:
+        self._run("disable", peer)
+
+    def remove(self, peer: str) -> None:
+        self._run("remove", peer)
+
+    def status(self, peer: str) -> Peer:
+        found: dict[str, list[list[str]]] = {}
+        for line in self._run("status", peer).splitlines():
+            what, *rest = line.split(" ")
+            found.setdefault(what, []).append(rest)
+        queues = tuple(Queue(q[0], q[1], q[2], int(q[3]), int(q[4])) for q in found.get("queue", []))
+        config = {one[0]: " ".join(one[1:]) for one in found.get("config", [])}
+        return Peer(
+            found["peer"][0][0],
+            found.get("epoch", [["?"]])[0][0],
+            config.get(f"{PREFIX}receivers", ""),
+            tuple(one[0] for one in found.get("namespace", [])),
+            tuple(one[0] for one in found.get("table", [])),
+            tuple(one[0] for one in found.get("live", [])),
+            queues,
+            max((int(one[1]) for one in found.get("lag", [])), default=0),
+        )
+
+    def _run(self, what: str, peer: str, more: Sequence[str] = (), said: str | None = None) -> str:
+        if not (self.conf / "hbase-site.xml").exists():
+            raise StoreError(
+                f"{self.conf} has no hbase-site.xml.", hint="Name the configuration directory of HBase with --conf."
+            )
+        classes = self.classpath.strip() if self.classpath else f"{HBASE.lib()}/*"
+        command = [
+            HBASE.java(),
+            *JVM,
+            "-Dviewkeeper.log=/dev/null",
+            "-cp",
+            f"{self.conf}:{endpoint_jar.jar()}:{classes}",
+            _MAIN,
+        ]
+        try:
+            done = subprocess.run(
+                [*command, what, peer, *more],
+                input=said or "",
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise StoreError(f"HBase did not {what} the peer {peer} within {_TIMEOUT:.0f} s.") from None
+        if done.returncode != 0:
+            raise StoreError(
+                f"HBase did not {what} the peer {peer}: {_reason(done.stderr)}", hint="See docs/how-to/hbase-push.md."
+            )
+        return done.stdout
+
+
+def install(directory: Path) -> Path:
+    """Put the jar where the class path of master and region servers has it."""
+    source = endpoint_jar.jar()
+    target = directory / endpoint_jar.NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}.new")
+        shutil.copyfile(source, beside)
+        beside.replace(target)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}.") from error
+    return target
+
+
+def _reason(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if "Exception" in line or "Error" in line]
+    first = next((line for line in lines if not line.startswith("at ")), said.strip()[-300:] or "no reason was given")
+    return re.sub(r"^Exception in thread \"main\" ", "", first)[:400]

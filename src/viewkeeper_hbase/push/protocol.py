@@ -1,0 +1,261 @@
+"""A connection of the push protocol: both sides prove that they know the secret, then every frame carries a code.
+
+    receiver     r: 16 random bytes
+    caller       "VKP1", e: 16 random bytes, n: 2 bytes, n bytes of text "role server peer epoch" (one a line),
+                 HMAC(secret, "E" r e text)
+    receiver     HMAC(secret, "R" r e)
+    frame        length: 4 bytes, body, first 16 bytes of HMAC(key, side number body)
+
+HMAC is SHA-256, key is HMAC(secret, "S" r e), side is "E" or "R", number (8 bytes) counts each side's frames from 0.
+`java/viewkeeper/push/Wire.java` is the caller in a region server.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+LARGEST = 16 << 20
+"""Bytes of a frame that is taken. The endpoint sends a quarter of it at most."""
+
+_HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
+_LOOK = 1000
+"""Milliseconds between two looks whether a connection was closed here."""
+_MAGIC = b"VKP1"
+_CODE = 16
+_HELLO = 4096
+
+
+class Refused(Exception):
+    """The other side does not speak as it should: the connection is of no use."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who called: what for (`data`, `control`, `reach`), which region server, and for which life of which peer."""
+
+    role: str
+    server: str
+    peer: str
+    epoch: str
+
+
+class Wire:
+    """An open connection after its greeting. One thread sends and one receives at a time."""
+
+    def __init__(self, sock: socket.socket, key: bytes, ours: bytes, theirs: bytes) -> None:
+        self._socket, self._key, self._ours, self._theirs = sock, key, ours, theirs
+        self._sent = self._received = 0
+        self._sending = threading.Lock()
+
+    def send(self, body: bytes) -> None:
+        with self._sending:
+            code = self._code(self._ours, self._sent, body)
+            self._sent += 1
+            self._socket.sendall(struct.pack(">I", len(body)) + body + code)
+
+    def receive(self) -> bytes:
+        (length,) = struct.unpack(">I", exactly(self._socket, 4))
+        if not 1 <= length <= LARGEST:
+            raise Refused(f"a frame of {length} bytes")
+        body = exactly(self._socket, length)
+        code = self._code(self._theirs, self._received, body)
+        if not hmac.compare_digest(code, exactly(self._socket, _CODE)):
+            raise Refused("a frame whose code is wrong")
+        self._received += 1
+        return body
+
+    def wait_for_end(self) -> None:
+        """Return when the other side has closed the connection, or this one has."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket, _HANGUP)
+            while not poll.poll(_LOOK):
+                if self._socket.fileno() < 0:
+                    return
+        except (OSError, ValueError):  # it was closed just now
+            return
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _code(self, side: bytes, number: int, body: bytes) -> bytes:
+        mac = hmac.new(self._key, side + struct.pack(">Q", number), "sha256")
+        mac.update(body)
+        return mac.digest()[:_CODE]
+
+
+def answer(sock: socket.socket, secret: bytes) -> tuple[Wire, Caller]:
+    """The receiver's side of a greeting; Refused if the caller does not know the secret."""
+    ours = os.urandom(16)
+    sock.sendall(ours)
+    if exactly(sock, 4) != _MAGIC:
+        raise Refused("no caller of this protocol")
+    theirs = exactly(sock, 16)
+    (length,) = struct.unpack(">H", exactly(sock, 2))
+    if length > _HELLO:
+        raise Refused(f"a greeting of {length} bytes")
+    text = exactly(sock, length)
+    if not hmac.compare_digest(exactly(sock, 32), _hmac(secret, b"E", ours, theirs, text)):
+        raise Refused("a caller that does not know the secret")
+    said = text.decode(errors="replace").split("\n")
+    if len(said) != 4:
+        raise Refused("a greeting that says something else")
+    sock.sendall(_hmac(secret, b"R", ours, theirs))
+    return Wire(sock, _hmac(secret, b"S", ours, theirs), b"R", b"E"), Caller(*said)
+
+
+def call(
+    address: tuple[str, int], secret: bytes, caller: Caller, *, timeout: float, tls: ssl.SSLContext | None = None
+) -> Wire:
+    """The caller's side. OSError or Refused if nobody is there who knows the secret."""
+    sock = socket.create_connection(address, timeout=timeout)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=address[0])
+        theirs, ours = exactly(sock, 16), os.urandom(16)
+        text = "\n".join((caller.role, caller.server, caller.peer, caller.epoch)).encode()
+        proof = _hmac(secret, b"E", theirs, ours, text)
+        sock.sendall(_MAGIC + ours + struct.pack(">H", len(text)) + text + proof)
+        if not hmac.compare_digest(exactly(sock, 32), _hmac(secret, b"R", theirs, ours)):
+            raise Refused("whoever listens there does not know the secret")
+        return Wire(sock, _hmac(secret, b"S", theirs, ours), b"E", b"R")
+    except BaseException:
+        sock.close()
+        raise
+
+
+def exactly(sock: socket.socket, length: int) -> bytes:
+    """So many bytes; EOFError if the other side ends before."""
+    got = bytearray(length)
+    view, at = memoryview(got), 0
+    while at < length:
+        count = sock.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return bytes(got)
+
+
+def _hmac(secret: bytes, what: bytes, *parts: bytes) -> bytes:
+    return hmac.new(secret, what + b"".join(parts), "sha256").digest()
+
+
+# The rows that a frame says were touched, by table. Numbers are little-endian:
+#
+#     name        n: 2 bytes, n bytes                        one after another, for each table
+#     kind        1 byte: 0 rows, 1 files were bulk-loaded, or a region is new
+#     written     8 bytes: the newest entry's write time
+#     rows        n: 4 bytes; n oldest times, n newest times (8 bytes each), n + 1 offsets (4 bytes), the row keys
+#
+# `java/viewkeeper/push/Touched.java` writes it. A row may come more than once.
+
+
+Times = npt.NDArray[np.int64]
+
+_HEAD = struct.Struct("<BqI")
+
+
+class Malformed(ValueError):
+    """The bytes are no such list."""
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Rows of one table: their keys, and the oldest and newest time of the cells that touched each."""
+
+    keys: pa.Array
+    oldest: Times
+    newest: Times
+    written: int
+    """When the newest of these entries was written, by its region server's clock."""
+    loaded: bool = False
+    """Files were bulk-loaded, or the table was emptied or made anew: any row may have changed."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Touched:
+        return Touched(
+            self.keys.filter(pa.array(which)), self.oldest[which], self.newest[which], self.written, self.loaded
+        )
+
+
+NOTHING = Touched(pa.array([], pa.binary()), np.empty(0, np.int64), np.empty(0, np.int64), 0)
+
+
+def read(data: bytes) -> dict[str, Touched]:
+    """The tables of a frame's body; Malformed if it is not whole."""
+    found: dict[str, list[Touched]] = {}
+    at = 0
+    try:
+        while at < len(data):
+            (length,) = struct.unpack_from("<H", data, at)
+            name = data[at + 2 : at + 2 + length].decode()
+            at += 2 + length
+            kind, written, rows = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            oldest = np.frombuffer(data, "<i8", rows, at)
+            newest = np.frombuffer(data, "<i8", rows, at + 8 * rows)
+            offsets = np.frombuffer(data, "<i4", rows + 1, at + 16 * rows)
+            at += 16 * rows + 4 * (rows + 1)
+            size = int(offsets[-1])
+            if kind > 1 or not name or offsets[0] or bool((np.diff(offsets) < 0).any()) or at + size > len(data):
+                raise Malformed("a table's rows are not whole")
+            keys = pa.Array.from_buffers(
+                pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[at : at + size])]
+            )
+            at += size
+            found.setdefault(name, []).append(Touched(keys, oldest, newest, written, kind == 1))
+    except (struct.error, ValueError) as error:
+        raise error if isinstance(error, Malformed) else Malformed(str(error)) from error
+    return {name: joined(parts) for name, parts in found.items()}
+
+
+def write(tables: Mapping[str, Touched]) -> bytes:
+    """The bytes that `read` reads."""
+    out = []
+    for name, rows in tables.items():
+        text = name.encode()
+        keys = pa.concat_arrays([rows.keys])  # from offset 0
+        lengths = np.asarray(pc.binary_length(keys), np.int32)
+        offsets = np.zeros(len(keys) + 1, "<i4")
+        np.cumsum(lengths, out=offsets[1:])
+        out += [struct.pack("<H", len(text)), text, _HEAD.pack(int(rows.loaded), rows.written, len(keys))]
+        out += [rows.oldest.astype("<i8").tobytes(), rows.newest.astype("<i8").tobytes(), offsets.tobytes()]
+        out.append(keys.buffers()[2].to_pybytes()[: offsets[-1]] if len(keys) and offsets[-1] else b"")
+    return b"".join(out)
+
+
+def joined(parts: Sequence[Touched]) -> Touched:
+    """All rows of several lists."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NOTHING
+    return Touched(
+        pa.concat_arrays([p.keys for p in parts]),
+        np.concatenate([p.oldest for p in parts]),
+        np.concatenate([p.newest for p in parts]),
+        max(p.written for p in parts),
+        any(p.loaded for p in parts),
+    )

@@ -1,0 +1,91 @@
+"""What a database has agreed with its HBase: which peer pushes what to whom. A note in the database, and a secret.
+
+    note `push.agreed`      the peer, the receivers, the namespaces and tables that it covers
+    push/secret             beside the spool: what receivers and region servers know
+
+Who maintains reads both. The region servers have theirs from the peer's configuration, or from a file of their own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from viewkeeper.errors import BadValue, NotADatabase
+from viewkeeper.resources.directory import Directory
+
+NOTE = "push.agreed"
+STATUS = "push.status"
+PREFIX = "viewkeeper.push."
+
+_HINT = "Write receivers as host:port, as the region servers reach them."
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A database's push, as it was enabled."""
+
+    peer: str
+    receivers: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    tables: tuple[str, ...] = ()
+    certificate: str | None = None
+    """Files of the receiver's certificate and key: TLS."""
+    key: str | None = None
+
+    def covers(self, table: str) -> bool:
+        """Whether a table of HBase is pushed."""
+        return table.partition(":")[0] in self.namespaces or table in self.tables
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "peer": self.peer,
+            "receivers": list(self.receivers),
+            "namespaces": list(self.namespaces),
+            "tables": list(self.tables),
+            "certificate": self.certificate,
+            "key": self.key,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Agreed:
+        return Agreed(
+            data["peer"],
+            tuple(data["receivers"]),
+            tuple(data["namespaces"]),
+            tuple(data["tables"]),
+            data.get("certificate"),
+            data.get("key"),
+        )
+
+
+def address(receiver: str) -> tuple[str, int]:
+    """`host:port` in two."""
+    host, _, port = receiver.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadValue(f"{receiver} is not the address of a receiver.", hint=_HINT)
+    return host.strip("[]"), int(port)
+
+
+def place(state: str) -> Directory:
+    """Where spool and secret are, in the place of a database's state."""
+    return Directory(state).below("push")
+
+
+def secret(directory: Directory, *, make: bool = False) -> bytes:
+    """What both sides know; made if that is asked for and there is none."""
+    path = directory.fetch("secret", again=True)
+    if not path.exists():
+        if not make:
+            raise NotADatabase(
+                f"{directory} has no secret of a push receiver.",
+                hint="vk hbase push enable makes one; it lies in the state's place (?state=…).",
+            )
+        directory.make()
+        path = directory / "secret"
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(24))
+        directory.save("secret")
+    return path.read_text().strip().encode()

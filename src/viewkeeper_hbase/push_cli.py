@@ -1,0 +1,226 @@
+"""`vk hbase push` and `vk hbase listen`: changes that HBase pushes, agreed with its administrator."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from viewkeeper.cli import help_format
+from viewkeeper.cli.options import DbItself, open_reader, open_writer
+
+if TYPE_CHECKING:
+    from viewkeeper.store.contract.store import Store
+    from viewkeeper_hbase.push.settings import Agreed
+
+app = typer.Typer(
+    help="Let HBase push the changes of a database's tables from its write-ahead log.",
+    epilog=help_format.as_example("Example: vk hbase push status --db hbase://127.0.0.1:9090/shop"),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ConfDir = Annotated[
+    Path,
+    typer.Option(
+        "--conf", envvar="HBASE_CONF_DIR", metavar="DIR", help="HBase's configuration, with its hbase-site.xml."
+    ),
+]
+ClassPath = Annotated[
+    str | None,
+    typer.Option(
+        "--classpath", metavar="PATH", help="HBase's classes, as `hbase classpath` prints them. Default: fetched ones."
+    ),
+]
+PeerName = Annotated[
+    str | None, typer.Option("--peer", metavar="NAME", help="The replication peer. Default: vk_NAMESPACE.")
+]
+_STAND_BY = 1.0
+_CONF = Path(".viewkeeper-hbase/conf")
+
+
+def install(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of HBase's class path.")],
+) -> None:
+    """Put the endpoint's jar where HBase finds it: on the class path of the master and of every region server.
+
+    They read it when they start. No table is altered, and nothing is sent until `vk hbase push enable`.
+
+    Example: vk hbase push install /opt/hbase/lib
+    """
+    from viewkeeper_hbase.push import admin
+
+    typer.echo(f"{admin.install(directory)} is there; restart the master and the region servers, one at a time")
+
+
+def enable(
+    db: DbItself,
+    receiver: Annotated[
+        list[str],
+        typer.Option("--receiver", metavar="HOST:PORT", help="Who takes the changes; repeat it for a stand-in."),
+    ],
+    conf: ConfDir = _CONF,
+    classpath: ClassPath = None,
+    peer: PeerName = None,
+    secret_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="On every region server, the secret; else the peer's settings have it."),
+    ] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="On every region server: TLS, and whose certificates it believes."),
+    ] = None,
+    certificate: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: the receivers' certificate.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: the key of that certificate.")] = None,
+    pause: Annotated[
+        int, typer.Option(min=1, help="Milliseconds at most between two looks at a WAL without news.")
+    ] = 50,
+) -> None:
+    """Add the replication peer for the database's namespace and its tables in others, or bring it up to date.
+
+    Whoever maintains the database receives at the addresses that are its machine's own; `vk hbase listen` does by
+    itself. Call it again when a table of another namespace was mapped.
+
+    Example: vk hbase push enable --db hbase://127.0.0.1:9090/shop --receiver 127.0.0.1:9191
+    """
+    from viewkeeper.errors import BadValue
+    from viewkeeper_hbase.layout.layout import layout_of
+    from viewkeeper_hbase.push import settings
+    from viewkeeper_hbase.push.admin import Admin
+    from viewkeeper_hbase.push.settings import Agreed
+    from viewkeeper_hbase.url import parse
+
+    if (certificate is None) != (key is None) or (ca is None) != (certificate is None):
+        raise BadValue("TLS needs --ca, --certificate and --key.", hint="Name all three, or none.")
+    for one in receiver:
+        settings.address(one)
+    with open_writer(db) as store:
+        namespace = parse(store.url).namespace
+        names = {layout_of(namespace, table).name for table in store.catalog().tables}
+        others = tuple(sorted(name for name in names if name.partition(":")[0] != namespace))
+        agreed = Agreed(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
+        secret = settings.secret(settings.place(store.state_path), make=True)
+        Admin(conf, classpath).enable(agreed, secret, secret_file, ca, pause)
+        store.put_note(settings.NOTE, agreed.to_json())
+        if secret_file:
+            typer.echo(f"the secret is in {settings.place(store.state_path)}/secret: copy it to {secret_file}")
+    typer.echo(f"the peer {agreed.peer} sends changes of {', '.join((namespace, *others))} to {', '.join(receiver)}")
+
+
+def disable(
+    db: DbItself,
+    conf: ConfDir = _CONF,
+    classpath: ClassPath = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Only pause: HBase keeps its WALs until it is enabled again.")
+    ] = False,
+) -> None:
+    """Remove the replication peer: changes are found by scans again. When it is enabled again, tables are compared.
+
+    Example: vk hbase push disable --db hbase://127.0.0.1:9090/shop
+    """
+    from viewkeeper_hbase.push import settings
+    from viewkeeper_hbase.push.admin import Admin
+
+    with open_writer(db) as store:
+        agreed = _agreed(store)
+        if keep:
+            Admin(conf, classpath).disable(agreed.peer)
+        else:
+            Admin(conf, classpath).remove(agreed.peer)
+            store.put_note(settings.NOTE, None)
+    typer.echo(f"the peer {agreed.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
+
+
+def status(db: DbItself, conf: ConfDir = _CONF, classpath: ClassPath = None) -> None:
+    """The peer, its queues with positions, how far it is behind, and the bytes of WAL that HBase keeps for it.
+
+    The exit code is 1 if changes are not pushed just now.
+
+    Example: vk hbase push status --db hbase://127.0.0.1:9090/shop
+    """
+    from viewkeeper.cli.output import aligned
+    from viewkeeper_hbase.push import settings
+    from viewkeeper_hbase.push.admin import Admin
+
+    with open_reader(db) as store:
+        agreed, told = _agreed(store), store.note(settings.STATUS)
+    found = Admin(conf, classpath).status(agreed.peer)
+    typer.echo(f"peer      {agreed.peer}, {found.state}, to {found.receivers or ', '.join(agreed.receivers)}")
+    typer.echo(f"covers    {', '.join((*found.namespaces, *found.tables)) or 'nothing'}")
+    by = "nobody maintains" if told is None else f"{told['by']}{': ' + told['reason'] if told['reason'] else ''}"
+    typer.echo(f"capture   by {by}" if told is not None else f"capture   {by}")
+    typer.echo(f"lag       {found.lag / 1000:.1f} s")
+    typer.echo(f"held      {sum(q.held for q in found.queues):,} bytes of WAL")
+    for line in aligned([[q.server, q.queue, q.wal, q.shipped] for q in found.queues]):
+        typer.echo(f"queue     {line}")
+    if any(q.length < 0 for q in found.queues):
+        typer.echo("gone      HBase waits for such a WAL for ever: vk hbase push disable, then enable")
+    if found.state != "enabled" or told is None or told["by"] != "push":
+        raise typer.Exit(1)
+
+
+def listen(
+    db: DbItself,
+    at: Annotated[
+        list[str] | None, typer.Option("--at", metavar="HOST:PORT", help="Only here, of the agreed addresses.")
+    ] = None,
+    spooled: Annotated[
+        str, typer.Option("--spool", metavar="SIZE", help="Take no more when so much waits; HBase keeps it then.")
+    ] = "4GB",
+) -> None:
+    """Receive what HBase pushes and keep it in the state's place, until stopped; who maintains reads it there.
+
+    It needs no Spark and little memory: HBase can go on forgetting its WALs while nobody maintains. While somebody else
+    receives at all agreed addresses it stands by.
+
+    Example: vk hbase listen --db 'hbase://127.0.0.1:9090/shop?state=/data/viewkeeper'
+    """
+    import logging
+    from dataclasses import replace
+
+    from viewkeeper.resources.process_budget import parse_size
+    from viewkeeper_hbase.push import settings
+    from viewkeeper_hbase.push.inflow import listening
+    from viewkeeper_hbase.push.spool import Spool
+
+    most = parse_size(spooled, "--spool")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    with open_reader(db) as store:
+        agreed, directory = _agreed(store), settings.place(store.state_path)
+    if at:
+        agreed = replace(agreed, receivers=tuple(at))
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    spool, secret = Spool(directory, most=most, receives=True), settings.secret(directory)
+    receivers = listening(agreed, spool, secret)
+    if not receivers:
+        typer.echo(f"standing by: none of {', '.join(agreed.receivers)} is an address of this machine that is free")
+    with suppress(KeyboardInterrupt):
+        while not receivers and not stopped.wait(_STAND_BY):
+            receivers = listening(agreed, spool, secret)
+        for receiver in receivers:
+            typer.echo(f"receiving at {receiver.address[0]}:{receiver.address[1]} into {directory}")
+        stopped.wait()
+    for receiver in receivers:
+        receiver.close()
+
+
+def _agreed(store: Store) -> Agreed:
+    from viewkeeper.errors import Unsupported
+    from viewkeeper_hbase.push import settings
+
+    note = store.note(settings.NOTE)
+    if note is None:
+        raise Unsupported(
+            f"HBase pushes nothing to {store.url}.", hint="vk hbase push enable --receiver HOST:PORT makes it so."
+        )
+    return settings.Agreed.from_json(note)
+
+
+for command in (install, enable, disable, status):
+    help_format.add(app, command)

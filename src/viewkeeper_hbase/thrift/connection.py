@@ -1,0 +1,358 @@
+"""One connection to an HBase Thrift2 gateway: messages out, messages in, each within its time.
+
+A message on the wire, framed transport and binary protocol (what `vk hbase start` runs, and the fast way here):
+
+    i32 size | 80 01 00 kind | i32 len, method | i32 seqid | struct | 00        all numbers big-endian
+
+The reply to a framed call is read as one block of bytes and can be decoded without building objects (`frames`). With
+the buffered transport or the compact protocol thriftpy2 decodes; it works the same, and slower.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from viewkeeper.errors import BadValue, MissingDependency
+from viewkeeper.resources.fork_guard import owned
+from viewkeeper_hbase.thrift.errors import NotThrift2, Unavailable
+
+T = TypeVar("T")
+Frame = npt.NDArray[np.uint8]
+"""The bytes of one reply, without the size in front."""
+
+_SURELY_FRESH = 1.0
+"""Seconds after which an idle connection is looked at before it is used again; looking costs a system call."""
+_READ_AHEAD = 1 << 14
+_LARGEST_FRAME = 1 << 29
+"""More than any gateway sends. 'HTTP' and 'SSH-' read as a size are larger."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """TLS to the gateway: the system's authorities unless a file is named; a client certificate if it asks for one."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise BadValue(
+                f"The TLS files ({self.ca}, {self.certificate}, {self.key}) cannot be used: {error}.",
+                hint="Name PEM files.",
+            ) from error
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Where the gateway is and how it is spoken to."""
+
+    host: str
+    port: int = 9090
+    transport: Literal["framed", "buffered"] = "framed"
+    protocol: Literal["binary", "compact"] = "binary"
+    connect_timeout: float = 5.0
+    read_timeout: float = 60.0
+    """Seconds for one call, from its first byte out to its last byte in."""
+    tls: Tls | None = None
+    connect: Callable[[], socket.socket] | None = None
+    """A connection of one's own making (a tunnel, a proxy) instead of host and port."""
+
+    def __post_init__(self) -> None:
+        if self.transport not in ("framed", "buffered") or self.protocol not in ("binary", "compact"):
+            raise BadValue(
+                f"HBase's gateway cannot be spoken to as {self.transport}/{self.protocol}.",
+                hint="Transports: framed, buffered. Protocols: binary, compact.",
+            )
+        if not 0 < self.port < 65536:
+            raise BadValue(
+                f"{self.port} is no port.", hint="HBase's Thrift2 gateway listens on 9090 unless told otherwise."
+            )
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Lost(Exception):
+    """The connection failed in a call. `sent`: the server may have got the whole call."""
+
+    def __init__(self, why: str, *, sent: bool, timed_out: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.sent = sent
+        self.timed_out = timed_out
+
+
+@cache
+def idl() -> Any:
+    """Our IDL as thriftpy2 loads it."""
+    try:
+        import thriftpy2
+    except ImportError:
+        raise MissingDependency(
+            "HBase is spoken to with thriftpy2, which is not installed.", hint="pip install 'viewkeeper[hbase]'."
+        ) from None
+    with resources.as_file(resources.files(__package__).joinpath("hbase.thrift")) as path:
+        return thriftpy2.load(str(path), module_name="viewkeeper_hbase_thrift")
+
+
+class Connection:
+    """An open connection; one user at a time. After `Lost` it is closed and of no use."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.used = time.monotonic()
+        self._idl = idl()
+        self._seqid = 0
+        self._socket = _open(gateway)
+        self._socket.settimeout(gateway.read_timeout)
+        self._ahead = b""
+        owned(self, f"The connection to {gateway.address} was made")
+        self._stream = None if gateway.transport == "framed" else _stream(gateway, self._socket)
+
+    @property
+    def gives_frames(self) -> bool:
+        """Whether `receive` is possible: replies come as blocks in the binary protocol."""
+        return self._stream is None and self.gateway.protocol == "binary"
+
+    def call(self, method: str, *, piecewise: bool = False, **arguments: Any) -> Any:
+        """Call and decode with thriftpy2. Raises the IDL's exceptions, TApplicationException, or `Lost`."""
+        message = self.message(method, **arguments)
+        deadline = self.send(message, piecewise=piecewise)
+        if self._stream is not None:
+            try:
+                return self._decode(method, self._stream)
+            except OSError as error:
+                raise self._lost(error, sent=True) from error
+            except EOFError as error:
+                raise self._lost(error, sent=True) from error
+        return self.decode(method, self.receive(deadline))
+
+    def exchange(self, method: str, message: bytes) -> Frame:
+        """Send a call that was encoded in the binary protocol (`batches`), and give its reply as such a frame."""
+        if self.gives_frames:
+            return self.receive(self.send(message))
+        _, protocol = _in_memory(Gateway("localhost"), message)
+        protocol.read_message_begin()
+        arguments = getattr(self._idl.THBaseService, f"{method}_args")()
+        arguments.read(protocol)
+        return reply_frame(method, self.call(method, **vars(arguments)))
+
+    def message(self, method: str, **arguments: Any) -> bytes:
+        """The bytes of a call."""
+        from thriftpy2.thrift import TMessageType
+
+        self._seqid += 1
+        buffer, protocol = _in_memory(self.gateway)
+        protocol.write_message_begin(method, TMessageType.CALL, self._seqid)
+        getattr(self._idl.THBaseService, f"{method}_args")(**arguments).write(protocol)
+        protocol.write_message_end()
+        return bytes(buffer.getvalue())
+
+    def send(self, message: bytes, *, piecewise: bool = False) -> float:
+        """Send a call's bytes; the deadline for its reply. Calls may be sent ahead: replies come in order.
+
+        `piecewise` makes each byte a frame of its own. HBase 2.6 takes split keys and the attributes of tables and
+        families from where Thrift has put them without looking at where they begin and end, and gets the whole frame
+        (seen); what does not lie in one frame, Thrift copies out, and it is right. Only gateways with a thread for
+        each connection (the default) take a call in several frames.
+        """
+        deadline = time.monotonic() + self.gateway.read_timeout
+        if self._stream is None:
+            pieces = [message[i : i + 1] for i in range(len(message))] if piecewise else [message]
+            message = b"".join(struct.pack(">i", len(piece)) + piece for piece in pieces)
+        try:
+            self._socket.sendall(message)
+        except OSError as error:
+            # A server that closes early may still have got it all: only a whole frame is acted upon, and sendall
+            # gives no count, so "sent" is the careful answer.
+            raise self._lost(error, sent=True) from error
+        return deadline
+
+    def receive(self, deadline: float) -> Frame:
+        """The next reply, as bytes."""
+        try:
+            # One read gets the size and, of a short reply, all of it; what belongs to the next reply waits in `_ahead`.
+            while len(self._ahead) < 4:
+                self._ahead += self._some(self._socket.recv(_READ_AHEAD))
+            size: int = struct.unpack_from(">i", self._ahead)[0]
+            if not 0 < size <= _LARGEST_FRAME:
+                self.close()
+                raise NotThrift2(
+                    f"What answers at {self.gateway.address} is not a framed Thrift gateway: its answer begins"
+                    f" {self._ahead[:16]!r}.",
+                    hint="Check the port; for a gateway started without -f use transport=buffered.",
+                )
+            frame = np.empty(size, np.uint8)
+            got = min(size, len(self._ahead) - 4)
+            frame[:got] = np.frombuffer(self._ahead, np.uint8, got, 4)
+            self._ahead = self._ahead[4 + got :]
+            if got < size:
+                self._fill(frame.data[got:], deadline)
+        except OSError as error:
+            raise self._lost(error, sent=True) from error
+        self.used = time.monotonic()
+        return frame
+
+    def decode(self, method: str, frame: Frame) -> Any:
+        """A reply's value, or its exception raised."""
+        try:
+            return self._decode(method, _in_memory(self.gateway, frame.tobytes())[1])
+        except EOFError as error:
+            raise self._lost(error, sent=True) from error
+
+    def is_fresh(self) -> bool:
+        """Whether the other side has neither closed an idle connection nor sent anything unasked."""
+        if time.monotonic() - self.used < _SURELY_FRESH:
+            return True
+        try:
+            return not select.select([self._socket], [], [], 0)[0]
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _decode(self, method: str, protocol: Any) -> Any:
+        from thriftpy2.protocol.exc import TProtocolException
+        from thriftpy2.thrift import TApplicationException, TMessageType
+        from thriftpy2.transport import TTransportException
+
+        try:
+            name, kind, _ = protocol.read_message_begin()
+            if kind == TMessageType.EXCEPTION:
+                failure = TApplicationException()
+                failure.read(protocol)
+                protocol.read_message_end()
+                raise failure
+            result = getattr(self._idl.THBaseService, f"{method}_result")()
+            result.read(protocol)
+            protocol.read_message_end()
+        except TTransportException as error:
+            raise EOFError("the gateway closed the connection") from error
+        except TProtocolException as error:
+            self.close()
+            raise NotThrift2(
+                f"What answers at {self.gateway.address} is not Thrift as {self.gateway.protocol}: {error}.",
+                hint="Check port and protocol.",
+            ) from error
+        self.used = time.monotonic()
+        for name, value in vars(result).items():
+            if name != "success" and value is not None:
+                raise value
+        return getattr(result, "success", None)
+
+    def _fill(self, rest: memoryview, deadline: float) -> None:
+        try:
+            while len(rest):
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                count = self._socket.recv_into(rest)
+                self._some(count)
+                rest = rest[count:]
+        finally:
+            self._socket.settimeout(self.gateway.read_timeout)
+
+    def _some(self, got: T) -> T:
+        """What was read, which is nothing only when the other side has closed."""
+        if not got:
+            raise ConnectionResetError("the gateway closed the connection")
+        return got
+
+    def _lost(self, error: Exception, *, sent: bool) -> Lost:
+        self.close()
+        timed_out = isinstance(error, TimeoutError)
+        why = f"no answer within {self.gateway.read_timeout:g} s" if timed_out else str(error) or type(error).__name__
+        return Lost(why, sent=sent, timed_out=timed_out)
+
+
+def _open(gateway: Gateway) -> socket.socket:
+    try:
+        plain = (
+            gateway.connect()
+            if gateway.connect
+            else socket.create_connection((gateway.host, gateway.port), timeout=gateway.connect_timeout)
+        )
+        if plain.family in (socket.AF_INET, socket.AF_INET6):
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except socket.gaierror as error:
+        raise Unavailable(
+            f"The host name {gateway.host} of HBase's gateway is not known ({error.strerror}).",
+            hint="Check the URL: hbase://host:port/namespace.",
+        ) from error
+    except TimeoutError as error:
+        raise Unavailable(
+            f"HBase's gateway at {gateway.address} did not accept a connection within {gateway.connect_timeout:g} s.",
+            hint="Check host, port and firewall.",
+        ) from error
+    except OSError as error:
+        raise Unavailable(
+            f"HBase's gateway at {gateway.address} cannot be reached: {error.strerror or error}.",
+            hint="Check host, port, and that the Thrift2 gateway runs (`vk hbase status`, or `hbase thrift2 start`).",
+        ) from error
+    if gateway.tls is None:
+        return plain
+    try:
+        return gateway.tls.context().wrap_socket(plain, server_hostname=gateway.host)
+    except OSError as error:
+        plain.close()
+        raise NotThrift2(
+            f"HBase's gateway at {gateway.address} and we cannot agree on TLS: {error}.",
+            hint="Check that it speaks TLS, and the ca option.",
+        ) from error
+
+
+def reply_frame(method: str, results: Any) -> Frame:
+    """The frame that a framed, binary gateway would have sent: for replies that came in another way."""
+    from thriftpy2.thrift import TMessageType
+
+    buffer, protocol = _in_memory(Gateway("localhost"))
+    protocol.write_message_begin(method, TMessageType.REPLY, 0)
+    result = getattr(idl().THBaseService, f"{method}_result")()
+    if results is not None:
+        result.success = results
+    result.write(protocol)
+    protocol.write_message_end()
+    return np.frombuffer(buffer.getvalue(), np.uint8)
+
+
+def _in_memory(gateway: Gateway, value: bytes = b"") -> tuple[Any, Any]:
+    """A buffer and a protocol that reads from it and writes to it; the compiled ones where they can be had."""
+    from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol, TCyBinaryProtocol
+    from thriftpy2.transport import TCyMemoryBuffer, TMemoryBuffer
+
+    compiled = gateway.protocol == "binary" and TCyBinaryProtocol is not None
+    buffer = TCyMemoryBuffer(value) if compiled else TMemoryBuffer(value)
+    protocol = TCyBinaryProtocol if compiled else TBinaryProtocol if gateway.protocol == "binary" else TCompactProtocol
+    return buffer, protocol(buffer)
+
+
+def _stream(gateway: Gateway, connection: socket.socket) -> Any:
+    """A protocol that reads from the connection itself, for replies whose size is not known beforehand."""
+    from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
+    from thriftpy2.transport import TBufferedTransport, TSocket
+
+    transport = TBufferedTransport(TSocket(sock=connection))
+    return TBinaryProtocol(transport) if gateway.protocol == "binary" else TCompactProtocol(transport)

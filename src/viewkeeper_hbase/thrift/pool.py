@@ -1,0 +1,197 @@
+"""Connections kept for the next call, and calls done again when that is right.
+
+    failed how                                      repeatable call        any other
+    could not connect                               again                  again (nothing was sent)
+    connection lost in mid-call                     again                  OutcomeUnknown
+    server says: may pass (TIOError.canRetry)       again                  OutcomeUnknown
+    no answer within its time                       Unavailable            OutcomeUnknown
+    server says no                                  Refused                Refused
+
+A call is repeatable when doing it twice is the same as once: reads, and writes whose cells have explicit times.
+"Again" is after a pause that doubles, with some chance in it so that many clients do not come back together.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from viewkeeper.resources.fork_guard import owned
+from viewkeeper_hbase.thrift.connection import Connection, Gateway, Lost, idl
+from viewkeeper_hbase.thrift.errors import NotThrift2, OutcomeUnknown, Refused, ScannerLost, Unavailable, refusal
+
+T = TypeVar("T")
+
+_IDLE_AT_MOST = 30.0
+"""Seconds. A gateway closes connections on which it hears nothing for 60 s."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often and how fast a failed call is done again."""
+
+    times: int = 6
+    first: float = 0.1
+    longest: float = 3.0
+
+    def pause(self, attempt: int) -> float:
+        return min(self.longest, self.first * 2.0**attempt) * random.uniform(0.75, 1.25)
+
+
+class Pool:
+    """Connections to one gateway, for the threads of one process."""
+
+    def __init__(self, gateway: Gateway, *, retry: Retry | None = None, keep: int = 8) -> None:
+        self.gateway = gateway
+        self.retry = retry or Retry()
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        owned(self, f"The connections to {gateway.address} were made")
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection for one user; kept afterwards unless the block raised."""
+        connection = self._take()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._give(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def greet(self) -> None:
+        """One call that only an HBase Thrift2 gateway answers, without a second try and within the connect time-out."""
+        gateway = self.gateway
+        connection = Connection(
+            replace(gateway, read_timeout=min(gateway.read_timeout, max(gateway.connect_timeout, 1.0)))
+        )
+        hint = (
+            "Check that this is the port of `hbase thrift2 start` (not thrift, not HBase itself) and that the transport"
+            f" ({gateway.transport}) and protocol ({gateway.protocol}) are the gateway's: it is framed only with -f."
+        )
+        try:
+            kind = connection.call("getThriftServerType")
+        except Lost as lost:
+            if lost.timed_out:
+                raise Unavailable(
+                    f"What listens at {gateway.address} takes connections but gives {lost.why}:"
+                    " it hangs, or it is not an HBase Thrift2 gateway.",
+                    hint=hint,
+                ) from lost
+            raise NotThrift2(
+                f"What listens at {gateway.address} is not an HBase Thrift2 gateway: {lost.why}.", hint=hint
+            ) from lost
+        except _application_error() as error:
+            raise NotThrift2(
+                f"What listens at {gateway.address} is not an HBase Thrift2 gateway: {error.message}.", hint=hint
+            ) from error
+        finally:
+            connection.close()
+        if kind != idl().TThriftServerType.TWO:
+            raise NotThrift2(
+                f"The gateway at {gateway.address} speaks HBase's older interface (`hbase thrift`).",
+                hint="Start `hbase thrift2` and use its port.",
+            )
+
+    def call(self, method: str, *, repeatable: bool, of_table: str | None = None, **arguments: Any) -> Any:
+        """Call a method of the gateway, decoded by thriftpy2."""
+        return self.attempt(lambda c: c.call(method, **arguments), method, repeatable=repeatable, of_table=of_table)
+
+    def attempt(
+        self, work: Callable[[Connection], T], what: str, *, repeatable: bool, of_table: str | None = None
+    ) -> T:
+        """Do `work` with a connection, again where the table above says so."""
+        failed = 0
+        while True:
+            try:
+                with self.connection() as connection:
+                    return work(connection)
+            except Exception as error:
+                self.weigh(error, what, failed, repeatable=repeatable, of_table=of_table)
+            time.sleep(self.retry.pause(failed))
+            failed += 1
+
+    def weigh(self, error: Exception, what: str, failed: int, *, repeatable: bool, of_table: str | None) -> None:
+        """Return if a call that failed may be done again (after `failed` earlier failures); else raise the reason."""
+        address = self.gateway.address
+        where = f"{what} at {address}" + (f" (table {of_table})" if of_table else "")
+        more = failed < self.retry.times
+        tried = f" after {failed + 1} tries" if failed else ""
+        if isinstance(error, Unavailable):
+            if more:
+                return
+            raise error
+        if isinstance(error, Lost):
+            if not repeatable:
+                raise OutcomeUnknown(
+                    f"HBase's {where} may or may not have happened: {error.why}.", hint="Look before doing it again."
+                ) from error
+            if more and not error.timed_out:
+                return
+            raise Unavailable(
+                f"HBase's {where} failed{tried}: {error.why}.",
+                hint="Check that the gateway runs and is not overloaded; the call can be done again.",
+            ) from error
+        if isinstance(error, idl().TIllegalArgument):
+            raise ScannerLost(f"HBase's {where} was refused: {error.message}.", hint="Open a new scanner.") from error
+        if isinstance(error, idl().TIOError):
+            message = error.message or "no reason given"
+            no = refusal(message, address, of_table)
+            if no is None and not error.canRetry:
+                no = Refused(
+                    f"HBase's {where} was refused: {message.splitlines()[0][:300]}.", hint="The gateway's log has more."
+                )
+            if no is not None:
+                raise no from error
+            if not repeatable:
+                raise OutcomeUnknown(
+                    f"HBase's {where} may or may not have happened: {message.splitlines()[0][:300]}.",
+                    hint="Look before doing it again.",
+                ) from error
+            if not more:
+                raise Unavailable(
+                    f"HBase's {where} failed{tried}: {message.splitlines()[0][:300]}.",
+                    hint="Check HBase's own health; the call can be done again.",
+                ) from error
+            return
+        if isinstance(error, _application_error()):
+            raise Refused(
+                f"HBase's {where} was refused: {error.message}.",
+                hint="An argument is not valid, or the gateway is of another version; its log has more.",
+            ) from error
+        raise error
+
+    def _take(self) -> Connection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return Connection(self.gateway)
+            if time.monotonic() - connection.used < _IDLE_AT_MOST and connection.is_fresh():
+                return connection
+            connection.close()
+
+    def _give(self, connection: Connection) -> None:
+        with self._lock:
+            if len(self._idle) < self._keep:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _application_error() -> Any:
+    from thriftpy2.thrift import TApplicationException
+
+    return TApplicationException

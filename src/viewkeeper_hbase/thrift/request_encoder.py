@@ -1,0 +1,202 @@
+"""Many rows into a gateway's call, from Arrow columns, without building an object for each row.
+
+The calls (binary protocol, numbers big-endian, `s` = i32 length, bytes; parts in [] may be missing):
+
+    message     80 01 00 01 | s method | i32 0 | 0b 0001 s table | 0f 0002 0c i32 rows | row ... | 00
+    putMultiple     0b 0001 s key | 0f 0002 0c i32 cells | cell ... | [0a 0003 i64 time] | 00
+                    cell: 0b 0001 s family | 0b 0002 s qualifier | 0b 0003 s value | 00
+    deleteMultiple  0b 0001 s key | [0f 0002 0c i32 columns | column ...] | [0a 0003 i64 time] | 08 0004 i32 k | 00
+                    k: 1 deletes columns or rows, 2 families
+    getMultiple     0b 0001 s key | [0f 0002 0c i32 columns | column ...] | [0c 0004 range] | [08 0005 i32 n] | 00
+                    column: 0b 0001 s family | [0b 0002 s qualifier] | [0a 0003 i64 time] | 00
+                    range: 0a 0001 i64 from | 0a 0002 i64 to | 00
+
+Within a batch only keys, values, cell counts and times differ, so a row is a join of constants and Arrow arrays, and
+the joined array's own bytes are the call. Calls are cut below the size that a gateway takes: a framed one refuses more
+than 2 MB unless `hbase.regionserver.thrift.framed.max_frame_size_in_mb` says otherwise.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from viewkeeper.errors import BadValue, TooLarge
+from viewkeeper.model.arrow_buffers import one_chunk
+
+LARGEST_CALL = 2_000_000 - 64_000
+"""Bytes of one call, its header included."""
+ROWS_AT_ONCE = 10_000
+
+Message = bytes
+TimeRange = tuple[int, int]
+"""From (included) and to (excluded)."""
+
+
+def puts(
+    table: bytes, keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None
+) -> Iterator[tuple[Message, int]]:
+    """putMultiple calls, each with its number of rows. A null is a cell that is not written; a row needs one cell."""
+    for part in _parts(keys, columns, time):
+        cells = [_cell(column, values) for column, values in part.columns.items()]
+        counts = np.zeros(len(part.keys), np.int32)
+        for values in part.columns.values():
+            counts += np.asarray(values.is_valid())
+        if len(counts) and not counts.min():
+            raise BadValue(
+                f"A row for HBase table {table.decode()} has no cell at all.",
+                hint="Write at least one column of each row.",
+            )
+        pieces = [
+            b"\x0b\x00\x01",
+            _sized(part.keys),
+            b"\x0f\x00\x02\x0c",
+            _big_endian(counts, ">i4"),
+            *cells,
+            *_time(part.time),
+            b"\x00",
+        ]
+        yield from _calls("putMultiple", table, _join(pieces))
+
+
+def deletes(
+    table: bytes, keys: pa.Array, columns: Sequence[bytes], time: int | pa.Array | None
+) -> Iterator[tuple[Message, int]]:
+    """deleteMultiple calls: whole rows, or all versions of some columns or families, up to a time."""
+    of_families = [split_column(column)[1] is None for column in columns]
+    if columns and any(of_families) != all(of_families):
+        raise BadValue("Families and single columns cannot be deleted in one call.", hint="Call once for each.")
+    kind = b"\x08\x00\x04" + struct.pack(">i", 2 if any(of_families) else 1) + b"\x00"
+    for part in _parts(keys, {}, time):
+        if columns:
+            # Only a whole row's delete looks at the row's time; a column brings its own (and one for all rows).
+            if isinstance(time, pa.Array):
+                raise BadValue(
+                    "Column deletes of one call have one time.", hint="Delete whole rows, or call once for each time."
+                )
+            where: list[Any] = [_columns(columns, time)]
+        else:
+            where = _time(part.time)
+        yield from _calls(
+            "deleteMultiple",
+            table,
+            _join([b"\x0b\x00\x01", _sized(part.keys), *where, kind]),
+        )
+
+
+def gets(
+    table: bytes, keys: pa.Array, columns: Sequence[bytes], span: TimeRange | None, versions: int | None
+) -> Iterator[tuple[Message, int]]:
+    """getMultiple calls."""
+    rest = _columns(columns, None) if columns else b""
+    if span is not None:
+        rest += b"\x0c\x00\x04" + struct.pack(">BhqBhqB", 10, 1, span[0], 10, 2, span[1], 0)
+    if versions is not None:
+        rest += struct.pack(">Bhi", 8, 5, versions)
+    for part in _parts(keys, {}, None):
+        yield from _calls("getMultiple", table, _join([b"\x0b\x00\x01", _sized(part.keys), rest + b"\x00"]))
+
+
+def split_column(column: bytes) -> tuple[bytes, bytes | None]:
+    """Family and qualifier of `family:qualifier`; `family` alone has no qualifier, `family:` an empty one."""
+    family, colon, qualifier = column.partition(b":")
+    return family, qualifier if colon else None
+
+
+class _Part:
+    """A stretch of rows, small enough for one array's 32-bit offsets."""
+
+    def __init__(self, keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None) -> None:
+        self.keys = keys
+        self.columns = columns
+        self.time = time
+
+
+def _parts(keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None) -> Iterator[_Part]:
+    keys, columns = _plain(keys), {name: _plain(values) for name, values in columns.items()}
+    if keys.null_count or (len(keys) and not pc.min(pc.binary_length(keys)).as_py()):
+        raise BadValue("A row key for HBase is empty or null.", hint="Every row needs a key of at least one byte.")
+    for at in range(0, len(keys), ROWS_AT_ONCE):
+        part = {name: values.slice(at, ROWS_AT_ONCE) for name, values in columns.items()}
+        yield _Part(
+            keys.slice(at, ROWS_AT_ONCE), part, time.slice(at, ROWS_AT_ONCE) if isinstance(time, pa.Array) else time
+        )
+
+
+def _plain(values: Any) -> pa.Array:
+    values = one_chunk(values)
+    return values if values.type == pa.binary() else values.cast(pa.binary())
+
+
+def _cell(column: bytes, values: pa.Array) -> pa.Array:
+    family, qualifier = split_column(column)
+    head = b"\x0b\x00\x01" + _string(family) + b"\x0b\x00\x02" + _string(qualifier or b"") + b"\x0b\x00\x03"
+    return pc.binary_join_element_wise(head, _sized(values), b"\x00", b"")
+
+
+def _columns(columns: Sequence[bytes], time: int | None) -> bytes:
+    said = b"\x0f\x00\x02\x0c" + struct.pack(">i", len(columns))
+    for column in columns:
+        family, qualifier = split_column(column)
+        said += b"\x0b\x00\x01" + _string(family) + (b"" if qualifier is None else b"\x0b\x00\x02" + _string(qualifier))
+        said += (b"" if time is None else struct.pack(">Bhq", 10, 3, time)) + b"\x00"
+    return said
+
+
+def _time(time: int | pa.Array | None) -> list[Any]:
+    if time is None:
+        return []
+    if isinstance(time, int):
+        return [struct.pack(">Bhq", 10, 3, time)]
+    return [b"\x0a\x00\x03", _big_endian(np.asarray(time), ">i8")]
+
+
+def _string(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+def _sized(values: pa.Array) -> pa.Array:
+    """Each value with its length in front; null stays null."""
+    lengths = _big_endian(np.asarray(pc.fill_null(pc.binary_length(values), 0)), ">i4")
+    return pc.binary_join_element_wise(lengths, values, b"")
+
+
+def _big_endian(numbers: npt.NDArray[Any], form: str) -> pa.Array:
+    flat = numbers.astype(form)
+    return pa.Array.from_buffers(pa.binary(flat.itemsize), len(flat), [None, pa.py_buffer(flat)]).cast(pa.binary())
+
+
+def _join(pieces: list[Any]) -> pa.Array:
+    return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
+
+
+def _calls(method: str, table: bytes, rows: pa.Array) -> Iterator[tuple[Message, int]]:
+    """Cut joined rows into calls."""
+    head = (
+        b"\x80\x01\x00\x01"
+        + _string(method.encode())
+        + bytes(4)
+        + b"\x0b\x00\x01"
+        + _string(table)
+        + b"\x0f\x00\x02\x0c"
+    )
+    ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
+    data = memoryview(rows.buffers()[2])
+    room = LARGEST_CALL - len(head) - 5
+    at = 0
+    while at < len(rows):
+        to = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
+        if to == at:
+            raise TooLarge(
+                f"A row of {int(ends[at + 1] - ends[at]):,} bytes for HBase table {table.decode()} is over the"
+                f" {room:,} bytes that its gateway takes in one call.",
+                hint="Make the row smaller.",
+            )
+        yield b"".join((head, struct.pack(">i", to - at), data[ends[at] : ends[to]], b"\x00")), to - at
+        at = to
