@@ -56,7 +56,7 @@ clean:           ## remove the environment and all caches
 
 setup: $(STAMP) java
 	@tools/push-jar --if-easy
-	@$(BIN)/python -m compileall -q src/viewkeeper  # also where Python is told to write no bytecode: `vk` starts in half the time
+	@$(BIN)/python -m compileall -q src  # also where Python is told to write no bytecode: `vk` starts in half the time
 
 java:
 	@tools/java

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,17 @@ Data = Annotated[
     Path, typer.Option("--data", envvar="VIEWKEEPER_HBASE_DATA", metavar="DIR", help="Its data, logs and settings.")
 ]
 _DATA = Path(".viewkeeper-hbase")
+
+
+def scratch_url(scratch: str) -> str:
+    """A new namespace in the HBase that `vk hbase start` has started, with its state in the directory `scratch`."""
+    from viewkeeper.errors import StoreError
+    from viewkeeper_hbase.devserver.server import Server
+
+    status = Server(os.environ.get("VIEWKEEPER_HBASE_DATA") or _DATA).status()
+    if not status.answers:
+        raise StoreError("No HBase answers on this machine.", hint="Run: vk hbase start.")
+    return f"hbase://{status.host}:{status.port}/verify_{secrets.token_hex(4)}?create=true&state={scratch}/state"
 
 
 def start(

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
@@ -23,7 +24,6 @@ from viewkeeper.cli import help_format
 from viewkeeper.cli.commands import health, rows, serve, sql, verify, views
 from viewkeeper.cli.options import one_of, without_pandas
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper_hbase import cli
 
 app = typer.Typer(
     help="SQL materialized views over key-value stores, kept fresh incrementally.\n\n"
@@ -58,8 +58,9 @@ for command in (
     verify.demo,
 ):
     help_format.add(app, command)
-app.add_typer(cli.app, name="hbase")
 app.add_typer(serve.token, name="token")
+for group in entry_points(group="viewkeeper.commands"):
+    app.add_typer(group.load(), name=group.name)
 
 
 @app.callback()

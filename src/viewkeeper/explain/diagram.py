@@ -15,7 +15,7 @@ from viewkeeper.operators.description import Told
 from viewkeeper.operators.operator import Operator, slots
 from viewkeeper.plan.dataflow import cache
 from viewkeeper.plan.dataflow.dataflow import Flow, Sizes, broadcast, levels
-from viewkeeper.read.status import _sizes
+from viewkeeper.read.status import slot_sizes
 from viewkeeper.store.contract.store import Store
 
 
@@ -132,4 +132,4 @@ def picture_of(store: Store, catalog: Catalog, name: str) -> tuple[Picture, Mapp
     view = catalog.keeper(catalog.view(name))
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
     flow = cache.everything(store, catalog)
-    return picture(flow, view.table, _sizes(store), names), {n: o.id for n, o in numbered(flow, view.table).items()}
+    return picture(flow, view.table, slot_sizes(store), names), {n: o.id for n, o in numbered(flow, view.table).items()}

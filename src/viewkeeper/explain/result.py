@@ -32,6 +32,6 @@ def plan(text: str, svg: str) -> Plan:
 def view_plan(store: Store, catalog: Catalog, view: str) -> Plan:
     from viewkeeper.explain.diagram import picture_view
     from viewkeeper.explain.render import to_svg
-    from viewkeeper.read.status import explain_view
+    from viewkeeper.explain.view import explain_view
 
     return plan(explain_view(store, catalog, view), to_svg(picture_view(store, catalog, view)))

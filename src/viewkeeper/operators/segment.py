@@ -23,6 +23,7 @@ from viewkeeper.model import types
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family
+from viewkeeper.state.key_hash import hash_sql
 
 LATER = "later"
 """Marks, in its metadata, a field that was added when state had been stored under names without it."""
@@ -106,11 +107,6 @@ def where_sql(conjuncts: tuple[Expr, ...]) -> str:
     for conjunct in conjuncts[1:]:
         condition = Expr("And", types.BOOLEAN, (condition, conjunct))
     return predicate(condition)
-
-
-def hash_sql(columns: tuple[str, ...]) -> str:
-    """The hash by which rows of a key are distributed and arranged; no key: all rows together."""
-    return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
 
 
 def order_sql(column: Column) -> str:

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from viewkeeper.commit.batch_history import MENDED, STAGES
 from viewkeeper.commit.deferred_cleanup import NOTE as AFTERWARDS
 from viewkeeper.commit.deferred_cleanup import in_words
 from viewkeeper.errors import SnapshotGone
-from viewkeeper.explain.explain import explain
-from viewkeeper.explain.notes import companions, foresight, kin, membership
 from viewkeeper.maintain.continuous import NOTE
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.catalog.strategies import strategy_of
 from viewkeeper.model.display import cell, counted, html_table
 from viewkeeper.model.row_names import matching
 from viewkeeper.model.schema import Table
-from viewkeeper.operators.description import FanOut
-from viewkeeper.operators.kinds import Input
-from viewkeeper.operators.operator import slots
-from viewkeeper.plan.compile.compiled_view import Compiled, plan_of
+from viewkeeper.plan.compile.compiled_view import Compiled
 from viewkeeper.plan.dataflow import cache
-from viewkeeper.plan.dataflow.dataflow import Flow, Sizes
-from viewkeeper.plan.dataflow.sharing_hints import wishes
-from viewkeeper.plan.rules.preaggregation import told
+from viewkeeper.plan.dataflow.dataflow import Sizes
 from viewkeeper.read.audit.report import NOTE as AUDIT
 from viewkeeper.read.audit.report import said
-from viewkeeper.resources.directory import Directory
-from viewkeeper.runtime.cost_model import crossover_text, lanes_text
 from viewkeeper.state.compaction import choose_merges
 from viewkeeper.state.manifest import Manifest
-from viewkeeper.state.run import weights_of
-from viewkeeper.state.run_file import open_run
 from viewkeeper.store.contract.store import Batch, Store
 from viewkeeper.syntax.show_create import create_table, created, indexed
 
-_SAMPLED = 10_000
 IN_FULL: Mapping[str, Any] = {"in_full": True}
 """Marks what a listing leaves out and JSON has."""
 
@@ -150,7 +136,7 @@ _COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes"
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    flow, sizes = cache.everything(store, catalog), _sizes(store)
+    flow, sizes = cache.everything(store, catalog), slot_sizes(store)
     batch = store.published()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
@@ -268,75 +254,8 @@ def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
     return round(lag / spare, 3) if spare > 0 else None
 
 
-def explain_view(store: Store, catalog: Catalog, name: str) -> str:
-    asked = catalog.view(name)
-    view = catalog.keeper(asked)
-    names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    flow = cache.everything(store, catalog)
-    notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
-    mine = flow.behind([flow.sink(view.table.id).id])
-    for table, columns in flow.used.items():
-        if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
-            notes.append(text)
-    if view.sync is not None:
-        tables = ", ".join(names[t] for t in view.sync.of)
-        notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
-        return explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes)
-    if view.table.is_lazy:
-        from viewkeeper.explain.notes import both_costs  # with DuckDB, which a status does not need
-
-        sizes, fan_out = _sizes(store), _fan_out(store, flow)
-        return explain(flow, view.table, sizes, names, fan_out, both_costs(catalog, view, names, sizes, fan_out))
-    if (lanes := lanes_text(Directory(store.state_path))) is not None:
-        notes.append(lanes)
-    wished = wishes(catalog)
-    ahead = foresight(flow, view, wished, names, *_skipped(store))
-    summed = told(plan_of(view).query.root, names)
-    notes = [*companions(flow, view.table.id, wished, names), *ahead, *summed, *notes, *kin(store, catalog, asked)]
-    plan = explain(flow, view.table, _sizes(store), names, _fan_out(store, flow), notes, _members(store, flow, mine))
-    return "\n".join([*membership(store, catalog, asked), plan])
-
-
-def _fan_out(store: Store, flow: Flow) -> FanOut:
-    """Rows of one hash in each arrangement, from the first rows of its longest run."""
-    batch = store.published()
-    manifest = Manifest() if batch is None else Manifest.from_json(batch.record["manifest"])
-    found = {}
-    for operator in flow.operators.values():
-        runs = manifest.runs.get(f"{operator.id}/0", ()) if operator.is_arrangement else ()
-        if runs and Directory(store.state_path).exists():
-            run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
-            hashes = run.hashes[:_SAMPLED]
-            found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
-    return found
-
-
-def _members(store: Store, flow: Flow, names: Iterable[str]) -> Mapping[str, int]:
-    """How many members those of the named operators have that make members' rows.
-
-    Runs that are not merged yet have a row for each time that a member came or went; the weights tell them apart.
-    """
-    batch = store.published()
-    if batch is None or not Directory(store.state_path).exists():
-        return {}
-    runs = Manifest.from_json(batch.record["manifest"]).runs
-    found = {}
-    for operator in map(flow.operators.__getitem__, names):
-        if operator.members_slot is not None:
-            held = runs.get(slots(operator)[operator.members_slot], ())
-            opened = (open_run(store.state_path, entry, verify=False) for entry in held)
-            found[operator.id] = sum(int(weights_of(run.weighted).sum()) for run in opened)
-    return found
-
-
-def _skipped(store: Store) -> tuple[Mapping[str, int], int]:
-    """Rows that lookups left out, by operator, and in how many of the last batches."""
-    batch = store.published()
-    told = {} if batch is None else batch.record.get("skipped", {})
-    return told.get("rows", {}), told.get("batches", 0)
-
-
-def _sizes(store: Store) -> Sizes:
+def slot_sizes(store: Store) -> Sizes:
+    """Rows and bytes of each state slot in the published batch."""
     batch = store.published()
     if batch is None:
         return {}

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.arrow_buffers import one_chunk
-from viewkeeper.operators.segment import hash_sql
+from viewkeeper.model.names import quoted
 from viewkeeper.resources.prepared_statements import Duck
 from viewkeeper.state.hash_index import Hashes
 
@@ -33,6 +33,11 @@ SAMPLE = 1_000
 _MOST_STRINGS, _LONGEST = 1 << 14, 128
 _STRINGS: dict[str, int] = {}
 """The hashes that DuckDB told of strings that are not long."""
+
+
+def hash_sql(columns: tuple[str, ...]) -> str:
+    """The hash by which rows of a key are distributed and arranged; no key: all rows together."""
+    return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
 
 
 def hashes(duck: Duck, rows: pa.Table, key: tuple[str, ...]) -> Hashes:

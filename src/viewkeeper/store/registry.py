@@ -22,7 +22,6 @@ GROUP = "viewkeeper.stores"
 _OWN = {
     "lmdb": "viewkeeper.store.lmdb:open_url",
     "rocksdb": "viewkeeper.store.rocksdb:open_url",
-    "hbase": "viewkeeper_hbase:open_url",
 }
 PLACES = ("lmdb", "rocksdb")
 """Schemes whose URLs are paths."""

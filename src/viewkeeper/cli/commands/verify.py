@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +63,7 @@ def verify(
     one_of(context, "store", store, ("lmdb", "rocksdb", "hbase"))
     numbers = _numbers(context, views, suite)
     with tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
-        url = db or (_hbase_url(scratch) if store == "hbase" else f"{store}:{scratch}/db")
+        url = db or _scratch_url(store, scratch)
         spark = cluster(master, conf)
         if suite == "consistency":
             _verify_consistency(url, spark, scratch, seconds, seed, lane, strategy, kill)
@@ -134,18 +134,11 @@ def _verify_consistency(
     typer.echo("every state that was seen is a state that was")
 
 
-def _hbase_url(scratch: str) -> str:
-    """A namespace of its own in the HBase that `vk hbase start` has started."""
-    import secrets
-
-    from viewkeeper.errors import StoreError
-    from viewkeeper_hbase.cli import _DATA
-    from viewkeeper_hbase.devserver.server import Server
-
-    seen = Server(os.environ.get("VIEWKEEPER_HBASE_DATA") or _DATA).status()
-    if not seen.answers:
-        raise StoreError("No HBase answers on this machine.", hint="Run: vk hbase start.")
-    return f"hbase://{seen.host}:{seen.port}/verify_{secrets.token_hex(4)}?create=true&state={scratch}/state"
+def _scratch_url(store: str, scratch: str) -> str:
+    """A new, empty database in a store of that scheme; a store outside of this package names its own."""
+    for point in entry_points(group="viewkeeper.scratch", name=store):
+        return str(point.load()(scratch))
+    return f"{store}:{scratch}/db"
 
 
 def bench(

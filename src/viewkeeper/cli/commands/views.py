@@ -202,7 +202,7 @@ def explain(
 
 
 def _explained(store: Any, view: str, form: str) -> str:
-    from viewkeeper.read.status import explain_view
+    from viewkeeper.explain.view import explain_view
 
     if form == "text":
         return explain_view(store, store.catalog(), view)

@@ -24,9 +24,9 @@ from viewkeeper.operators.chunked_execution import arranged
 from viewkeeper.operators.description import Drawn, Told
 from viewkeeper.operators.kinds.input import Input
 from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segment import hash_sql, where_sql
+from viewkeeper.operators.segment import where_sql
 from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.state.key_hash import hash_sql, hashes
 from viewkeeper.state.run import Arrangement
 
 
